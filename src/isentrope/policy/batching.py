@@ -1,0 +1,89 @@
+"""Micro-batches: sequences sorted by length, filled to a token budget, padded on the right.
+
+A causal model never looks right, so right padding needs no attention mask and changes nothing.
+Only response positions are predicted: `rows`, `columns` say where, packed to one axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.rollouts import Rollouts
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """b sequences padded to l tokens, and the m response tokens to be predicted in them.
+
+    Attributes:
+        sequences: (b,) int64, which sequences of the rollouts these are.
+        input_ids: (b, l) int64, prompt + response without its last token.
+        rows: (m,) int64, row of `input_ids` of each predicted token.
+        columns: (m,) int64, the column from which it is predicted.
+        targets: (m,) int64, the predicted token.
+        positions: (m,) int64, k - 1: its place in the response.
+    """
+
+    sequences: Tensor
+    input_ids: Tensor
+    rows: Tensor
+    columns: Tensor
+    targets: Tensor
+    positions: Tensor
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same micro-batch on another device."""
+        return MicroBatch(**{name: x.to(device) for name, x in vars(self).items()})
+
+    def place(self, packed: Tensor, out: Tensor) -> None:
+        """Write packed values (m, ...) into `out` (n, t, ...) at their sequence and position."""
+        where = self.sequences[self.rows].to(out.device), self.positions.to(out.device)
+        out[where] = packed.to(out.device, out.dtype)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Read the (m,) values of these tokens from a padded (n, t) array."""
+        where = self.sequences[self.rows].to(padded.device), self.positions.to(padded.device)
+        return padded[where]
+
+
+def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[MicroBatch]:
+    """Cut rollouts into micro-batches of at most `max_tokens` padded tokens.
+
+    Args:
+        rollouts: n sequences.
+        max_tokens: Budget b · l; a single longer sequence gets a micro-batch of its own.
+
+    Returns:
+        Micro-batches, longest sequences first (so that memory runs out early or never).
+    """
+    totals = [
+        len(p) + len(r) - 1 for p, r in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
+    ]
+    order = sorted(range(len(totals)), key=lambda i: -totals[i])
+    batches, start = [], 0
+    while start < len(order):
+        size = max(1, max_tokens // max(1, totals[order[start]]))
+        batches.append(_pad(rollouts, order[start : start + size]))
+        start += size
+    return batches
+
+
+def _pad(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
+    prompts = [rollouts.prompt_ids[i] for i in indices]
+    responses = [rollouts.response_ids[i] for i in indices]
+    whole = [torch.cat((p, r))[:-1] for p, r in zip(prompts, responses, strict=True)]
+    lengths = torch.tensor([len(r) for r in responses])
+    starts = torch.tensor([len(p) - 1 for p in prompts])
+    rows = torch.arange(len(indices)).repeat_interleave(lengths)
+    positions = torch.cat([torch.arange(len(r)) for r in responses])
+    return MicroBatch(
+        sequences=torch.tensor(indices),
+        input_ids=torch.nn.utils.rnn.pad_sequence(whole, batch_first=True),
+        rows=rows,
+        columns=starts[rows] + positions,
+        targets=torch.cat(responses),
+        positions=positions,
+    )

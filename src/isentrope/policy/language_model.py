@@ -1,0 +1,384 @@
+"""A policy: a causal language model, with or without adapter, as a function of its trainable θ.
+
+`Policy` evaluates π at θ, at θ + ηv (without touching the model) and differentiates through it
+in both modes. θ is the asserted set of parameters that require a gradient, no more, no less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.precision import Precision, RoundingOperations
+from isentrope.policy.scoring import token_statistics
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector, require_same_names
+
+
+class Policy:
+    """A causal LM as a function of its trainable parameters.
+
+    The model is converted in place to the runtime dtype of `precision`; nothing else of it is
+    changed. It must be in evaluation mode wherever it has dropout.
+
+    Attributes:
+        model: The Hugging Face causal LM, or a PEFT model around one.
+        tokenizer: Its tokenizer, or None.
+        temperature: Sampling temperature T; every log-probability is at this temperature.
+        precision: The numerical precision in force.
+        names: Names of the trainable parameters, in the model's order.
+        eos_token_id: Token that ends a response, or None.
+        pad_token_id: Token that pads prompts when sampling.
+        max_tokens: Padded tokens a micro-batch.
+        vocab_chunk: Vocabulary entries at a time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        temperature: float = 1.0,
+        precision: str | Precision = "float64",
+        eos_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        trainable: Iterable[str] | None = None,
+        max_tokens: int = 8192,
+        vocab_chunk: int = 8192,
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            model: Causal LM; its trainable parameters are those with `requires_grad`.
+            tokenizer: Used to encode text prompts and decode responses.
+            temperature: Sampling temperature, > 0.
+            precision: "float64", "float32", "bfloat16" or a `Precision`.
+            eos_token_id: End of a response; by default the tokenizer's, else the model config's.
+            pad_token_id: Padding; by default the tokenizer's, else EOS.
+            trainable: If given, the exact set of names that must require a gradient.
+            max_tokens: Padded tokens a micro-batch.
+            vocab_chunk: Vocabulary entries whose logits are held at once.
+
+        Raises:
+            ValueError: If the temperature is not positive, the trainable set is empty or not the
+                one asserted, weights are NaN, dropout is active, or the model's logits are not a
+                plain output embedding of its hidden states.
+        """
+        if not temperature > 0:
+            raise ValueError(f"The temperature must be positive, got {temperature}.")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.temperature = float(temperature)
+        self.precision = Precision.named(precision)
+        self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
+        self._scorer = _Scorer(model)
+        config = self._scorer.lm.config
+        self.eos_token_id = _first(eos_token_id, tokenizer, config, "eos_token_id")
+        pad = _first(pad_token_id, tokenizer, config, "pad_token_id")
+        self.pad_token_id = pad if pad is not None else self.eos_token_id
+        self.convert(self.precision)
+        self.names = tuple(n for n, p in model.named_parameters() if p.requires_grad)
+        self._require_trainable(trainable)
+        self.require_no_dropout()
+        self._require_finite_weights()
+        self._require_plain_head()
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, **options) -> Policy:
+        """Load a Hugging Face or TRL checkpoint folder (safetensors only).
+
+        Args:
+            path: Folder with an adapter or a full model.
+            **options: `base_model`, `device_map` and `quantization` go to
+                `policy.checkpoint.load_model`; the rest to `Policy`.
+
+        Returns:
+            The policy.
+        """
+        from isentrope.policy.checkpoint import load_policy
+
+        return load_policy(path, **options)
+
+    # ------------------------------------------------------------------ θ and θ + ηv
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the trainable parameters."""
+        return next(p for p in self.model.parameters() if p.requires_grad).device
+
+    @property
+    def theta(self) -> Vector:
+        """θ: the trainable parameters by name, detached, sharing the model's memory."""
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Vector:
+        """θ + ηv, added in float64 and then rounded to the runtime dtype.
+
+        Args:
+            direction: v by parameter name.
+            eta: A number, or a scalar tensor to differentiate by.
+
+        Returns:
+            The shifted parameters.
+        """
+        return {
+            n: (p.double() + eta * direction[n].to(p.device, torch.float64)).to(p.dtype)
+            for n, p in self.theta.items()
+        }
+
+    def require_direction(self, direction: Mapping[str, Tensor]) -> None:
+        """Refuse a vector that is not over exactly θ.
+
+        Args:
+            direction: A named vector.
+
+        Raises:
+            ValueError: If it holds NaN or infinity.
+        """
+        require_same_names(self.theta, direction)
+        for name, tensor in direction.items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(f"The direction is not finite in parameter {name!r}.")
+
+    @contextmanager
+    def shifted(self, direction: Vector, eta: float) -> Iterator[None]:
+        """Put θ + ηv into the model for a block, then restore θ to the bit.
+
+        Only sampling needs this; scoring at θ + ηv leaves the model alone.
+
+        Args:
+            direction: v by parameter name.
+            eta: Step size.
+
+        Yields:
+            Nothing.
+        """
+        self.require_direction(direction)
+        saved = {n: p.clone() for n, p in self.theta.items()}
+        moved = self.parameters_along(direction, eta)
+        try:
+            self._write(moved)
+            yield
+        finally:
+            self._write(saved)
+
+    def _write(self, values: Vector) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+
+    # ------------------------------------------------------------------ evaluation
+
+    def packed_scores(self, batch: MicroBatch, params: Vector | None = None):
+        """Log-probability and entropy of every response token of a micro-batch.
+
+        Differentiable in `params` by forward and reverse mode.
+
+        Args:
+            batch: Micro-batch on the policy's device.
+            params: Trainable parameters to use, θ by default.
+
+        Returns:
+            (s, H), each (m,), nats.
+        """
+        return self._call(batch, params, 0)
+
+    def packed_scores_and_features(self, batch: MicroBatch, features: int):
+        """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
+        return self._call(batch, None, features)
+
+    def _call(self, batch: MicroBatch, params: Vector | None, features: int):
+        self.require_no_dropout()
+        names = self._scorer.inner_names
+        inner = {names[n]: p for n, p in (params or self.theta).items()}
+        arguments = (batch, self.temperature, self.vocab_chunk, self.precision.entropy, features)
+        with self.precision.active():
+            return functional_call(self._scorer, inner, arguments)
+
+    def weighted_gradient(
+        self,
+        rollouts: Rollouts,
+        logprob_weights: Tensor,
+        entropy_weights: Tensor | None = None,
+    ) -> Vector:
+        """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) by one backward pass over the rollouts.
+
+        Args:
+            rollouts: n sequences.
+            logprob_weights: a, (n, t).
+            entropy_weights: b, (n, t), or None for no entropy term.
+
+        Returns:
+            The gradient by parameter name, float64.
+        """
+        self.require_no_dropout()
+        theta = {n: p.detach().requires_grad_() for n, p in self.theta.items()}
+        total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.theta.items()}
+        for batch in micro_batches(rollouts, self.max_tokens):
+            here = batch.to(self.device)
+            with torch.enable_grad():
+                s, entropy = self.packed_scores(here, theta)
+                objective = (here.pack(logprob_weights.to(s.device)) * s).sum()
+                if entropy_weights is not None:
+                    objective += (here.pack(entropy_weights.to(s.device)) * entropy).sum()
+                grads = torch.autograd.grad(objective, list(theta.values()), allow_unused=True)
+            for name, grad in zip(theta, grads, strict=True):
+                if grad is not None:
+                    total[name] += grad.double()
+        return total
+
+    # ------------------------------------------------------------------ asserted state
+
+    def convert(self, precision: str | Precision) -> Policy:
+        """Switch to another precision in place (exact when it is a longer one).
+
+        Args:
+            precision: A name or a `Precision`.
+
+        Returns:
+            The policy itself.
+
+        Raises:
+            ValueError: If float64 is asked for and an operation of the model would round, or if
+                the model is quantised and cannot be converted.
+        """
+        precision = Precision.named(precision)
+        if getattr(self._scorer.lm, "is_quantized", False):
+            if precision.runtime_dtype == "float64":
+                raise ValueError("A quantised base cannot run in float64: use float32.")
+            for parameter in self.model.parameters():
+                if parameter.requires_grad:
+                    parameter.data = parameter.data.to(precision.runtime)
+        else:
+            self.model.to(precision.runtime)
+        self.precision = precision
+        if precision.runtime_dtype == "float64":
+            self._require_float64()
+        return self
+
+    def active_dropout(self) -> list[str]:
+        """Names of modules whose dropout would act now."""
+        return [
+            name
+            for name, module in self.model.named_modules()
+            if module.training and _dropout_rate(module) > 0
+        ]
+
+    def require_no_dropout(self) -> None:
+        """Refuse to evaluate while dropout acts.
+
+        Raises:
+            ValueError: Naming a module with active dropout.
+        """
+        if active := self.active_dropout():
+            raise ValueError(
+                f"Dropout is active in {len(active)} modules, the first is {active[0]!r}: the "
+                "policy would be random. Call model.eval(), and train with dropout 0."
+            )
+
+    def _require_trainable(self, expected: Iterable[str] | None) -> None:
+        if not self.names:
+            raise ValueError("The model has no parameter that requires a gradient: θ is empty.")
+        if expected is not None and (other := set(expected) ^ set(self.names)):
+            raise ValueError(
+                f"The trainable set is not the one asserted: {len(other)} names differ, the first "
+                f"is {sorted(other)[0]!r}."
+            )
+
+    def _require_finite_weights(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if parameter.is_floating_point() and not bool(parameter.isfinite().all()):
+                raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
+
+    def _probe(self) -> MicroBatch:
+        ids = torch.zeros((1, 3), dtype=torch.int64)
+        rows, positions = torch.zeros(2, dtype=torch.int64), torch.arange(2)
+        targets = torch.zeros(2, dtype=torch.int64)
+        batch = MicroBatch(rows[:1], ids, rows, positions + 1, targets, positions)
+        return batch.to(next(self.model.parameters()).device)
+
+    def _require_float64(self) -> None:
+        recorder = RoundingOperations()
+        with torch.no_grad(), recorder:
+            self._call_unchecked(self._probe())
+        if recorder.found:
+            raise ValueError(
+                f"The model rounds inside float64: {recorder.found[0]} "
+                f"({len(recorder.found)} operations). Use precision='float32', or attention "
+                "'sdpa' or 'eager' without custom kernels."
+            )
+
+    def _call_unchecked(self, batch: MicroBatch):
+        with self.precision.active():
+            return self._scorer(
+                batch, self.temperature, self.vocab_chunk, self.precision.entropy, 0
+            )
+
+    def _require_plain_head(self) -> None:
+        batch = self._probe()
+        with torch.no_grad():
+            ours, _ = self._call_unchecked(batch)
+            with self.precision.active():
+                logits = self._scorer.lm(input_ids=batch.input_ids).logits
+        logits = logits[batch.rows, batch.columns].to(self.precision.entropy) / self.temperature
+        theirs = logits.log_softmax(-1).gather(1, batch.targets[:, None])[:, 0]
+        tolerance = 1e-9 if self.precision.runtime_dtype == "float64" else 0.05
+        if not torch.allclose(ours, theirs, atol=tolerance, rtol=0):
+            raise ValueError(
+                "The model does more to its logits than an output embedding (a soft cap or a "
+                f"scale): log-probabilities differ by {float((ours - theirs).abs().max()):.2g}. "
+                "isentrope does not support this architecture yet."
+            )
+
+
+class _Scorer(nn.Module):
+    """The causal LM without its loss: hidden states at response positions, head in chunks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.lm = model.get_base_model() if hasattr(model, "peft_config") else model
+        if any(c.is_prompt_learning for c in getattr(model, "peft_config", {}).values()):
+            raise ValueError("Prompt-learning adapters are not supported; use LoRA or none.")
+        outer = {id(p): n for n, p in model.named_parameters()}
+        self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
+
+    def forward(self, batch: MicroBatch, temperature, vocab_chunk, dtype, features):
+        hidden = self.lm.get_decoder()(input_ids=batch.input_ids, use_cache=False)[0]
+        hidden = hidden[batch.rows, batch.columns]  # (m, d)
+        scores = token_statistics(
+            hidden,
+            self.lm.get_output_embeddings(),
+            batch.targets,
+            temperature=temperature,
+            vocab_chunk=vocab_chunk,
+            dtype=dtype,
+        )
+        return (*scores, _project(hidden, features)) if features else scores
+
+
+def _project(hidden: Tensor, features: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)
+    return hidden.double() @ (matrix / hidden.shape[1] ** 0.5).to(hidden.device)
+
+
+def _dropout_rate(module: nn.Module) -> float:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p
+    rate = getattr(module, "attention_dropout", 0.0)
+    return rate if isinstance(rate, float) else 0.0
+
+
+def _first(given: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
+    for value in (given, getattr(tokenizer, name, None), getattr(config, name, None)):
+        if value is not None:
+            return value[0] if isinstance(value, list) else value
+    return None

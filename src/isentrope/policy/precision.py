@@ -1,0 +1,168 @@
+"""Numerical precision as one explicit object (T13).
+
+Three policies: "float64" (no operation of the model may round to a shorter type), "float32"
+(float32 model, float64 log-softmax and entropies, TF32 really off) and "bfloat16" (speed only;
+never for ΔH). `Precision.active` sets the switches, reads them back, and restores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+_SHORTER_THAN_FLOAT64 = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How numbers are kept.
+
+    Attributes:
+        runtime_dtype: Type of the model's parameters and activations.
+        entropy_dtype: Type of log-softmax and entropies.
+        allow_tf32: Let matrix products round their inputs to 10 bits. Off by default.
+        matmul_precision: torch's float32 matmul precision; "highest" keeps float32.
+    """
+
+    runtime_dtype: str = "float64"
+    entropy_dtype: str = "float64"
+    allow_tf32: bool = False
+    matmul_precision: str = "highest"
+
+    def __post_init__(self) -> None:
+        for field in ("runtime_dtype", "entropy_dtype"):
+            if getattr(self, field) not in DTYPES:
+                raise ValueError(
+                    f"{field}={getattr(self, field)!r} is not a precision; "
+                    f"choose one of {', '.join(DTYPES)}."
+                )
+        if self.matmul_precision not in ("highest", "high", "medium"):
+            raise ValueError(
+                f"matmul_precision={self.matmul_precision!r}; choose highest, high or medium."
+            )
+        if self.matmul_precision != "highest" and not self.allow_tf32:
+            raise ValueError(
+                f"matmul_precision={self.matmul_precision!r} turns TF32 back on although "
+                'allow_tf32 is false: use "highest", or say allow_tf32=True.'
+            )
+
+    @classmethod
+    def named(cls, precision: str | Precision) -> Precision:
+        """The policy called "float64", "float32" or "bfloat16", or `precision` itself.
+
+        Args:
+            precision: A name or a ready object.
+
+        Returns:
+            The precision object.
+        """
+        return precision if isinstance(precision, Precision) else cls(runtime_dtype=precision)
+
+    @property
+    def runtime(self) -> torch.dtype:
+        """The model's torch dtype."""
+        return DTYPES[self.runtime_dtype]
+
+    @property
+    def entropy(self) -> torch.dtype:
+        """The torch dtype of log-softmax and entropies."""
+        return DTYPES[self.entropy_dtype]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Run a block under these switches, and restore what was set before.
+
+        Attention runs as plain matrix products (the "math" kernel): it has forward-mode
+        derivatives, is deterministic, and keeps float64.
+
+        Yields:
+            Nothing.
+        """
+        before = matmul_switches()
+        set_matmul_switches(self.allow_tf32, self.matmul_precision)
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                if self.runtime_dtype == "float64":
+                    stack.enter_context(_KeepFloat64())
+                yield
+        finally:
+            _restore(before)
+
+
+def matmul_switches() -> dict[str, object]:
+    """The process-wide switches that can shorten float32 products, as they stand now."""
+    return {
+        "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def set_matmul_switches(allow_tf32: bool, matmul_precision: str) -> None:
+    """Set every TF32 switch and read it back.
+
+    Args:
+        allow_tf32: Wanted state of the two allow flags.
+        matmul_precision: Wanted float32 matmul precision; set first, because it resets a flag.
+
+    Raises:
+        RuntimeError: If a switch does not stay where it was put.
+    """
+    _restore(
+        {
+            "float32_matmul_precision": matmul_precision,
+            "cuda.matmul.allow_tf32": allow_tf32,
+            "cudnn.allow_tf32": allow_tf32,
+        }
+    )
+    now = matmul_switches()
+    flags_ok = now["cuda.matmul.allow_tf32"] == allow_tf32 == now["cudnn.allow_tf32"]
+    if not flags_ok or (not allow_tf32 and now["float32_matmul_precision"] != "highest"):
+        raise RuntimeError(f"TF32 switches do not stay where they were set: {now}.")
+
+
+def _restore(switches: dict) -> None:
+    torch.set_float32_matmul_precision(switches["float32_matmul_precision"])
+    torch.backends.cuda.matmul.allow_tf32 = switches["cuda.matmul.allow_tf32"]
+    torch.backends.cudnn.allow_tf32 = switches["cudnn.allow_tf32"]
+
+
+class _KeepFloat64(TorchFunctionMode):
+    """Turn every request for float32 into one for float64.
+
+    Normalisation layers, rotary angles and eager attention ask for float32 by name whatever
+    their input's type; under this mode they compute in float64 instead.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is Tensor.float:
+            return args[0].double()
+        if kwargs.get("dtype") is torch.float32:
+            kwargs["dtype"] = torch.float64
+        args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+        return func(*args, **kwargs)
+
+
+class RoundingOperations(TorchDispatchMode):
+    """Record every operation whose floating-point result is shorter than float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor) and tensor.dtype in _SHORTER_THAN_FLOAT64:
+                self.found.append(f"{func} → {tensor.dtype}")
+        return out

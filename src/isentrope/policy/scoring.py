@@ -1,0 +1,223 @@
+"""Token log-probabilities s_k and exact conditional entropies H_k at the sampling temperature.
+
+    s_k = l_{t_k} − log Σ_a e^{l_a},     H_k = log Σ_a e^{l_a} − Σ_a π_a l_a,     l = logits / T
+
+The vocabulary is visited in chunks with a running maximum, so no (tokens × vocabulary) array is
+ever held, and the same code serves values, forward mode and reverse mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from isentrope.policy.batching import micro_batches
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+if TYPE_CHECKING:
+    from isentrope.policy.language_model import Policy
+
+LOGITS_HELD = 2**23
+"""Largest number of logits held at once, whatever the tokens and the vocabulary."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a policy says of n responses, padded to t tokens, on the CPU.
+
+    Attributes:
+        logprobs: (n, t) float64, s_k in nats; 0 where there is no token.
+        entropies: (n, t) float64, H_k in nats; 0 where there is no token.
+        mask: (n, t) bool, where there is a token.
+        features: (n, t, k) float64, hidden state before each token, projected; or None.
+    """
+
+    logprobs: Tensor
+    entropies: Tensor
+    mask: Tensor
+    features: Tensor | None = None
+
+
+def token_statistics(
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    *,
+    temperature: float,
+    vocab_chunk: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each target and entropy of its distribution.
+
+    Args:
+        hidden: (m, d) hidden states that predict the targets.
+        head: Output embedding. A plain linear layer is applied in vocabulary chunks; any other
+            module is applied whole.
+        targets: (m,) int64.
+        temperature: Sampling temperature T.
+        vocab_chunk: Vocabulary entries at a time.
+        dtype: Type of the softmax arithmetic.
+
+    Returns:
+        s and H, each (m,), in nats.
+    """
+    rows = max(1, LOGITS_HELD // min(vocab_chunk, _vocabulary(head, vocab_chunk)))
+    parts = []
+    for h, t in zip(hidden.split(rows), targets.split(rows), strict=True):
+        args = (h, head, t, temperature, vocab_chunk, dtype)
+        if hidden.requires_grad and len(targets) > rows:
+            parts.append(checkpoint(_statistics, *args, use_reentrant=False))
+        else:
+            parts.append(_statistics(*args))
+    s, entropy = zip(*parts, strict=True)
+    return torch.cat(s), torch.cat(entropy)
+
+
+def _vocabulary(head: nn.Module, default: int) -> int:
+    return head.weight.shape[0] if type(head) is nn.Linear else default
+
+
+def _logit_chunks(hidden: Tensor, head: nn.Module, chunk: int):
+    if type(head) is not nn.Linear:
+        yield 0, head(hidden)
+        return
+    for start in range(0, head.weight.shape[0], chunk):
+        bias = None if head.bias is None else head.bias[start : start + chunk]
+        yield start, nn.functional.linear(hidden, head.weight[start : start + chunk], bias)
+
+
+def _statistics(hidden, head, targets, temperature, vocab_chunk, dtype):
+    top = total = weighted = chosen = None  # max l, Σ e^{l−top}, Σ e^{l−top}(l−top), l_target
+    for start, logits in _logit_chunks(hidden, head, vocab_chunk):
+        logits = logits.to(dtype) / temperature  # (m, chunk)
+        here = logits.detach().amax(1)
+        new_top = here if top is None else torch.maximum(top, here)
+        shifted = logits - new_top[:, None]
+        weights = shifted.exp()
+        place = targets - start
+        inside = (place >= 0) & (place < logits.shape[1])
+        picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+        if top is None:
+            total, weighted, chosen = weights.sum(1), (weights * shifted).sum(1), picked
+        else:
+            drop = top - new_top
+            shrink = drop.exp()
+            weighted = shrink * (weighted + total * drop) + (weights * shifted).sum(1)
+            total = shrink * total + weights.sum(1)
+            chosen = torch.where(inside, picked, chosen)
+        top = new_top
+    log_total = total.log()
+    return (chosen - top) - log_total, log_total - weighted / total
+
+
+def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> Scores:
+    """Score every response under the policy, or under other parameters of it.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        params: Trainable parameters to use in place of θ; the model is not touched.
+
+    Returns:
+        Scores at θ, or at `params`.
+
+    Raises:
+        ValueError: If a score is not finite, naming the first such sequence.
+    """
+    with torch.no_grad():
+        return _collect(policy, rollouts, lambda batch: policy.packed_scores(batch, params))[0]
+
+
+def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) -> Scores:
+    """Like `score` at θ, with the hidden state before each token projected to a few numbers.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        features: Number of projected hidden-state coordinates k.
+
+    Returns:
+        Scores with `features` (n, t, k).
+    """
+    with torch.no_grad():
+        return _collect(
+            policy, rollouts, lambda batch: policy.packed_scores_and_features(batch, features)
+        )[0]
+
+
+def score_along(
+    policy: Policy, rollouts: Rollouts, direction: Vector, order: int
+) -> tuple[Scores, ...]:
+    """Scores at θ and their derivatives along θ + e v at e = 0, by forward mode.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        direction: v.
+        order: Highest derivative: 1, or 2 (forward over forward).
+
+    Returns:
+        (scores, ∂_v scores) or (scores, ∂_v scores, ∂²_v scores); `logprobs` and `entropies` of
+        the latter hold derivatives per unit η and η².
+
+    Raises:
+        ValueError: If `order` is not 1 or 2.
+    """
+    if order not in (1, 2):
+        raise ValueError(f"order must be 1 or 2, got {order}.")
+    policy.require_direction(direction)
+    zero = torch.zeros((), dtype=torch.float64, device=policy.device)
+    one = torch.ones_like(zero)
+
+    def packed(batch):
+        def at(e):
+            return policy.packed_scores(batch, policy.parameters_along(direction, e))
+
+        def tangent(e):
+            return torch.func.jvp(at, (e,), (one,))
+
+        if order == 1:
+            value, first = tangent(zero)
+            return (*value, *first)
+        (value, first), (_, second) = torch.func.jvp(tangent, (zero,), (one,))
+        return (*value, *first, *second)
+
+    return _collect(policy, rollouts, packed)
+
+
+def _collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, ...]:
+    """Run `packed_scores` over micro-batches; its outputs come in pairs (s, H), features last."""
+    mask = _mask(rollouts)
+    out: list[Tensor] = []
+    for batch in micro_batches(rollouts, policy.max_tokens):
+        packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
+        out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
+        for target, values in zip(out, packed, strict=True):
+            batch.place(values, target)
+    features = out.pop() if len(out) % 2 else None
+    scores = tuple(
+        Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True)
+    )
+    for part in scores:
+        _require_finite(part)
+    return scores
+
+
+def _mask(rollouts: Rollouts) -> Tensor:
+    lengths = rollouts.lengths
+    return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
+
+
+def _require_finite(scores: Scores) -> None:
+    bad = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
+    if bool(bad.any()):
+        raise ValueError(
+            f"The scores of {int(bad.sum())} of {len(bad)} sequences are not finite, the first "
+            f"is sequence {int(bad.nonzero()[0])}: the logits hold NaN or infinity. Check the "
+            "checkpoint's weights (isentrope check) or use a longer precision."
+        )

@@ -1,0 +1,214 @@
+"""Rollouts: prompts and the responses a policy gave to them, ragged, with what is known of each.
+
+Lists of 1-D tensors, never padded: padding belongs to whoever runs a model. A finished response
+ends in EOS, and that EOS is a token like any other: it has a log-probability and an entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+@dataclass
+class Rollouts:
+    """n sequences. All lists are parallel and of length n; plain lists become tensors.
+
+    Attributes:
+        prompt_ids: Token ids of each sequence's prompt, 1-D int64. A list of one entry a prompt
+            (shorter or longer than n) is expanded by `prompt_index`.
+        response_ids: Token ids of each response, 1-D int64, EOS included where it was sampled.
+        prompt_index: (n,) int64, which draw of a prompt the sequence belongs to: the group of a
+            U-batch, and the independent unit of every standard error. Two draws of the same
+            prompt are two units.
+        sampler_logprobs: Per-token log-probabilities that the sampler really used, nats.
+        rewards: (n,) float64.
+        advantages: (n,) float64.
+        prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
+        references: Reference answers a task needs for its reward.
+        response_texts: Decoded responses without special tokens.
+    """
+
+    prompt_ids: list[Tensor]
+    response_ids: list[Tensor]
+    prompt_index: Tensor
+    sampler_logprobs: list[Tensor] | None = None
+    rewards: Tensor | None = None
+    advantages: Tensor | None = None
+    prompt_keys: list[str] | None = None
+    references: list[str] | None = None
+    response_texts: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.response_ids)
+        if n == 0:
+            raise ValueError("Rollouts need at least one response; the list is empty.")
+        self.response_ids = [_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
+        self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64)
+        if self.prompt_index.shape != (n,):
+            raise ValueError(
+                f"prompt_index has shape {tuple(self.prompt_index.shape)} for {n} responses."
+            )
+        prompts = [_ids(p, f"prompt {i}") for i, p in enumerate(self.prompt_ids)]
+        if len(prompts) != n:
+            top = int(self.prompt_index.max())
+            if top >= len(prompts) or int(self.prompt_index.min()) < 0:
+                raise ValueError(
+                    f"prompt_index points to prompt {top}, but there are {len(prompts)} prompts."
+                )
+            prompts = [prompts[int(p)] for p in self.prompt_index]
+        self.prompt_ids = prompts
+        self._require_one_prompt_a_group()
+        for name in ("sampler_logprobs", "prompt_keys", "references", "response_texts"):
+            column = getattr(self, name)
+            if column is not None and len(column) != n:
+                raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
+        if self.sampler_logprobs is not None:
+            self.sampler_logprobs = [
+                torch.as_tensor(x, dtype=torch.float64) for x in self.sampler_logprobs
+            ]
+            for i, x in enumerate(self.sampler_logprobs):
+                if x.shape != self.response_ids[i].shape:
+                    raise ValueError(
+                        f"sampler_logprobs[{i}] has {len(x)} values for a response of "
+                        f"{len(self.response_ids[i])} tokens."
+                    )
+        for name in ("rewards", "advantages"):
+            column = getattr(self, name)
+            if column is not None:
+                column = torch.as_tensor(column, dtype=torch.float64)
+                if column.shape != (n,) or not bool(column.isfinite().all()):
+                    raise ValueError(
+                        f"{name} must be {n} finite numbers, got {tuple(column.shape)} "
+                        f"with {int((~column.isfinite()).sum())} not finite."
+                    )
+                setattr(self, name, column)
+
+    def _require_one_prompt_a_group(self) -> None:
+        first: dict[int, int] = {}
+        for i, group in enumerate(self.prompt_index.tolist()):
+            j = first.setdefault(group, i)
+            if not torch.equal(self.prompt_ids[i], self.prompt_ids[j]):
+                raise ValueError(
+                    f"Sequences {j} and {i} share prompt_index {group} but have different prompts."
+                )
+
+    def __len__(self) -> int:
+        return len(self.response_ids)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(n,) response lengths T in tokens."""
+        return torch.tensor([len(r) for r in self.response_ids])
+
+    @property
+    def n_prompts(self) -> int:
+        """Number of independent prompt draws."""
+        return len(set(self.prompt_index.tolist()))
+
+    def select(self, indices: Sequence[int] | Tensor) -> Rollouts:
+        """The sequences at `indices`, in that order.
+
+        Args:
+            indices: Positions in 0..n-1.
+
+        Returns:
+            New rollouts with every column subset alike.
+        """
+        index = torch.as_tensor(indices, dtype=torch.int64)
+
+        def pick(column):
+            if column is None or isinstance(column, Tensor):
+                return column if column is None else column[index]
+            return [column[int(i)] for i in index]
+
+        return Rollouts(**{name: pick(getattr(self, name)) for name in _COLUMNS})
+
+    def with_columns(self, **columns) -> Rollouts:
+        """A copy in which the named columns are replaced."""
+        return replace(self, **columns)
+
+    def save(self, path: str | Path) -> Path:
+        """Write one parquet file, whole or not at all.
+
+        Args:
+            path: Target file.
+
+        Returns:
+            The path written.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        table = {
+            name: [x.tolist() if isinstance(x, Tensor) else x for x in getattr(self, name)]
+            for name in _COLUMNS
+            if getattr(self, name) is not None
+        }
+        partial = target.with_name(target.name + ".partial")
+        pq.write_table(pa.table(table), partial)
+        partial.replace(target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Rollouts:
+        """Read what `save` wrote.
+
+        Args:
+            path: A parquet file.
+
+        Returns:
+            The rollouts.
+
+        Raises:
+            ValueError: If a needed column is missing or an unknown one is there.
+        """
+        columns = pq.read_table(path).to_pydict()
+        missing = {"prompt_ids", "response_ids", "prompt_index"} - set(columns)
+        if missing or set(columns) - set(_COLUMNS):
+            raise ValueError(
+                f"{path} is not a rollouts file: missing {sorted(missing)}, "
+                f"unknown {sorted(set(columns) - set(_COLUMNS))}."
+            )
+        return cls(**columns)
+
+
+_COLUMNS = tuple(Rollouts.__dataclass_fields__)
+
+
+def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
+    """Join rollouts; prompt draws of different parts stay different draws.
+
+    A column is kept only if every part has it.
+
+    Args:
+        parts: At least one.
+
+    Returns:
+        All sequences, with `prompt_index` renumbered.
+    """
+    columns: dict[str, list] = {name: [] for name in _COLUMNS}
+    offset = 0
+    for part in parts:
+        _, compact = part.prompt_index.unique(return_inverse=True)
+        columns["prompt_index"].extend((compact + offset).tolist())
+        offset += part.n_prompts
+        for name in _COLUMNS:
+            if name != "prompt_index" and getattr(part, name) is not None:
+                columns[name].extend(getattr(part, name))
+    n = len(columns["response_ids"])
+    return Rollouts(**{name: c if len(c) == n else None for name, c in columns.items()})
+
+
+def _ids(values: Tensor | Sequence[int], what: str) -> Tensor:
+    ids = torch.as_tensor(values)
+    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
+        raise ValueError(
+            f"{what} must be a non-empty 1-D tensor of token ids, got shape {tuple(ids.shape)} "
+            f"and dtype {ids.dtype}."
+        )
+    return ids.to(torch.int64)
