@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+
 @dataclass
 class Rollouts:
     """n sequences. All lists are parallel and of length n; plain lists become tensors.

@@ -26,6 +26,10 @@ LOGITS_HELD = 2**23
 """Largest number of logits held at once, whatever the tokens and the vocabulary."""
 
 
+class NotFiniteError(ValueError):
+    """A log-probability or an entropy is NaN or infinite."""
+
+
 @dataclass(frozen=True)
 class Scores:
     """What a policy says of n responses, padded to t tokens, on the CPU.
@@ -127,7 +131,7 @@ def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> S
         Scores at θ, or at `params`.
 
     Raises:
-        ValueError: If a score is not finite, naming the first such sequence.
+        NotFiniteError: If a score is not finite, naming the first such sequence.
     """
     with torch.no_grad():
         return _collect(policy, rollouts, lambda batch: policy.packed_scores(batch, params))[0]
@@ -200,9 +204,7 @@ def _collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores,
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
     features = out.pop() if len(out) % 2 else None
-    scores = tuple(
-        Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True)
-    )
+    scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
     for part in scores:
         _require_finite(part)
     return scores
@@ -216,7 +218,7 @@ def _mask(rollouts: Rollouts) -> Tensor:
 def _require_finite(scores: Scores) -> None:
     bad = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
     if bool(bad.any()):
-        raise ValueError(
+        raise NotFiniteError(
             f"The scores of {int(bad.sum())} of {len(bad)} sequences are not finite, the first "
             f"is sequence {int(bad.nonzero()[0])}: the logits hold NaN or infinity. Check the "
             "checkpoint's weights (isentrope check) or use a longer precision."

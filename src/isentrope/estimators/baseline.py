@@ -1,0 +1,96 @@
+"""Control variates b_ik for the doubly-robust estimator: a ridge regression, cross-fitted (T2c).
+
+b_ik predicts, from the prompt and t_<k only, the entropy still to come beyond the mean that the
+prefix estimator already subtracts at each position:
+
+    y_ik = Σ_{j>k} ( m_ij x_ij − mean_i' m_i'j x_i'j ),      x = H for ℋ,   x = H − h for h
+
+One regression is pooled over all positions, weighted by H_ik (a token without entropy has no
+score to be multiplied with), and fitted on the other folds: folds are of prompt draws, so b is
+independent of the sample it is used on and the estimator stays unbiased.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+RIDGE = 0.01
+"""Penalty on standardised features, relative to the total weight of the tokens."""
+
+
+def cross_fitted_baseline(
+    entropies: Tensor,
+    tokens: Tensor,
+    prompt_index: Tensor,
+    functional: str,
+    *,
+    features: Tensor | None = None,
+    folds: int = 4,
+) -> Tensor:
+    """Predict the entropy still to come at every token, each fold from the others.
+
+    Args:
+        entropies: (n, t) H at θ in nats, 0 where there is no token.
+        tokens: (n, t) mask as float64.
+        prompt_index: (n,) prompt draw of each sequence.
+        functional: "per_sequence" or "per_token".
+        features: (n, t, k) hidden-state features of the prefix t_<k, or None.
+        folds: Number of folds, at most the number of prompt draws.
+
+    Returns:
+        b, (n, t) nats, 0 where there is no token.
+
+    Raises:
+        ValueError: If there are fewer than two prompt draws.
+    """
+    units, place = prompt_index.unique(return_inverse=True)
+    if len(units) < 2:
+        raise ValueError("Cross-fitting needs at least two prompt draws; there is one.")
+    fold = place % min(folds, len(units))
+    inputs = prefix_features(entropies, features)
+    baseline = torch.zeros_like(entropies)
+    for k in range(int(fold.max()) + 1):
+        train, test = fold != k, fold == k
+        target = _entropy_to_go(entropies[train], tokens[train], functional)
+        weights = (entropies * tokens)[train].flatten()
+        predict = _ridge(inputs[train].flatten(0, 1), target.flatten(), weights)
+        baseline[test] = predict(inputs[test]) * tokens[test]
+    return baseline
+
+
+def prefix_features(entropies: Tensor, features: Tensor | None) -> Tensor:
+    """What is known before token k: position, running entropy, H_k itself, hidden state.
+
+    Args:
+        entropies: (n, t) nats.
+        features: (n, t, k) or None.
+
+    Returns:
+        (n, t, 5 + k) features.
+    """
+    n, t = entropies.shape
+    position = torch.linspace(0, 1, t, dtype=torch.float64).expand(n, t)
+    total = entropies.cumsum(1) - entropies
+    running = total / torch.arange(t, dtype=torch.float64).clamp_min(1)
+    known = torch.stack((position, position**2, total, running, entropies), dim=2)
+    return known if features is None else torch.cat((known, features), dim=2)
+
+
+def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor:
+    x = entropies * tokens
+    if functional == "per_token":
+        x = x - tokens * (x.sum() / tokens.sum())
+    x = x - x.mean(0)
+    return x.sum(1, keepdim=True) - x.cumsum(1)
+
+
+def _ridge(inputs: Tensor, target: Tensor, weights: Tensor):
+    weights = weights / weights.sum().clamp_min(1e-300)
+    centre = weights @ inputs
+    spread = (weights @ (inputs - centre).square()).sqrt().clamp_min(1e-12)
+    x = (inputs - centre) / spread
+    mean = weights @ target
+    gram = (x * weights[:, None]).T @ x + RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
+    slope = torch.linalg.solve(gram, (x * weights[:, None]).T @ (target - mean))
+    return lambda new: mean + ((new - centre) / spread) @ slope

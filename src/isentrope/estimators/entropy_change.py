@@ -1,0 +1,262 @@
+"""The change ΔH(η) that a step θ → θ + ηv causes, with its first and second order (T2), (T3).
+
+    ΔH(η) = F(r(η), H(η)) − F(r(0), H(0)),     δH₁ = dF/dη,     δH₂ = ½ d²F/dη²,     η* = |δH₁/δH₂|
+
+All are read from one F on one sample, so ΔH − ηδH₁ − η²δH₂ = O(η³) sample by sample, and their
+errors (T11) are joint. δH₁ is per unit η, δH₂ per unit η².
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import Functional, Method, along
+from isentrope.estimators.importance import Trust, Verdict, diagnose
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import NotFiniteError, Scores, score
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Point:
+    """ΔH at one learning rate.
+
+    Attributes:
+        eta: η.
+        change: ΔH(η).
+        residual: ΔH(η) − ηδH₁ − η²δH₂ with its own (paired) error; None without derivatives.
+        trust: Diagnostics of the weights at this η.
+    """
+
+    eta: float
+    change: Estimate
+    residual: Estimate | None
+    trust: Trust
+
+    @property
+    def ess(self) -> float:
+        """Effective sample size of the prefix weights, averaged over tokens."""
+        return self.trust.ess
+
+    @property
+    def khat(self) -> float:
+        """PSIS k̂ of the whole-sequence weights."""
+        return self.trust.khat
+
+    @property
+    def verdict(self) -> Verdict:
+        """One of "trust", "smooth" and "resample"."""
+        return self.trust.verdict
+
+
+@dataclass(frozen=True)
+class EntropyChange:
+    """A sweep of ΔH over learning rates, with its predictions.
+
+    Attributes:
+        entropy: ℋ or h at θ.
+        first_order: δH₁ per unit η, or None if order was 0.
+        pathwise: The part of δH₁ that an entropy bonus differentiates (∂H at fixed samples).
+        second_order: δH₂ per unit η², or None if order was below 2.
+        linear_range: η*, or None.
+        points: One a learning rate, in the order given.
+        functional: "per_token" or "per_sequence".
+        method: The estimator.
+        sample: The scored E-batch it was all read from.
+    """
+
+    entropy: Estimate
+    first_order: Estimate | None
+    pathwise: Estimate | None
+    second_order: Estimate | None
+    linear_range: Estimate | None
+    points: list[Point]
+    functional: Functional
+    method: Method
+    sample: EntropySample = field(repr=False)
+
+    def to_frame(self) -> Any:
+        """A pandas table, one row a learning rate.
+
+        Returns:
+            Columns eta, change, se, ci_low, ci_high, first_order, second_order, residual,
+            residual_se, ess, khat, verdict; `first_order` is ηδH₁ and `second_order` η²δH₂.
+        """
+        import pandas as pd
+
+        nan = math.nan
+        return pd.DataFrame(
+            {
+                "eta": p.eta,
+                "change": p.change.value,
+                "se": p.change.se,
+                "ci_low": p.change.ci_low,
+                "ci_high": p.change.ci_high,
+                "first_order": p.eta * self.first_order.value if self.first_order else nan,
+                "second_order": p.eta**2 * self.second_order.value if self.second_order else nan,
+                "residual": p.residual.value if p.residual else nan,
+                "residual_se": p.residual.se if p.residual else nan,
+                "ess": p.ess,
+                "khat": p.khat,
+                "verdict": p.verdict,
+            }
+            for p in self.points
+        )
+
+
+def entropy_change(
+    policy: Policy,
+    rollouts: Rollouts,
+    direction: Vector,
+    etas: Sequence[float],
+    *,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
+    order: int = 2,
+    confidence: float = 0.95,
+    progress: Callable[[str], None] = lambda _: None,
+) -> EntropyChange:
+    """Measure ΔH(η) on an E-batch and predict it to first and second order.
+
+    Args:
+        policy: The policy that sampled the rollouts.
+        rollouts: An unfiltered E-batch, not the batch that `direction` was computed from.
+        direction: v = Δθ/η by parameter name.
+        etas: Learning rates; may be empty.
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: "prefix", "sequence" or "doubly-robust".
+        order: Derivatives to compute: 0, 1 or 2.
+        confidence: Nominal coverage of the intervals.
+        progress: Called with a few words before each evaluation.
+
+    Returns:
+        The sweep. A learning rate whose weights collapse gives a value with verdict "resample".
+
+    Raises:
+        ValueError: If a learning rate is not finite or `order` is not 0, 1 or 2.
+    """
+    if order not in (0, 1, 2) or not all(math.isfinite(eta) for eta in etas):
+        raise ValueError(f"etas must be finite and order 0, 1 or 2; got {list(etas)}, {order}.")
+    policy.require_direction(direction)
+    progress("entropy" if order == 0 else f"derivatives to order {order}")
+    sample = draw_sample(
+        policy, rollouts, functional=functional, method=method, direction=direction, order=order
+    )
+    moved: list[Scores | None] = []
+    for eta in etas:
+        progress(f"ΔH at η = {eta:g}")
+        moved.append(_score_or_none(policy, rollouts, policy.parameters_along(direction, eta)))
+    return change_of_sample(sample, etas, moved, confidence=confidence)
+
+
+def _score_or_none(policy: Policy, rollouts: Rollouts, params: Vector) -> Scores | None:
+    try:
+        return score(policy, rollouts, params)
+    except NotFiniteError:
+        return None
+
+
+def change_of_sample(
+    sample: EntropySample,
+    etas: Sequence[float],
+    moved: Sequence[Scores | None],
+    *,
+    confidence: float = 0.95,
+) -> EntropyChange:
+    """The sweep from scores already at hand: arrays only, no model.
+
+    Args:
+        sample: Scores at θ, with derivatives to the order wanted.
+        etas: Learning rates.
+        moved: Scores at θ + ηv for each; None where they are not finite.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        The sweep.
+    """
+    order = len(sample.series) - 1
+    f = sample.functional
+    shifted = [
+        (s.logprobs - sample.sampler_logprobs, s.entropies) if s else _not_finite(sample)
+        for s in moved
+    ]
+    statistics = _statistics(sample, order, etas, shifted)
+    result = infinitesimal_jackknife(statistics, sample.prompt_index)
+
+    def estimate(row: int, unit: str, trust: Trust | None = None) -> Estimate:
+        value, trusted = float(result.values[row]), trust is None or trust.verdict == "trust"
+        return Estimate.from_standard_error(
+            value,
+            float(result.standard_errors[row]),
+            result.n_units,
+            unit=unit,
+            method=f.method,
+            confidence=confidence,
+            ess=trust and trust.ess,
+            khat=trust and trust.khat,
+            warnings=[_WARNINGS[trust.verdict]] if trust and not trusted else (),
+            trusted=trusted,
+        )
+
+    points = []
+    for k, (eta, (log_ratios, _)) in enumerate(zip(etas, shifted, strict=True)):
+        trust = diagnose(log_ratios, f.tokens, f.method)
+        residual = estimate(6 + 2 * k, f.unit, trust) if order == 2 else None
+        points.append(Point(eta, estimate(5 + 2 * k, f.unit, trust), residual, trust))
+    return EntropyChange(
+        entropy=estimate(0, f.unit),
+        first_order=estimate(1, f"{f.unit} per η") if order else None,
+        pathwise=estimate(2, f"{f.unit} per η") if order else None,
+        second_order=estimate(3, f"{f.unit} per η²") if order == 2 else None,
+        linear_range=estimate(4, "η") if order == 2 else None,
+        points=points,
+        functional=f.functional,
+        method=f.method,
+        sample=sample,
+    )
+
+
+_WARNINGS = {
+    "smooth": "The importance weights have a heavy tail here: the value is a hint, its error bar "
+    "is not to be trusted.",
+    "resample": "The importance weights have collapsed here: draw fresh responses from θ + ηv "
+    '(method "resampled").',
+}
+
+
+def _not_finite(sample: EntropySample) -> tuple[Tensor, Tensor]:
+    nan = torch.full_like(sample.entropies, math.nan)
+    return nan, nan
+
+
+def _statistics(sample: EntropySample, order: int, etas, shifted) -> Callable[[Tensor], Tensor]:
+    """Maps ω to (F, δH₁, pathwise, δH₂, η*, then ΔH and residual for each η)."""
+    f = sample.functional
+    fixed = (sample.log_ratios,)
+    one_path = sample.entropy_series[:2]
+
+    def statistics(omega: Tensor) -> Tensor:
+        if order:
+            value, first, second = along(f, omega, sample.log_ratio_series, sample.entropy_series)
+            half = second / 2
+            pathwise = along(f, omega, fixed, one_path)[1]
+        else:
+            value = f(omega, sample.log_ratios, sample.entropies)
+            first = pathwise = half = torch.zeros_like(value)
+        out = [value, first, pathwise, half, (first / half).abs() if order == 2 else half]
+        for eta, (log_ratios, entropies) in zip(etas, shifted, strict=True):
+            change = f(omega, log_ratios, entropies) - value
+            out += [change, change - eta * first - eta**2 * half]
+        return torch.stack(out)
+
+    return statistics

@@ -1,0 +1,54 @@
+"""The entropy gradient g_H = ∂_θ F by one backward pass over E (T4a).
+
+The cotangents ∂F/∂r_ik and ∂F/∂H_ik of the same F that measures ΔH are taken on the arrays; then
+one backward pass over the model contracts them with ∂s_ik and ∂H_ik. So <g_H, v> equals δH₁ of
+the same samples to rounding, for every method and functional.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+
+def entropy_gradient(
+    policy: Policy,
+    rollouts: Rollouts,
+    *,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
+) -> Vector:
+    """Gradient of ℋ or h by the trainable parameters.
+
+    Args:
+        policy: The policy that sampled the rollouts.
+        rollouts: An unfiltered E-batch.
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: The estimator whose derivative this is.
+
+    Returns:
+        g_H by parameter name, float64, nats (per token or sequence) per unit of θ.
+    """
+    sample = draw_sample(policy, rollouts, functional=functional, method=method)
+    by_logprob, by_entropy = cotangents(sample)
+    return policy.weighted_gradient(rollouts, by_logprob, by_entropy)
+
+
+def cotangents(sample: EntropySample) -> tuple[torch.Tensor, torch.Tensor]:
+    """∂F/∂s and ∂F/∂H at θ.
+
+    Args:
+        sample: Scores at θ and the functional.
+
+    Returns:
+        Two (n, t) arrays.
+    """
+    omega = torch.full((len(sample.entropies),), 1.0, dtype=torch.float64)
+    return torch.func.grad(lambda r, h: sample.functional(omega, r, h), argnums=(0, 1))(
+        sample.log_ratios, sample.entropies
+    )

@@ -1,0 +1,131 @@
+"""One function F of samples, from which every number of this room is read (T2), (T3).
+
+With r_ik = s_ik(θ+ηv) − s_ik(sampler), c_ik = Σ_{j<k} r_ij (frozen after the end, because r is 0
+there), W = e^c, m the mask and ω the sample weights (1/n):
+
+    sequence         ℋ = Σ_i ω_i w_i Σ_k H_ik / Σ_i ω_i w_i,   w_i = W_i,t+1
+    prefix           ℋ = Σ_k [ Σ_i ω_i W_ik m_ik H_ik / Σ_i ω_i W_ik ]
+    doubly-robust    ℋ = prefix − Σ_ik ω_i (W_i,k+1 − W_ik) m_ik b_ik / Σ_i ω_i
+
+N is the same with m in place of m·H, and h = ℋ/N. Values, derivatives along v (dual numbers in
+r and H) and the influence of every sample (derivative by ω) all come from this one F.
+
+b_ik may use (p, t_<k) only; the estimator is then unbiased for every b. (prefix) is normalised at
+each position and so already subtracts the mean entropy there: b predicts what is left of the
+entropy still to come. For h it predicts what is left of Σ_{j>k} (H_ij − h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Functional = Literal["per_sequence", "per_token"]
+Method = Literal["sequence", "prefix", "doubly-robust"]
+
+UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
+METHODS = ("sequence", "prefix", "doubly-robust")
+
+
+@dataclass(frozen=True)
+class Functionals:
+    """Which F: a method, and ℋ ("per_sequence") or h ("per_token").
+
+    Attributes:
+        functional: "per_sequence" or "per_token".
+        method: "sequence", "prefix" or "doubly-robust".
+        tokens: (n, t) float64, tokens that each entry of H stands for (the mask, or lengths).
+        baseline: (n, t) float64, b of the doubly-robust method; None otherwise.
+    """
+
+    functional: Functional
+    method: Method
+    tokens: Tensor
+    baseline: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.functional not in UNITS:
+            raise ValueError(f"functional={self.functional!r}; choose one of {tuple(UNITS)}.")
+        if self.method not in METHODS:
+            raise ValueError(f"method={self.method!r}; choose one of {METHODS}.")
+        if (self.method == "doubly-robust") != (self.baseline is not None):
+            raise ValueError("A baseline goes with the doubly-robust method, and only with it.")
+
+    @property
+    def unit(self) -> str:
+        """Unit of F."""
+        return UNITS[self.functional]
+
+    def __call__(self, omega: Tensor, log_ratios: Tensor, entropies: Tensor) -> Tensor:
+        """F(ω; r, H).
+
+        Args:
+            omega: (n,) sample weights ω, any positive scale.
+            log_ratios: (n, t) r in nats, 0 where there is no token.
+            entropies: (n, t) H in nats, 0 where there is no token.
+
+        Returns:
+            Scalar ℋ or h, in `unit`.
+        """
+        omega = omega / omega.sum()
+        log_weights = log_ratios.cumsum(1)  # (n, t): log W_i,k+1
+        before = log_weights - log_ratios  # (n, t): log W_ik
+        if self.method == "sequence":
+            entropy, length = _sequence(omega, log_weights[:, -1], entropies, self.tokens)
+        else:
+            entropy, length = _prefix(omega, before, entropies, self.tokens)
+        if self.baseline is not None:
+            jump = (log_weights.exp() - before.exp()) * self.baseline
+            entropy = entropy - omega @ jump.sum(1)
+        return entropy / length if self.functional == "per_token" else entropy
+
+
+def _sequence(omega, log_weights, entropies, tokens) -> tuple[Tensor, Tensor]:
+    weights = omega * _stable_exp(log_weights)
+    weights = weights / weights.sum()
+    return weights @ entropies.sum(1), weights @ tokens.sum(1)
+
+
+def _prefix(omega, log_weights, entropies, tokens) -> tuple[Tensor, Tensor]:
+    weights = omega[:, None] * _stable_exp(log_weights)  # (n, t)
+    weights = weights / weights.sum(0)
+    return (weights * entropies).sum(), (weights * tokens).sum()
+
+
+def _stable_exp(log_weights: Tensor) -> Tensor:
+    return (log_weights - log_weights.detach().amax(0)).exp()
+
+
+def along(functional: Functionals, omega, log_ratios, entropies) -> tuple[Tensor, Tensor, Tensor]:
+    """F and its first two derivatives along the path, by dual numbers (T3).
+
+    Args:
+        functional: F.
+        omega: (n,) sample weights.
+        log_ratios: r and its derivatives (r, ∂_v r, ∂²_v r), each (n, t); a shorter tuple reads
+            missing derivatives as zero.
+        entropies: The same for H.
+
+    Returns:
+        (F, dF/dη, d²F/dη²) at η = 0.
+    """
+    zero = torch.zeros((), dtype=torch.float64)
+    one = torch.ones_like(zero)
+
+    def path(series, e):
+        return sum(
+            term * e**k / factorial
+            for k, (term, factorial) in enumerate(zip(series, (1.0, 1.0, 2.0), strict=False))
+        )
+
+    def value(e):
+        return functional(omega, path(log_ratios, e), path(entropies, e))
+
+    def slope(e):
+        return torch.func.jvp(value, (e,), (one,))
+
+    (f, first), (_, second) = torch.func.jvp(slope, (zero,), (one,))
+    return f, first, second

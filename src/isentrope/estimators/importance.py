@@ -1,0 +1,102 @@
+"""How far the weights can be trusted: effective sample size, PSIS k̂, and a verdict (T2).
+
+The verdict reads the weights, and never changes them: "trust" (use the number and its interval),
+"smooth" (the tail is heavy: the number is a hint, no interval), "resample" (draw fresh responses
+from θ + ηv instead).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from arviz_stats.base import array_stats
+from torch import Tensor
+
+Verdict = Literal["trust", "smooth", "resample"]
+
+HARMLESS = 0.99
+"""ESS/n from which weights are so even that the shape of their tail does not matter."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Diagnostics of one set of prefix weights.
+
+    Attributes:
+        ess: Effective sample size, averaged over positions by the tokens there.
+        ess_by_position: (t,) effective sample size of W_ik at each position k.
+        khat: Pareto shape of the tail of the whole-sequence weights; NaN if they are too few
+            or all equal.
+        bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
+        verdict: "trust", "smooth" or "resample".
+    """
+
+    ess: float
+    ess_by_position: Tensor
+    khat: float
+    bound: float
+    verdict: Verdict
+
+
+def diagnose(log_ratios: Tensor, tokens: Tensor, method: str) -> Trust:
+    """Judge importance weights.
+
+    Args:
+        log_ratios: (n, t) per-token log-ratios, 0 where there is no token.
+        tokens: (n, t) mask or token counts.
+        method: "sequence" judges whole-sequence weights, the others prefix weights.
+
+    Returns:
+        The diagnostics.
+    """
+    n = len(log_ratios)
+    after = log_ratios.cumsum(1)
+    whole = after[:, -1]
+    log_weights = after - log_ratios if method != "sequence" else whole[:, None].expand_as(after)
+    by_position = effective_sample_size(log_weights)
+    share = tokens.sum(0) / tokens.sum()
+    ess = float(by_position @ share)
+    khat = pareto_khat(whole)
+    bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
+    return Trust(ess, by_position, khat, bound, _verdict(ess / n, khat, bound))
+
+
+def _verdict(ess_ratio: float, khat: float, bound: float) -> Verdict:
+    if not ess_ratio >= 0.1 or (khat >= 1 and ess_ratio < HARMLESS):
+        return "resample"
+    if ess_ratio < 0.5 or (khat > bound and ess_ratio < HARMLESS):
+        return "smooth"
+    return "trust"
+
+
+def effective_sample_size(log_weights: Tensor) -> Tensor:
+    """(Σ W)² / Σ W² down the first axis.
+
+    Args:
+        log_weights: (n, ...) nats.
+
+    Returns:
+        (...) effective sample sizes between 1 and n.
+    """
+    weights = (log_weights - log_weights.amax(0)).exp()
+    return weights.sum(0).square() / weights.square().sum(0)
+
+
+def pareto_khat(log_weights: Tensor) -> float:
+    """Shape k̂ of the generalised Pareto tail of the weights, by PSIS.
+
+    Args:
+        log_weights: (n,) nats.
+
+    Returns:
+        k̂, or NaN where the tail cannot be fitted (fewer than 25 weights, or equal ones).
+    """
+    values = log_weights.detach().cpu().numpy().astype(np.float64)
+    tail = np.sort(values)[-max(5, int(min(len(values) / 5, 3 * math.sqrt(len(values))))) :]
+    if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
+        return math.nan
+    _, khat = array_stats.psislw(-values)
+    return float(khat)

@@ -1,0 +1,67 @@
+"""Standard errors by the infinitesimal jackknife over prompts (T11).
+
+    SE² = P/(P−1) Σ_p ( φ_p − φ̄ )²,     φ_p = Σ_{i∈p} ω_i ∂F/∂ω_i
+
+Every estimator is a function F(ω) of its sample weights, so one reverse-mode derivative gives the
+influence of every sample, for values, derivatives, ratios and differences alike. The units are
+prompt draws: responses of one group are not independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Jackknifed:
+    """A vector of statistics of one sample, with their joint error.
+
+    Attributes:
+        values: (m,) the statistics at ω = 1/n.
+        influences: (m, P) φ − φ̄, the influence of each unit on each statistic.
+        n_units: P.
+    """
+
+    values: Tensor
+    influences: Tensor
+    n_units: int
+
+    @property
+    def covariance(self) -> Tensor:
+        """(m, m) joint covariance of the statistics."""
+        scale = self.n_units / max(self.n_units - 1, 1)
+        return scale * self.influences @ self.influences.T
+
+    @property
+    def standard_errors(self) -> Tensor:
+        """(m,) standard errors; NaN with a single unit."""
+        if self.n_units < 2:
+            return torch.full_like(self.values, float("nan"))
+        return self.covariance.diagonal().clamp_min(0).sqrt()
+
+
+def infinitesimal_jackknife(
+    statistics: Callable[[Tensor], Tensor], prompt_index: Tensor
+) -> Jackknifed:
+    """Evaluate statistics F(ω) at equal weights, and the influence of every prompt on them.
+
+    Args:
+        statistics: Maps (n,) float64 weights to an (m,) vector, differentiably; homogeneous of
+            degree 0 in the weights.
+        prompt_index: (n,) which prompt draw each sample belongs to.
+
+    Returns:
+        Values and influences by unit.
+    """
+    units, place = prompt_index.unique(return_inverse=True)
+    omega = torch.full((len(prompt_index),), 1.0 / len(prompt_index), dtype=torch.float64)
+    values = statistics(omega)
+    by_sample = torch.func.jacrev(statistics)(omega) * omega  # (m, n)
+    by_unit = torch.zeros(len(values), len(units), dtype=torch.float64)
+    by_unit.index_add_(1, place, by_sample.detach())
+    by_unit -= by_unit.mean(1, keepdim=True)
+    return Jackknifed(values.detach(), by_unit, len(units))

@@ -1,0 +1,94 @@
+"""ΔH from fresh responses of both policies, coupled by common random numbers (T2d).
+
+    ΔH(η) = F(samples of θ + ηv) − F(samples of θ)
+
+Response i of both batches answers the same prompt from the same uniforms, so most responses are
+equal at small η and the noise of the difference is small. It uses no importance weights: it is
+the check where they fail.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import draw_uniforms, sample_responses
+from isentrope.vectors import Vector
+
+
+def resampled_entropy_change(
+    policy: Policy,
+    rollouts: Rollouts,
+    direction: Vector,
+    eta: float,
+    *,
+    max_new_tokens: int,
+    seed: int,
+    functional: Functional = "per_token",
+    confidence: float = 0.95,
+) -> Estimate:
+    """Measure ΔH(η) without weights, on the prompts of an E-batch.
+
+    Args:
+        policy: The policy at θ; its parameters are moved for sampling and restored to the bit.
+        rollouts: An E-batch: its prompts are used, and none of its responses.
+        direction: v.
+        eta: η.
+        max_new_tokens: L_max.
+        seed: Seed of the uniforms that both policies draw from.
+        functional: "per_token" or "per_sequence".
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        ΔH with its paired error.
+    """
+    uniforms = draw_uniforms(len(rollouts), max_new_tokens, seed)
+
+    def fresh() -> Rollouts:
+        responses, _ = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
+        return Rollouts(rollouts.prompt_ids, responses, rollouts.prompt_index)
+
+    here = fresh()
+    with policy.shifted(direction, eta):
+        there = fresh()
+    base = score(policy, here)
+    moved = score(policy, there, policy.parameters_along(direction, eta))
+    return coupled_change(base, moved, rollouts.prompt_index, functional, confidence)
+
+
+def coupled_change(base, moved, prompt_index, functional, confidence=0.95) -> Estimate:
+    """ΔH from two coupled batches of scores.
+
+    Args:
+        base: Scores of responses of θ under θ.
+        moved: Scores of responses of θ + ηv under θ + ηv, sequence by sequence coupled.
+        prompt_index: (n,) prompt draw of each pair.
+        functional: "per_token" or "per_sequence".
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        ΔH with its paired error.
+    """
+    f = [Functionals(functional, "sequence", s.mask.double()) for s in (base, moved)]
+
+    def difference(omega):
+        values = [
+            g(omega, torch.zeros_like(s.entropies), s.entropies)
+            for g, s in zip(f, (base, moved), strict=True)
+        ]
+        return (values[1] - values[0])[None]
+
+    result = infinitesimal_jackknife(difference, prompt_index)
+    return Estimate.from_standard_error(
+        float(result.values[0]),
+        float(result.standard_errors[0]),
+        result.n_units,
+        unit=f[0].unit,
+        method="resampled",
+        confidence=confidence,
+    )

@@ -1,0 +1,111 @@
+"""What every estimator starts from: one E-batch, scored at θ, and the function F on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.estimators.baseline import cross_fitted_baseline
+from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import Scores, score, score_along, score_with_features
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+
+@dataclass(frozen=True)
+class EntropySample:
+    """An E-batch scored at θ, with derivatives along v where they were asked for.
+
+    Attributes:
+        functional: F, holding mask and baseline.
+        sampler_logprobs: (n, t) what the sampler used; the scores at θ where it did not say.
+        series: Scores at θ, then their first and second derivatives along v, as far as known.
+        prompt_index: (n,) prompt draw of each sequence.
+    """
+
+    functional: Functionals
+    sampler_logprobs: Tensor
+    series: tuple[Scores, ...]
+    prompt_index: Tensor
+
+    @property
+    def log_ratios(self) -> Tensor:
+        """(n, t) r at θ: zero unless the sampler's log-probabilities differ from the scorer's."""
+        return self.series[0].logprobs - self.sampler_logprobs
+
+    @property
+    def entropies(self) -> Tensor:
+        """(n, t) H at θ, nats."""
+        return self.series[0].entropies
+
+    @property
+    def log_ratio_series(self) -> tuple[Tensor, ...]:
+        """The log-ratios r and their known derivatives along v."""
+        return (self.log_ratios, *(s.logprobs for s in self.series[1:]))
+
+    @property
+    def entropy_series(self) -> tuple[Tensor, ...]:
+        """H and its known derivatives along v."""
+        return tuple(s.entropies for s in self.series)
+
+
+def draw_sample(
+    policy: Policy,
+    rollouts: Rollouts,
+    *,
+    functional: Functional,
+    method: Method,
+    direction: Vector | None = None,
+    order: int = 0,
+) -> EntropySample:
+    """Score an E-batch for an estimator.
+
+    Args:
+        policy: The policy.
+        rollouts: An unfiltered E-batch.
+        functional: "per_token" or "per_sequence".
+        method: "sequence", "prefix" or "doubly-robust".
+        direction: v, needed for order ≥ 1.
+        order: Highest derivative along v to compute: 0, 1 or 2.
+
+    Returns:
+        The sample.
+    """
+    series = (
+        score_along(policy, rollouts, direction, order)
+        if order and direction is not None
+        else (score(policy, rollouts),)
+    )
+    tokens = series[0].mask.double()
+    baseline = None
+    if method == "doubly-robust":
+        features = score_with_features(policy, rollouts).features
+        baseline = cross_fitted_baseline(
+            series[0].entropies, tokens, rollouts.prompt_index, functional, features=features
+        )
+    return EntropySample(
+        Functionals(functional, method, tokens, baseline),
+        sampler_logprobs(rollouts, series[0]),
+        series,
+        rollouts.prompt_index,
+    )
+
+
+def sampler_logprobs(rollouts: Rollouts, scores: Scores) -> Tensor:
+    """The sampler's log-probabilities padded to (n, t); the scorer's where none were kept.
+
+    Args:
+        rollouts: n sequences.
+        scores: Scores at θ.
+
+    Returns:
+        (n, t) nats.
+    """
+    if rollouts.sampler_logprobs is None:
+        return scores.logprobs
+    padded = torch.zeros_like(scores.logprobs)
+    padded[scores.mask] = torch.cat(rollouts.sampler_logprobs)
+    return padded

@@ -1,0 +1,206 @@
+"""Every response of a small policy, and from them every quantity exactly (T12).
+
+    ℋ(θ) = 1/P Σ_p Σ_t π_θ(t|p) Σ_k H_k,     N(θ) = 1/P Σ_p Σ_t π_θ(t|p) T,     h = ℋ/N
+
+in float64, with π_θ(t|p) = e^S differentiated like everything else: no sampling, no weights, no
+estimator. ΔH(η), δH₁ and δH₂ are differences and derivatives of this function itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.estimators.functional import Functional
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+LARGEST = 200_000
+"""Largest number of responses that is enumerated."""
+
+
+def enumerate_policy(
+    policy: Policy, prompts: list[Tensor] | list[list[int]], max_new_tokens: int
+) -> ExactPolicy:
+    """List every response to every prompt.
+
+    Args:
+        policy: A policy with a small vocabulary, in float64.
+        prompts: Token ids of each prompt; all equally likely.
+        max_new_tokens: L_max, where a response is cut.
+
+    Returns:
+        The policy with all its responses.
+
+    Raises:
+        ValueError: If the policy is not in float64 or has too many responses.
+    """
+    if policy.precision.runtime_dtype != "float64":
+        raise ValueError("The oracle is exact only in float64; convert the policy first.")
+    vocabulary = policy.model.get_output_embeddings()
+    size = getattr(vocabulary, "out_features", None) or policy.model.vocabulary
+    responses = _responses(size, policy.eos_token_id, max_new_tokens, LARGEST // len(prompts))
+    rollouts = Rollouts(
+        prompt_ids=[torch.as_tensor(p) for p in prompts for _ in responses],
+        response_ids=[torch.tensor(r) for _ in prompts for r in responses],
+        prompt_index=torch.arange(len(prompts)).repeat_interleave(len(responses)),
+    )
+    return ExactPolicy(policy, rollouts, len(prompts))
+
+
+def _responses(size: int, eos: int | None, longest: int, limit: int) -> list[list[int]]:
+    done: list[list[int]] = []
+    open_: list[list[int]] = [[]]
+    for _ in range(longest):
+        grown = [[*r, a] for r in open_ for a in range(size)]
+        done += [r for r in grown if r[-1] == eos]
+        open_ = [r for r in grown if r[-1] != eos]
+        if len(done) + len(open_) > limit:
+            raise ValueError(
+                f"More than {limit} responses a prompt: use a smaller vocabulary or max_new_tokens."
+            )
+    return done + open_
+
+
+@dataclass(frozen=True)
+class ExactPolicy:
+    """A policy with all its responses.
+
+    Attributes:
+        policy: The policy.
+        rollouts: Every response to every prompt; `prompt_index` is the prompt.
+        n_prompts: P.
+    """
+
+    policy: Policy
+    rollouts: Rollouts
+    n_prompts: int
+
+    def probabilities(self) -> Tensor:
+        """(n,) probability of each response given its prompt; sums to 1 over each prompt."""
+        return score(self.policy, self.rollouts).logprobs.sum(1).exp()
+
+    def entropy(
+        self,
+        functional: Functional = "per_token",
+        *,
+        direction: Vector | None = None,
+        eta: float = 0.0,
+    ) -> float:
+        """ℋ or h at θ, or at θ + ηv.
+
+        Args:
+            functional: "per_token" or "per_sequence".
+            direction: v, or None for θ itself.
+            eta: η.
+
+        Returns:
+            Nats per token, or per sequence.
+        """
+        params = self.policy.parameters_along(direction, eta) if direction else None
+        with torch.no_grad():
+            entropy, length = self._totals(params or self.policy.theta)
+        return float(entropy / length if functional == "per_token" else entropy)
+
+    def entropy_change(
+        self, direction: Vector, eta: float, functional: Functional = "per_token"
+    ) -> float:
+        """ΔH(η) exactly.
+
+        Args:
+            direction: v.
+            eta: η.
+            functional: "per_token" or "per_sequence".
+
+        Returns:
+            Nats per token, or per sequence.
+        """
+        moved = self.entropy(functional, direction=direction, eta=eta)
+        return moved - self.entropy(functional)
+
+    def derivatives(
+        self, direction: Vector, functional: Functional = "per_token"
+    ) -> tuple[float, float]:
+        """(δH₁, δH₂): first derivative and half the second along v, per unit η and η².
+
+        Args:
+            direction: v.
+            functional: "per_token" or "per_sequence".
+
+        Returns:
+            The two numbers.
+        """
+        one = torch.ones((), dtype=torch.float64)
+
+        def value(e):
+            entropy, length = self._totals(self.policy.parameters_along(direction, e))
+            return entropy / length if functional == "per_token" else entropy
+
+        def slope(e):
+            return torch.func.jvp(value, (e,), (one,))[1]
+
+        first, second = torch.func.jvp(slope, (torch.zeros_like(one),), (one,))
+        return float(first), float(second) / 2
+
+    def entropy_gradient(self, functional: Functional = "per_token") -> Vector:
+        """∂_θ ℋ or ∂_θ h, by reverse mode through the enumeration.
+
+        Args:
+            functional: "per_token" or "per_sequence".
+
+        Returns:
+            The gradient by parameter name.
+        """
+        theta = {n: p.requires_grad_() for n, p in self.policy.theta.items()}
+        with torch.enable_grad():
+            entropy, length = self._totals(theta)
+            value = entropy / length if functional == "per_token" else entropy
+            grads = torch.autograd.grad(value, list(theta.values()))
+        return dict(zip(theta, grads, strict=True))
+
+    def draw(self, n: int, seed: int) -> Tensor:
+        """Indices into `rollouts` of n independent draws: a uniform prompt, then a response.
+
+        Args:
+            n: Number of draws.
+            seed: Seed of the draws.
+
+        Returns:
+            (n,) int64.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        return torch.multinomial(
+            self.probabilities() / self.n_prompts, n, replacement=True, generator=generator
+        )
+
+    def sample(self, n: int, seed: int) -> Rollouts:
+        """An E-batch of n independent sequences, each its own prompt draw.
+
+        Args:
+            n: Number of sequences.
+            seed: Seed of the draws.
+
+        Returns:
+            The rollouts.
+        """
+        return self.rollouts.select(self.draw(n, seed)).with_columns(prompt_index=torch.arange(n))
+
+    def _totals(self, params: Vector) -> tuple[Tensor, Tensor]:
+        entropy = length = torch.zeros((), dtype=torch.float64)
+        for batch in micro_batches(self.rollouts, self.policy.max_tokens):
+            s, h = self.policy.packed_scores(batch, params)
+            probability = _sum_by_sequence(s, batch).exp() / self.n_prompts
+            tokens = torch.bincount(batch.rows, minlength=len(batch.sequences)).double()
+            entropy = entropy + probability @ _sum_by_sequence(h, batch)
+            length = length + probability @ tokens
+        return entropy, length
+
+
+def _sum_by_sequence(packed: Tensor, batch: MicroBatch) -> Tensor:
+    zeros = torch.zeros(len(batch.sequences), dtype=packed.dtype)
+    return zeros.index_add(0, batch.rows, packed)

@@ -1,0 +1,60 @@
+"""A softmax table: one free row of logits for every prefix, the simplest policy there is.
+
+It has the two doors `Policy` needs (a decoder that maps tokens to hidden states and an output
+embedding), so every estimator runs on it as on a transformer. Its "hidden state" is the row.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+
+class TabularPolicy(nn.Module):
+    """π(a | prefix) = softmax(table[prefix])_a for one-token prompts and short responses.
+
+    Attributes:
+        table: (prefixes, v) trainable logits.
+    """
+
+    def __init__(
+        self, vocabulary: int, max_new_tokens: int, *, scale: float = 1.0, seed: int = 0
+    ) -> None:
+        """Draw a random table.
+
+        Args:
+            vocabulary: v, number of tokens; also the number of possible prompts.
+            max_new_tokens: Longest response.
+            scale: Standard deviation of the logits.
+            seed: Seed of the table.
+        """
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        rows = sum((vocabulary + 1) ** (k + 1) for k in range(max_new_tokens))
+        logits = scale * torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)
+        self.table = nn.Parameter(logits)
+        self.vocabulary = vocabulary
+        self.config = SimpleNamespace(eos_token_id=None, pad_token_id=None)
+
+    def get_decoder(self):
+        """Maps `input_ids` (b, l) to a one-tuple of table rows (b, l, v)."""
+        return lambda input_ids, use_cache=False: (self.table[self._rows(input_ids)],)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The identity: rows are logits already."""
+        return nn.Identity()
+
+    def forward(self, input_ids: Tensor) -> SimpleNamespace:
+        """Logits (b, l, v) of the next token after every prefix."""
+        return SimpleNamespace(logits=self.table[self._rows(input_ids)])
+
+    def _rows(self, input_ids: Tensor) -> Tensor:
+        """A number in base v + 1 for every prefix; unlike prefixes get unlike rows."""
+        rows = torch.zeros_like(input_ids)
+        number = torch.zeros_like(input_ids[:, 0])
+        for k in range(input_ids.shape[1]):
+            number = number * (self.vocabulary + 1) + input_ids[:, k] + 1
+            rows[:, k] = number
+        return rows % len(self.table)

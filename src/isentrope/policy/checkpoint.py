@@ -1,0 +1,167 @@
+"""Checkpoint folders of Hugging Face and TRL: an adapter or a full model, safetensors only.
+
+Pickled weights are refused: they can run code. Optimizer states are read by `update`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from isentrope.policy.language_model import Policy
+
+QUANTIZATIONS = ("4bit", "8bit")
+
+
+def load_policy(
+    path: str | Path,
+    *,
+    base_model: str | Path | None = None,
+    device_map: str | None = None,
+    quantization: str | None = None,
+    **options: Any,
+) -> Policy:
+    """Load a checkpoint as a policy.
+
+    Args:
+        path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
+        base_model: Base of the adapter, where the one its config names is not to be used.
+        device_map: Device for the model, for example "cuda"; the CPU by default.
+        quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
+        **options: Passed to `Policy`.
+
+    Returns:
+        The policy, its adapter or all its weights trainable, in evaluation mode.
+    """
+    folder = require_checkpoint(path)
+    model = load_model(
+        folder, base_model=base_model, device_map=device_map, quantization=quantization
+    )
+    tokenizer = options.pop("tokenizer", None) or _load_tokenizer(folder, model)
+    return Policy(model, tokenizer, **options)
+
+
+def require_checkpoint(path: str | Path) -> Path:
+    """Refuse a folder that holds no model in safetensors.
+
+    Args:
+        path: A folder.
+
+    Returns:
+        The same path.
+
+    Raises:
+        FileNotFoundError: If the folder or a weights file is missing.
+        ValueError: If the weights are pickled only.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+    if not any((folder / name).exists() for name in ("adapter_config.json", "config.json")):
+        raise FileNotFoundError(
+            f"{folder} is not a checkpoint: it has neither adapter_config.json nor config.json."
+        )
+    if not any(folder.glob("*.safetensors")):
+        if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
+            raise ValueError(
+                f"{folder} holds pickled weights only, which are refused because loading them can "
+                "run code: save them with safe_serialization=True."
+            )
+        raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
+    return folder
+
+
+def load_model(
+    folder: Path,
+    *,
+    base_model: str | Path | None = None,
+    device_map: str | None = None,
+    quantization: str | None = None,
+) -> nn.Module:
+    """Load the model of a checkpoint folder in float32.
+
+    Args:
+        folder: A folder that `require_checkpoint` accepts.
+        base_model: Overrides the adapter's base.
+        device_map: Device of the model.
+        quantization: "4bit", "8bit" or None.
+
+    Returns:
+        A causal LM, or a PEFT model with a trainable adapter, in evaluation mode.
+
+    Raises:
+        ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
+            tensors do not all arrive in the model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    adapter = folder / "adapter_config.json"
+    if quantization is not None and not adapter.exists():
+        raise ValueError("Only a frozen base under an adapter can be quantised.")
+    settings = json.loads(adapter.read_text()) if adapter.exists() else {}
+    source = base_model or settings.get("base_model_name_or_path") or folder
+    model = AutoModelForCausalLM.from_pretrained(
+        source if adapter.exists() else folder,
+        dtype=torch.float32,
+        use_safetensors=True,
+        device_map=device_map,
+        quantization_config=_quantization(quantization),
+    )
+    if adapter.exists():
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, folder, is_trainable=True)
+        if missing := adapter_mismatch(model, folder):
+            raise ValueError(f"The adapter in {folder} did not load: {missing}")
+    return model.eval()
+
+
+def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
+    """Compare the adapter in a model with the one on disk.
+
+    Args:
+        model: A PEFT model.
+        folder: Checkpoint folder with `adapter_model.safetensors`.
+
+    Returns:
+        None if every tensor on disk is in the model with equal values, else a sentence.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    stored = load_file(Path(folder) / "adapter_model.safetensors")
+    loaded = get_peft_model_state_dict(model) if hasattr(model, "peft_config") else {}
+    if other := set(stored) ^ set(loaded):
+        return (
+            f"{len(other)} tensors are on one side only, the first is {sorted(other)[0]!r}; "
+            "load the checkpoint with Policy.from_checkpoint."
+        )
+    for name, tensor in stored.items():
+        if not torch.equal(loaded[name].cpu().to(tensor.dtype), tensor):
+            return f"Tensor {name!r} differs from the one on disk: reload the checkpoint."
+    return None
+
+
+def _quantization(quantization: str | None) -> Any:
+    if quantization is None:
+        return None
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization={quantization!r}; choose 4bit, 8bit or none.")
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=quantization == "4bit", load_in_8bit=quantization == "8bit"
+    )
+
+
+def _load_tokenizer(folder: Path, model: nn.Module) -> Any:
+    from transformers import AutoTokenizer
+
+    for source in (folder, Path(model.config.name_or_path or folder)):
+        if (source / "tokenizer_config.json").exists():
+            return AutoTokenizer.from_pretrained(source)
+    return None
