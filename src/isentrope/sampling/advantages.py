@@ -1,0 +1,105 @@
+"""Rewards r and advantages A(t) of rollouts.
+
+    dr_grpo   A_i = r_i − mean_group r                                   (arXiv 2503.20783)
+    grpo      A_i = (r_i − mean_group r) / (std_group r + 1e-4)          (arXiv 2402.03300)
+    rloo      A_i = r_i − mean of the group's other rewards              (arXiv 2402.14740)
+
+A group is the sequences of one prompt draw (`prompt_index`); std is the unbiased one, as in TRL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.tasks import Task
+
+ADVANTAGES = ("dr_grpo", "grpo", "rloo")
+"""Names of the advantage rules."""
+
+GRPO_EPSILON = 1e-4
+"""Added to the group's standard deviation, as TRL does."""
+
+RewardFunction = Callable[[Rollouts], Sequence[float] | Tensor]
+"""n rewards for n rollouts."""
+
+
+def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
+    """Attach a reward to every response.
+
+    Args:
+        rollouts: n sequences; a task needs their `response_texts`.
+        task: A task, whose `reward(text, reference)` is asked for each response, or a function of
+            the rollouts that returns n rewards.
+
+    Returns:
+        A copy with `rewards` (n,) float64.
+
+    Raises:
+        ValueError: If texts are missing, or the rewards are not n finite numbers.
+    """
+    if isinstance(task, Task):
+        if rollouts.response_texts is None:
+            raise ValueError(
+                "A task rewards texts, and these rollouts have none: sample with a policy that has "
+                "a tokenizer, or pass a function of the rollouts."
+            )
+        references = rollouts.references or [None] * len(rollouts)
+        pairs = zip(rollouts.response_texts, references, strict=True)
+        values = [task.reward(text, reference) for text, reference in pairs]
+    else:
+        values = task(rollouts)
+    rewards = torch.as_tensor(values, dtype=torch.float64).cpu()
+    if rewards.shape != (len(rollouts),):
+        raise ValueError(
+            f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "
+            "responses; one number a response is needed."
+        )
+    if not bool(rewards.isfinite().all()):
+        first = int((~rewards.isfinite()).nonzero()[0])
+        raise ValueError(f"The reward of response {first} is {float(rewards[first])}, not finite.")
+    return rollouts.with_columns(rewards=rewards)
+
+
+def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
+    """Attach advantages, computed from the rewards within each prompt draw.
+
+    Args:
+        rollouts: n sequences with rewards, at least two a group.
+        rule: "dr_grpo", "grpo" or "rloo".
+
+    Returns:
+        A copy with `advantages` (n,) float64; exactly 0 throughout a group of equal rewards.
+
+    Raises:
+        ValueError: If the rule is unknown, rewards are missing, or a group has one response.
+    """
+    if rule not in ADVANTAGES:
+        raise ValueError(f"Unknown advantages {rule!r}; choose one of {', '.join(ADVANTAGES)}.")
+    if rollouts.rewards is None:
+        raise ValueError("Advantages need rewards: call with_rewards first.")
+    draws, group, size = rollouts.prompt_index.unique(return_inverse=True, return_counts=True)
+    if int(size.min()) < 2:
+        raise ValueError(
+            f"Prompt draw {int(draws[size.argmin()])} has one response: an advantage compares "
+            "responses to the same prompt. Sample with group_size >= 2."
+        )
+    # Measured from one reward of its own group, equal rewards give zeros without rounding.
+    some = torch.zeros(len(draws), dtype=torch.float64).scatter_(0, group, rollouts.rewards)
+    rewards = rollouts.rewards - some[group]
+    counts = size.double()
+    mean = _group_sum(rewards, group, len(draws)) / counts
+    centred = rewards - mean[group]
+    if rule == "grpo":
+        variance = _group_sum(centred**2, group, len(draws)) / (counts - 1)
+        centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
+    elif rule == "rloo":
+        centred = centred * (counts / (counts - 1))[group]
+    return rollouts.with_columns(advantages=centred)
+
+
+def _group_sum(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    return torch.zeros(groups, dtype=torch.float64).index_add_(0, group, values)

@@ -1,0 +1,159 @@
+"""The two batches: E, on which entropy is measured, and U, from which a step is computed.
+
+E: prompts uniformly with replacement, one response each, nothing filtered.
+U: prompts without replacement within a pass over the set, G responses each; a group whose
+rewards are all equal has no advantage, is rejected, and another prompt is drawn in its place.
+The report counts what was rejected. E and U are drawn by separate calls: never the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts, concatenate
+from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
+from isentrope.sampling.generate import Progress, respond, sample
+from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.sampling.tasks import Task
+
+
+@dataclass(frozen=True)
+class UpdateBatchReport:
+    """What was drawn to fill an update batch.
+
+    Attributes:
+        drawn: Prompt groups sampled.
+        rejected: Of those, groups without advantage (all rewards equal).
+        all_right: Of the rejected, groups in which every reward is 1.
+        all_wrong: Of the rejected, groups in which every reward is 0.
+    """
+
+    drawn: int
+    rejected: int
+    all_right: int
+    all_wrong: int
+
+
+def evaluation_batch(
+    policy: Policy,
+    prompts: Sequence[PromptLike],
+    n: int,
+    *,
+    max_new_tokens: int,
+    seed: int,
+    exclude_keys: Collection[str] = (),
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Rollouts:
+    """Draw E: n prompts with replacement, one response each, unfiltered.
+
+    Args:
+        policy: The policy.
+        prompts: The data set.
+        n: Size B_E.
+        max_new_tokens: Longest response in tokens.
+        seed: Fixes the batch.
+        exclude_keys: Keys of prompts that must not be drawn (those of U, say).
+        batch_size: Sequences at a time.
+        progress: Called after each sampling batch.
+
+    Returns:
+        n sequences.
+    """
+    return sample(
+        policy,
+        name_prompts(prompts, exclude_keys),
+        n,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        batch_size=batch_size,
+        progress=progress,
+    )
+
+
+def update_batch(
+    policy: Policy,
+    prompts: Sequence[PromptLike],
+    task: Task | RewardFunction,
+    n: int,
+    group_size: int,
+    advantages: str,
+    *,
+    max_new_tokens: int,
+    seed: int,
+    redraw_limit: int = 20,
+    exclude_keys: Collection[str] = (),
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> tuple[Rollouts, UpdateBatchReport]:
+    """Draw U: n prompt groups that have an advantage.
+
+    Args:
+        policy: The policy.
+        prompts: The data set.
+        task: Gives the rewards.
+        n: Prompt groups B_U to fill.
+        group_size: Responses a group G, >= 2.
+        advantages: Rule of `with_advantages`.
+        max_new_tokens: Longest response in tokens.
+        seed: Fixes the batch.
+        redraw_limit: Rounds of redrawing allowed after the first.
+        exclude_keys: Keys of prompts that must not be drawn (those of E, say).
+        batch_size: Sequences at a time.
+        progress: Called with (sequences kept, sequences wanted) after each round.
+
+    Returns:
+        n * group_size sequences with rewards and advantages, and the report.
+
+    Raises:
+        ValueError: If n or `group_size` is too small, or n groups are not found within the limit.
+    """
+    if n < 1:
+        raise ValueError(f"An update batch needs at least one prompt group, got n={n} (B_U).")
+    if group_size < 2:
+        raise ValueError(f"An advantage needs group_size >= 2, got {group_size} (G).")
+    generator = torch.Generator().manual_seed(seed)
+    queue = _passes(name_prompts(prompts, exclude_keys), generator)
+    kept: list[Rollouts] = []
+    found = drawn = all_right = all_wrong = 0
+    for _ in range(redraw_limit + 1):
+        chosen = as_prompts(policy, [next(queue) for _ in range(n - found)])
+        batch = respond(
+            policy,
+            chosen,
+            group_size,
+            generator,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+        )
+        batch = with_advantages(with_rewards(batch, task), advantages)
+        assert batch.rewards is not None
+        rewards = batch.rewards.view(len(chosen), group_size)
+        useful = rewards.amax(1) > rewards.amin(1)
+        drawn += len(chosen)
+        all_right += int((rewards == 1).all(1).sum())
+        all_wrong += int((rewards == 0).all(1).sum())
+        if bool(useful.any()):
+            kept.append(batch.select(useful.repeat_interleave(group_size).nonzero()[:, 0]))
+            found += int(useful.sum())
+        if progress is not None:
+            progress(found * group_size, n * group_size)
+        if found == n:
+            report = UpdateBatchReport(drawn, drawn - found, all_right, all_wrong)
+            return concatenate(kept), report
+    raise ValueError(
+        f"After {redraw_limit} redraws only {found} of {n} prompt groups have an advantage: of "
+        f"{drawn} groups drawn, {all_right} were all right and {all_wrong} all wrong. Use prompts "
+        "that the policy solves sometimes, a larger group_size, or a higher redraw_limit."
+    )
+
+
+def _passes(prompts: list[Prompt], generator: torch.Generator) -> Iterator[Prompt]:
+    """Endless passes over the prompts, each in a new random order."""
+    while True:
+        for i in torch.randperm(len(prompts), generator=generator).tolist():
+            yield prompts[i]

@@ -1,0 +1,298 @@
+"""Responses drawn from a policy: t ~ π_θ(. | p) at the policy's temperature, nothing filtered.
+
+`generate` of transformers runs the model and its cache. The draw itself is ours: one uniform a
+(sequence, position), fixed before anything runs, read through the inverse CDF of the float64
+softmax of the raw logits. So a seed gives the same sequences whatever the batch size and the
+padding, two policies read through the same uniforms are coupled (common random numbers), and
+the log-probability kept beside a token is the one it was drawn with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
+
+Progress = Callable[[int, int], None]
+"""Called with (sequences done, sequences in all)."""
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[PromptLike],
+    n: int,
+    group_size: int = 1,
+    *,
+    max_new_tokens: int,
+    seed: int,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Rollouts:
+    """Draw n prompts uniformly with replacement, and `group_size` responses to each draw.
+
+    Args:
+        policy: The policy.
+        prompts: The data set: prompts, texts or token ids.
+        n: Number of prompt draws; two draws of one prompt are two groups.
+        group_size: Responses a draw.
+        max_new_tokens: Longest response in tokens, EOS counted.
+        seed: Fixes the prompt draws and every token.
+        batch_size: Sequences at a time; changes nothing but speed and memory.
+        progress: Called after each batch.
+
+    Returns:
+        n * group_size sequences, `prompt_index` 0 .. n-1, with the sampler's log-probabilities,
+        and texts where the policy has a tokenizer.
+
+    Raises:
+        ValueError: If n or `group_size` is < 1, the data set is empty, or a prompt is unfit.
+    """
+    if n < 1:
+        raise ValueError(f"A batch needs at least one prompt draw, got n={n} (B_E or B_U).")
+    if len(prompts) == 0:
+        raise ValueError("The dataset is empty: there is no prompt to draw from.")
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.randint(len(prompts), (n,), generator=generator)
+    chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
+    return respond(
+        policy,
+        chosen,
+        group_size,
+        generator,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        progress=progress,
+    )
+
+
+def respond(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    generator: torch.Generator,
+    *,
+    max_new_tokens: int,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Rollouts:
+    """Draw `group_size` responses to each of these prompts, in order.
+
+    Args:
+        policy: The policy.
+        prompts: Encoded prompts; each entry is a group of its own.
+        group_size: Responses a prompt.
+        generator: CPU generator of the uniforms; it moves on.
+        max_new_tokens: Longest response in tokens.
+        batch_size: Sequences at a time.
+        progress: Called after each batch.
+
+    Returns:
+        len(prompts) * group_size sequences; `prompt_index` counts the entries of `prompts`.
+
+    Raises:
+        ValueError: If `group_size` is < 1 or a prompt does not fit the context.
+    """
+    if group_size < 1:
+        raise ValueError(f"group_size must be at least 1, got {group_size}.")
+    require_room(policy, prompts, max_new_tokens)
+    index = torch.arange(len(prompts)).repeat_interleave(group_size)
+    ids = [torch.tensor(prompts[i].token_ids) for i in index.tolist()]
+    uniforms = torch.rand(len(ids), max_new_tokens, generator=generator, dtype=torch.float64)
+    responses, logprobs = sample_responses(
+        policy, ids, uniforms, max_new_tokens, batch_size, progress
+    )
+    references = [prompts[i].reference for i in index.tolist()]
+    return Rollouts(
+        prompt_ids=ids,
+        response_ids=responses,
+        prompt_index=index,
+        sampler_logprobs=logprobs,
+        prompt_keys=[prompts[i].key for i in index.tolist()],
+        references=None if all(r is None for r in references) else references,
+        response_texts=decode(policy, responses),
+    )
+
+
+def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
+    """Text of each response without its EOS; other special tokens stay, rewards may need them.
+
+    Args:
+        policy: Gives the tokenizer.
+        responses: Response token ids, each 1-D.
+
+    Returns:
+        n texts, or None if the policy has no tokenizer.
+    """
+    if policy.tokenizer is None:
+        return None
+    bodies = [r[:-1] if int(r[-1]) == policy.eos_token_id else r for r in responses]
+    return [policy.tokenizer.decode(body.tolist()) for body in bodies]
+
+
+def sample_responses(
+    policy: Policy,
+    prompt_ids: Sequence[Tensor],
+    uniforms: Tensor,
+    max_new_tokens: int,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Read given uniforms through the policy: the response each of them stands for.
+
+    Inside `policy.shifted(v, η)` the same uniforms give the coupled responses of θ + ηv.
+
+    Args:
+        policy: The policy, in evaluation mode.
+        prompt_ids: n prompts, 1-D int64 each.
+        uniforms: (n, >= max_new_tokens) float64 in [0, 1), one a sequence and position.
+        max_new_tokens: Longest response in tokens.
+        batch_size: Sequences at a time.
+        progress: Called after each batch.
+
+    Returns:
+        Response ids, EOS included, and the log-probability each token was drawn with (float64,
+        nats); n 1-D tensors each, on the CPU.
+
+    Raises:
+        ValueError: If the uniforms have the wrong shape or type, dropout is active, or the
+            logits are not finite.
+    """
+    policy.require_no_dropout()
+    n = len(prompt_ids)
+    wide_enough = uniforms.ndim == 2 and uniforms.shape[1] >= max_new_tokens
+    if not wide_enough or len(uniforms) != n or uniforms.dtype != torch.float64:
+        raise ValueError(
+            f"uniforms must be ({n}, {max_new_tokens}) float64, got {tuple(uniforms.shape)} "
+            f"{uniforms.dtype}."
+        )
+    responses: list[Tensor] = [torch.empty(0)] * n
+    logprobs: list[Tensor] = [torch.empty(0)] * n
+    order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # alike lengths share a batch
+    for start in range(0, n, batch_size):
+        chosen = order[start : start + batch_size]
+        tokens, scores = _generate(
+            policy, [prompt_ids[i] for i in chosen], uniforms[chosen], max_new_tokens
+        )
+        for row, i in enumerate(chosen):
+            length = _length_with_eos(tokens[row], policy.eos_token_id)
+            responses[i] = tokens[row, :length].clone()
+            logprobs[i] = scores[row, :length].clone()
+        if progress is not None:
+            progress(min(start + batch_size, n), n)
+    return responses, logprobs
+
+
+def _length_with_eos(tokens: Tensor, eos_token_id: int | None) -> int:
+    """Tokens up to and with the first EOS, even where padding is EOS too."""
+    ends = (tokens == eos_token_id).nonzero() if eos_token_id is not None else tokens[:0]
+    return int(ends[0]) + 1 if len(ends) else len(tokens)
+
+
+def _generate(
+    policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """One batch: tokens (b, t) and the log-probabilities they were drawn with, on the CPU."""
+    device = policy.device
+    width = max(len(p) for p in prompts)
+    input_ids = torch.full((len(prompts), width), policy.pad_token_id or 0)
+    mask = torch.zeros_like(input_ids)
+    for row, prompt in enumerate(prompts):
+        input_ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    draw = _InverseCdf(uniforms.to(device), width, policy.temperature)
+    cuda = [device] if device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=cuda),
+        policy.precision.active(),
+        torch.no_grad(),
+        _plain_generation(policy, max_new_tokens) as model,
+    ):
+        out = cast(Any, model).generate(
+            input_ids.to(device),
+            attention_mask=mask.to(device),
+            logits_processor=LogitsProcessorList([draw]),
+        )
+    tokens = out[:, width:].cpu()
+    drawn = torch.stack(draw.tokens, 1).cpu()[:, : tokens.shape[1]]
+    for row, sequence in enumerate(tokens):
+        length = _length_with_eos(sequence, policy.eos_token_id)
+        if not torch.equal(sequence[:length], drawn[row, :length]):
+            raise RuntimeError(
+                "generate returned other tokens than were drawn: the model's own generate method "
+                "or another logits processor interfered."
+            )
+    return tokens, torch.stack(draw.logprobs, 1).cpu()[:, : tokens.shape[1]]
+
+
+@contextmanager
+def _plain_generation(policy: Policy, max_new_tokens: int) -> Iterator[PreTrainedModel]:
+    """Put a generation config without any filter in place of the model's own, for a block.
+
+    `generate` fills what a given config leaves open from the model's own (repetition penalty,
+    top-k 50, ...), so the model's own has to go.
+
+    Yields:
+        The causal LM itself, below any adapter wrapper.
+
+    Raises:
+        RuntimeError: If the configuration is not the plain one any more after the block.
+    """
+    outer = policy.model
+    base = outer.get_base_model() if isinstance(outer, PeftModel) else outer
+    model = cast(PreTrainedModel, base)
+    own = model.generation_config
+    plain = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=policy.eos_token_id,
+        pad_token_id=policy.pad_token_id,
+        use_cache=True,
+        disable_compile=True,
+    )
+    model.generation_config = plain  # pyright: ignore[reportArgumentType]
+    try:
+        yield model
+        used = model.generation_config
+        if used is not plain or (used.top_k, used.top_p, used.temperature) != (0, 1.0, 1.0):
+            raise RuntimeError(f"generate changed its configuration while sampling: {used}.")
+    finally:
+        model.generation_config = own  # pyright: ignore[reportArgumentType]
+
+
+class _InverseCdf(LogitsProcessor):
+    """Draw token a where CDF(a-1) <= u < CDF(a), and leave `generate` no other choice."""
+
+    def __init__(self, uniforms: Tensor, prompt_length: int, temperature: float) -> None:
+        self.uniforms = uniforms
+        self.prompt_length = prompt_length
+        self.temperature = temperature
+        self.tokens: list[Tensor] = []
+        self.logprobs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = input_ids.shape[1] - self.prompt_length
+        logprobs = (scores.double() / self.temperature).log_softmax(-1)  # (b, v)
+        if bool(logprobs.isnan().any()):
+            row = int(logprobs.isnan().any(-1).nonzero()[0])
+            raise ValueError(
+                f"The logits hold NaN or infinity at response position {step + 1} (row {row} of "
+                "the batch): check the checkpoint's weights, or use a longer precision."
+            )
+        cdf = logprobs.exp().cumsum(-1)
+        height = self.uniforms[:, step, None] * cdf[:, -1:]
+        token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
+        self.tokens.append(token[:, 0])
+        self.logprobs.append(logprobs.gather(1, token)[:, 0])
+        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)

@@ -1,0 +1,161 @@
+"""Prompts: a stable key, text or token ids, and the reference answer of a task.
+
+The key is the same in every process and every run: tasks give theirs ("gsm8k/train/17"), bare
+text and bare token ids are named by a digest of their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from isentrope.policy.language_model import Policy
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt; `text` or `token_ids` must be there, and token ids win where both are.
+
+    Attributes:
+        key: Stable identifier.
+        text: What the tokenizer encodes, special tokens added as the tokenizer does by default.
+        token_ids: The encoded prompt.
+        reference: Reference answer for the task's reward.
+    """
+
+    key: str
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    reference: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.text is None and self.token_ids is None:
+            raise ValueError(f"Prompt {self.key!r} has neither text nor token ids.")
+        if self.token_ids is not None and len(self.token_ids) == 0:
+            raise ValueError(f"Prompt {self.key!r} is empty: it has no token.")
+
+
+PromptLike = Prompt | str | Sequence[int] | Tensor
+"""A prompt, its text, or its token ids."""
+
+
+def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
+    """Encode prompts for a policy.
+
+    Args:
+        policy: Gives the tokenizer and the vocabulary size.
+        prompts: Prompts, texts, or token ids (lists or 1-D tensors), mixed as you like.
+
+    Returns:
+        Prompts with `token_ids` set.
+
+    Raises:
+        ValueError: If there is no prompt, one is not understood, is empty or out of vocabulary,
+            or text is given to a policy without tokenizer.
+    """
+    named = name_prompts(prompts)
+    missing = [i for i, p in enumerate(named) if p.token_ids is None]
+    if missing and policy.tokenizer is None:
+        raise ValueError(
+            f"Prompt {named[missing[0]].key!r} is text, but the policy has no tokenizer: give "
+            "Policy a tokenizer, or give token ids."
+        )
+    if missing:
+        encoded = policy.tokenizer([named[i].text for i in missing])["input_ids"]
+        for i, ids in zip(missing, encoded, strict=True):
+            named[i] = replace(named[i], token_ids=tuple(ids))
+    _require_vocabulary(policy, named)
+    return named
+
+
+def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = ()) -> list[Prompt]:
+    """Give every prompt its key, without encoding it.
+
+    Args:
+        prompts: Prompts, texts, or token ids.
+        exclude_keys: Keys of prompts to leave out.
+
+    Returns:
+        At least one prompt, in the order given.
+
+    Raises:
+        ValueError: If there is no prompt, none is left, or one is not understood.
+    """
+    if isinstance(prompts, str):
+        raise ValueError("prompts is one text; give a list of prompts, such as [text].")
+    named = [_named(p) for p in prompts]
+    if not named:
+        raise ValueError("The dataset is empty: there is no prompt to draw from.")
+    kept = [p for p in named if p.key not in exclude_keys] if exclude_keys else named
+    if not kept:
+        raise ValueError(
+            f"All {len(named)} prompts are excluded (exclude_keys holds {len(exclude_keys)} keys): "
+            "no prompt is left to draw from."
+        )
+    return kept
+
+
+def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int) -> None:
+    """Refuse prompts that leave no room for their response in the model's context.
+
+    Args:
+        policy: Gives the model's `max_position_embeddings`.
+        prompts: Encoded prompts.
+        max_new_tokens: Longest response in tokens, >= 1.
+
+    Raises:
+        ValueError: Naming the first prompt that is too long, or if `max_new_tokens` is < 1.
+    """
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
+    context = getattr(policy.model.config, "max_position_embeddings", None)
+    for prompt in prompts:
+        length = len(prompt.token_ids or ())
+        if context is not None and length + max_new_tokens > context:
+            raise ValueError(
+                f"Prompt {prompt.key!r} has {length} tokens; with max_new_tokens={max_new_tokens} "
+                f"that is more than the model's {context} positions. Leave the prompt out, or "
+                "lower max_new_tokens."
+            )
+
+
+def _named(prompt: PromptLike) -> Prompt:
+    if isinstance(prompt, Prompt):
+        return prompt
+    if isinstance(prompt, str):
+        return Prompt(f"text/{_digest(prompt)}", text=prompt)
+    try:
+        ids = torch.as_tensor(prompt)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"A prompt is a Prompt, a text or token ids, got {prompt!r}.") from error
+    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
+        raise ValueError(
+            f"Token ids of a prompt are a non-empty 1-D list of integers, got shape "
+            f"{tuple(ids.shape)} and dtype {ids.dtype}."
+        )
+    values = tuple(ids.tolist())
+    return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _require_vocabulary(policy: Policy, prompts: Iterable[Prompt]) -> None:
+    model = cast(PreTrainedModel, policy.model)
+    size = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
+    for prompt in prompts:
+        ids = prompt.token_ids or ()
+        if not ids:
+            raise ValueError(f"Prompt {prompt.key!r} is empty: its text has no token.")
+        if min(ids) < 0 or max(ids) >= size:
+            raise ValueError(
+                f"Prompt {prompt.key!r} has token id {max(ids) if max(ids) >= size else min(ids)}, "
+                f"outside the model's vocabulary of {size}: it was encoded with another tokenizer."
+            )
