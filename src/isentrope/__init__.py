@@ -1,3 +1,34 @@
 """isentrope: how far, and why, one optimizer step moves the entropy of a language-model policy."""
 
+from isentrope import oracle
+from isentrope.estimate import Estimate
+from isentrope.estimators.arrays import estimate_entropy_change
+from isentrope.estimators.entropy import entropy, surprisal_entropy
+from isentrope.estimators.entropy_change import EntropyChange, entropy_change
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
+from isentrope.policy.scoring import Scores, score
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "EntropyChange",
+    "Estimate",
+    "Policy",
+    "Precision",
+    "Rollouts",
+    "Scores",
+    "entropy",
+    "entropy_change",
+    "entropy_gradient",
+    "estimate_entropy_change",
+    "oracle",
+    "resampled_entropy_change",
+    "sample",
+    "score",
+    "surprisal_entropy",
+]

@@ -86,7 +86,7 @@ class Estimate:
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""
-        return asdict(self) | {"warnings": list(self.warnings)}
+        return {**asdict(self), "warnings": list(self.warnings)}
 
     def __str__(self) -> str:
         interval = (

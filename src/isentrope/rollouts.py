@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -123,7 +124,7 @@ class Rollouts:
         """
         index = torch.as_tensor(indices, dtype=torch.int64)
 
-        def pick(column):
+        def pick(column: Any) -> Any:
             if column is None or isinstance(column, Tensor):
                 return column if column is None else column[index]
             return [column[int(i)] for i in index]
@@ -192,7 +193,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     Returns:
         All sequences, with `prompt_index` renumbered.
     """
-    columns: dict[str, list] = {name: [] for name in _COLUMNS}
+    columns: dict[str, Any] = {name: [] for name in _COLUMNS}
     offset = 0
     for part in parts:
         _, compact = part.prompt_index.unique(return_inverse=True)
@@ -202,7 +203,8 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
             if name != "prompt_index" and getattr(part, name) is not None:
                 columns[name].extend(getattr(part, name))
     n = len(columns["response_ids"])
-    return Rollouts(**{name: c if len(c) == n else None for name, c in columns.items()})
+    kept: dict[str, Any] = {name: c if len(c) == n else None for name, c in columns.items()}
+    return Rollouts(**kept)
 
 
 def _ids(values: Tensor | Sequence[int], what: str) -> Tensor:

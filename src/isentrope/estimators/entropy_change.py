@@ -103,7 +103,7 @@ class EntropyChange:
                 "ci_low": p.change.ci_low,
                 "ci_high": p.change.ci_high,
                 "first_order": p.eta * self.first_order.value if self.first_order else nan,
-                "second_order": p.eta**2 * self.second_order.value if self.second_order else nan,
+                "second_order": p.eta * p.eta * self.second_order.value if self.second_order else nan,
                 "residual": p.residual.value if p.residual else nan,
                 "residual_se": p.residual.se if p.residual else nan,
                 "ess": p.ess,
@@ -256,7 +256,7 @@ def _statistics(sample: EntropySample, order: int, etas, shifted) -> Callable[[T
         out = [value, first, pathwise, half, (first / half).abs() if order == 2 else half]
         for eta, (log_ratios, entropies) in zip(etas, shifted, strict=True):
             change = f(omega, log_ratios, entropies) - value
-            out += [change, change - eta * first - eta**2 * half]
+            out += [change, change - eta * (first + eta * half)]
         return torch.stack(out)
 
     return statistics

@@ -20,8 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
+
+from isentrope.forward_mode import derivatives_at_zero
 
 Functional = Literal["per_sequence", "per_token"]
 Method = Literal["sequence", "prefix", "doubly-robust"]
@@ -99,7 +100,12 @@ def _stable_exp(log_weights: Tensor) -> Tensor:
     return (log_weights - log_weights.detach().amax(0)).exp()
 
 
-def along(functional: Functionals, omega, log_ratios, entropies) -> tuple[Tensor, Tensor, Tensor]:
+def along(
+    functional: Functionals,
+    omega: Tensor,
+    log_ratios: tuple[Tensor, ...],
+    entropies: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
     """F and its first two derivatives along the path, by dual numbers (T3).
 
     Args:
@@ -112,20 +118,13 @@ def along(functional: Functionals, omega, log_ratios, entropies) -> tuple[Tensor
     Returns:
         (F, dF/dη, d²F/dη²) at η = 0.
     """
-    zero = torch.zeros((), dtype=torch.float64)
-    one = torch.ones_like(zero)
 
-    def path(series, e):
-        return sum(
-            term * e**k / factorial
-            for k, (term, factorial) in enumerate(zip(series, (1.0, 1.0, 2.0), strict=False))
-        )
+    def path(series: tuple[Tensor, ...], e: Tensor) -> Tensor:
+        moved = series[0]
+        for term, power in zip(series[1:], (e, e**2 / 2), strict=False):
+            moved = moved + term * power
+        return moved
 
-    def value(e):
-        return functional(omega, path(log_ratios, e), path(entropies, e))
-
-    def slope(e):
-        return torch.func.jvp(value, (e,), (one,))
-
-    (f, first), (_, second) = torch.func.jvp(slope, (zero,), (one,))
-    return f, first, second
+    return derivatives_at_zero(
+        lambda e: functional(omega, path(log_ratios, e), path(entropies, e)), 2
+    )

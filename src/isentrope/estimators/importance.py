@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from arviz_stats.base import array_stats
+from arviz_stats.base import array_stats  # pyright: ignore
 from torch import Tensor
 
 Verdict = Literal["trust", "smooth", "resample"]

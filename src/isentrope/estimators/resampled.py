@@ -10,14 +10,15 @@ the check where they fail.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
+from isentrope.policy.scoring import Scores, score
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.generate import draw_uniforms, sample_responses
+from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
 
 
@@ -47,7 +48,9 @@ def resampled_entropy_change(
     Returns:
         ΔH with its paired error.
     """
-    uniforms = draw_uniforms(len(rollouts), max_new_tokens, seed)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(rollouts), max_new_tokens)
+    uniforms = torch.rand(shape, generator=generator, dtype=torch.float64)
 
     def fresh() -> Rollouts:
         responses, _ = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
@@ -61,7 +64,13 @@ def resampled_entropy_change(
     return coupled_change(base, moved, rollouts.prompt_index, functional, confidence)
 
 
-def coupled_change(base, moved, prompt_index, functional, confidence=0.95) -> Estimate:
+def coupled_change(
+    base: Scores,
+    moved: Scores,
+    prompt_index: Tensor,
+    functional: Functional,
+    confidence: float = 0.95,
+) -> Estimate:
     """ΔH from two coupled batches of scores.
 
     Args:

@@ -8,12 +8,14 @@ estimator. ΔH(η), δH₁ and δH₂ are differences and derivatives of this fu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import Functional
+from isentrope.forward_mode import derivatives_at_zero
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -25,7 +27,7 @@ LARGEST = 200_000
 
 
 def enumerate_policy(
-    policy: Policy, prompts: list[Tensor] | list[list[int]], max_new_tokens: int
+    policy: Policy, prompts: Sequence[Tensor] | Sequence[list[int]], max_new_tokens: int
 ) -> ExactPolicy:
     """List every response to every prompt.
 
@@ -42,9 +44,9 @@ def enumerate_policy(
     """
     if policy.precision.runtime_dtype != "float64":
         raise ValueError("The oracle is exact only in float64; convert the policy first.")
-    vocabulary = policy.model.get_output_embeddings()
-    size = getattr(vocabulary, "out_features", None) or policy.model.vocabulary
-    responses = _responses(size, policy.eos_token_id, max_new_tokens, LARGEST // len(prompts))
+    responses = _responses(
+        policy.model.config.vocab_size, policy.eos_token_id, max_new_tokens, LARGEST // len(prompts)
+    )
     rollouts = Rollouts(
         prompt_ids=[torch.as_tensor(p) for p in prompts for _ in responses],
         response_ids=[torch.tensor(r) for _ in prompts for r in responses],
@@ -64,7 +66,7 @@ def _responses(size: int, eos: int | None, longest: int, limit: int) -> list[lis
             raise ValueError(
                 f"More than {limit} responses a prompt: use a smaller vocabulary or max_new_tokens."
             )
-    return done + open_
+    return sorted(done + open_)
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,16 @@ class ExactPolicy:
     rollouts: Rollouts
     n_prompts: int
 
-    def probabilities(self) -> Tensor:
-        """(n,) probability of each response given its prompt; sums to 1 over each prompt."""
-        return score(self.policy, self.rollouts).logprobs.sum(1).exp()
+    def probabilities(self, params: Vector | None = None) -> Tensor:
+        """Probability of every response given its prompt.
+
+        Args:
+            params: Trainable parameters, θ by default.
+
+        Returns:
+            (n,) float64, summing to 1 over each prompt.
+        """
+        return score(self.policy, self.rollouts, params).logprobs.sum(1).exp()
 
     def entropy(
         self,
@@ -135,16 +144,12 @@ class ExactPolicy:
         Returns:
             The two numbers.
         """
-        one = torch.ones((), dtype=torch.float64)
 
-        def value(e):
+        def value(e: Tensor) -> Tensor:
             entropy, length = self._totals(self.policy.parameters_along(direction, e))
             return entropy / length if functional == "per_token" else entropy
 
-        def slope(e):
-            return torch.func.jvp(value, (e,), (one,))[1]
-
-        first, second = torch.func.jvp(slope, (torch.zeros_like(one),), (one,))
+        _, first, second = derivatives_at_zero(value, 2)
         return float(first), float(second) / 2
 
     def entropy_gradient(self, functional: Functional = "per_token") -> Vector:
@@ -163,20 +168,24 @@ class ExactPolicy:
             grads = torch.autograd.grad(value, list(theta.values()))
         return dict(zip(theta, grads, strict=True))
 
-    def draw(self, n: int, seed: int) -> Tensor:
+    def draw(self, n: int, seed: int, params: Vector | None = None) -> Tensor:
         """Indices into `rollouts` of n independent draws: a uniform prompt, then a response.
+
+        One uniform is read through the CDF over the responses in dictionary order, so draws with
+        one seed and other parameters are coupled: same prompts, and mostly the same responses.
 
         Args:
             n: Number of draws.
             seed: Seed of the draws.
+            params: Trainable parameters to draw with, θ by default.
 
         Returns:
             (n,) int64.
         """
         generator = torch.Generator().manual_seed(seed)
-        return torch.multinomial(
-            self.probabilities() / self.n_prompts, n, replacement=True, generator=generator
-        )
+        heights = torch.rand(n, generator=generator, dtype=torch.float64)
+        cdf = self.probabilities(params).cumsum(0) / self.n_prompts
+        return torch.searchsorted(cdf, heights, right=True).clamp_(max=len(cdf) - 1)
 
     def sample(self, n: int, seed: int) -> Rollouts:
         """An E-batch of n independent sequences, each its own prompt draw.

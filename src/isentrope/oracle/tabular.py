@@ -36,7 +36,7 @@ class TabularPolicy(nn.Module):
         logits = scale * torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)
         self.table = nn.Parameter(logits)
         self.vocabulary = vocabulary
-        self.config = SimpleNamespace(eos_token_id=None, pad_token_id=None)
+        self.config = SimpleNamespace(vocab_size=vocabulary)
 
     def get_decoder(self):
         """Maps `input_ids` (b, l) to a one-tuple of table rows (b, l, v)."""

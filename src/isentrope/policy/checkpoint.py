@@ -161,7 +161,8 @@ def _quantization(quantization: str | None) -> Any:
 def _load_tokenizer(folder: Path, model: nn.Module) -> Any:
     from transformers import AutoTokenizer
 
-    for source in (folder, Path(model.config.name_or_path or folder)):
+    base: Any = model
+    for source in (folder, Path(base.config.name_or_path or folder)):
         if (source / "tokenizer_config.json").exists():
             return AutoTokenizer.from_pretrained(source)
     return None

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from isentrope.policy.batching import MicroBatch, micro_batches
-from isentrope.policy.precision import Precision, RoundingOperations
-from isentrope.policy.scoring import token_statistics
+from isentrope.policy.fitness import (
+    active_dropout,
+    require_finite_weights,
+    require_float64,
+    require_plain_head,
+)
+from isentrope.policy.precision import Precision
+from isentrope.policy.scorer import Scorer
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 
@@ -42,7 +48,7 @@ class Policy:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         tokenizer: Any = None,
         *,
         temperature: float = 1.0,
@@ -78,7 +84,7 @@ class Policy:
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
-        self._scorer = _Scorer(model)
+        self._scorer = Scorer(model)
         config = self._scorer.lm.config
         self.eos_token_id = _first(eos_token_id, tokenizer, config, "eos_token_id")
         pad = _first(pad_token_id, tokenizer, config, "pad_token_id")
@@ -87,8 +93,8 @@ class Policy:
         self.names = tuple(n for n, p in model.named_parameters() if p.requires_grad)
         self._require_trainable(trainable)
         self.require_no_dropout()
-        self._require_finite_weights()
-        self._require_plain_head()
+        require_finite_weights(model)
+        require_plain_head(self._scorer, self.temperature, self.precision)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, **options) -> Policy:
@@ -177,7 +183,9 @@ class Policy:
 
     # ------------------------------------------------------------------ evaluation
 
-    def packed_scores(self, batch: MicroBatch, params: Vector | None = None):
+    def packed_scores(
+        self, batch: MicroBatch, params: Vector | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every response token of a micro-batch.
 
         Differentiable in `params` by forward and reverse mode.
@@ -189,13 +197,14 @@ class Policy:
         Returns:
             (s, H), each (m,), nats.
         """
-        return self._call(batch, params, 0)
+        s, entropy = self._call(batch, params, 0)
+        return s, entropy
 
-    def packed_scores_and_features(self, batch: MicroBatch, features: int):
+    def packed_scores_and_features(self, batch: MicroBatch, features: int) -> tuple[Tensor, ...]:
         """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
         return self._call(batch, None, features)
 
-    def _call(self, batch: MicroBatch, params: Vector | None, features: int):
+    def _call(self, batch: MicroBatch, params: Vector | None, features: int) -> tuple[Tensor, ...]:
         self.require_no_dropout()
         names = self._scorer.inner_names
         inner = {names[n]: p for n, p in (params or self.theta).items()}
@@ -261,16 +270,8 @@ class Policy:
             self.model.to(precision.runtime)
         self.precision = precision
         if precision.runtime_dtype == "float64":
-            self._require_float64()
+            require_float64(self._scorer, precision)
         return self
-
-    def active_dropout(self) -> list[str]:
-        """Names of modules whose dropout would act now."""
-        return [
-            name
-            for name, module in self.model.named_modules()
-            if module.training and _dropout_rate(module) > 0
-        ]
 
     def require_no_dropout(self) -> None:
         """Refuse to evaluate while dropout acts.
@@ -278,7 +279,7 @@ class Policy:
         Raises:
             ValueError: Naming a module with active dropout.
         """
-        if active := self.active_dropout():
+        if active := active_dropout(self.model):
             raise ValueError(
                 f"Dropout is active in {len(active)} modules, the first is {active[0]!r}: the "
                 "policy would be random. Call model.eval(), and train with dropout 0."
@@ -292,89 +293,6 @@ class Policy:
                 f"The trainable set is not the one asserted: {len(other)} names differ, the first "
                 f"is {sorted(other)[0]!r}."
             )
-
-    def _require_finite_weights(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            if parameter.is_floating_point() and not bool(parameter.isfinite().all()):
-                raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
-
-    def _probe(self) -> MicroBatch:
-        ids = torch.zeros((1, 3), dtype=torch.int64)
-        rows, positions = torch.zeros(2, dtype=torch.int64), torch.arange(2)
-        targets = torch.zeros(2, dtype=torch.int64)
-        batch = MicroBatch(rows[:1], ids, rows, positions + 1, targets, positions)
-        return batch.to(next(self.model.parameters()).device)
-
-    def _require_float64(self) -> None:
-        recorder = RoundingOperations()
-        with torch.no_grad(), recorder:
-            self._call_unchecked(self._probe())
-        if recorder.found:
-            raise ValueError(
-                f"The model rounds inside float64: {recorder.found[0]} "
-                f"({len(recorder.found)} operations). Use precision='float32', or attention "
-                "'sdpa' or 'eager' without custom kernels."
-            )
-
-    def _call_unchecked(self, batch: MicroBatch):
-        with self.precision.active():
-            return self._scorer(
-                batch, self.temperature, self.vocab_chunk, self.precision.entropy, 0
-            )
-
-    def _require_plain_head(self) -> None:
-        batch = self._probe()
-        with torch.no_grad():
-            ours, _ = self._call_unchecked(batch)
-            with self.precision.active():
-                logits = self._scorer.lm(input_ids=batch.input_ids).logits
-        logits = logits[batch.rows, batch.columns].to(self.precision.entropy) / self.temperature
-        theirs = logits.log_softmax(-1).gather(1, batch.targets[:, None])[:, 0]
-        tolerance = 1e-9 if self.precision.runtime_dtype == "float64" else 0.05
-        if not torch.allclose(ours, theirs, atol=tolerance, rtol=0):
-            raise ValueError(
-                "The model does more to its logits than an output embedding (a soft cap or a "
-                f"scale): log-probabilities differ by {float((ours - theirs).abs().max()):.2g}. "
-                "isentrope does not support this architecture yet."
-            )
-
-
-class _Scorer(nn.Module):
-    """The causal LM without its loss: hidden states at response positions, head in chunks."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.lm = model.get_base_model() if hasattr(model, "peft_config") else model
-        if any(c.is_prompt_learning for c in getattr(model, "peft_config", {}).values()):
-            raise ValueError("Prompt-learning adapters are not supported; use LoRA or none.")
-        outer = {id(p): n for n, p in model.named_parameters()}
-        self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
-
-    def forward(self, batch: MicroBatch, temperature, vocab_chunk, dtype, features):
-        hidden = self.lm.get_decoder()(input_ids=batch.input_ids, use_cache=False)[0]
-        hidden = hidden[batch.rows, batch.columns]  # (m, d)
-        scores = token_statistics(
-            hidden,
-            self.lm.get_output_embeddings(),
-            batch.targets,
-            temperature=temperature,
-            vocab_chunk=vocab_chunk,
-            dtype=dtype,
-        )
-        return (*scores, _project(hidden, features)) if features else scores
-
-
-def _project(hidden: Tensor, features: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)
-    return hidden.double() @ (matrix / hidden.shape[1] ** 0.5).to(hidden.device)
-
-
-def _dropout_rate(module: nn.Module) -> float:
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p
-    rate = getattr(module, "attention_dropout", 0.0)
-    return rate if isinstance(rate, float) else 0.0
 
 
 def _first(given: int | None, tokenizer: Any, config: Any, name: str) -> int | None:

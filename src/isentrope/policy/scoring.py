@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from isentrope.policy.batching import micro_batches
+from isentrope.forward_mode import derivatives_at_zero
+from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -95,25 +96,31 @@ def _logit_chunks(hidden: Tensor, head: nn.Module, chunk: int):
         yield start, nn.functional.linear(hidden, head.weight[start : start + chunk], bias)
 
 
-def _statistics(hidden, head, targets, temperature, vocab_chunk, dtype):
-    top = total = weighted = chosen = None  # max l, Σ e^{l−top}, Σ e^{l−top}(l−top), l_target
+def _statistics(
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    temperature: float,
+    vocab_chunk: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    # top = max l, total = Σ e^{l−top}, weighted = Σ e^{l−top}(l−top), chosen = l_target: each (m,)
+    top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
+    total = weighted = chosen = torch.zeros_like(top)
     for start, logits in _logit_chunks(hidden, head, vocab_chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
-        here = logits.detach().amax(1)
-        new_top = here if top is None else torch.maximum(top, here)
+        new_top = torch.maximum(top, logits.detach().amax(1))
         shifted = logits - new_top[:, None]
         weights = shifted.exp()
-        place = targets - start
-        inside = (place >= 0) & (place < logits.shape[1])
-        picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
-        if top is None:
-            total, weighted, chosen = weights.sum(1), (weights * shifted).sum(1), picked
-        else:
+        if start:
             drop = top - new_top
-            shrink = drop.exp()
-            weighted = shrink * (weighted + total * drop) + (weights * shifted).sum(1)
-            total = shrink * total + weights.sum(1)
-            chosen = torch.where(inside, picked, chosen)
+            weighted = drop.exp() * (weighted + total * drop)
+            total = drop.exp() * total
+        total = total + weights.sum(1)
+        weighted = weighted + (weights * shifted).sum(1)
+        place = targets - start
+        picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+        chosen = torch.where((place >= 0) & (place < logits.shape[1]), picked, chosen)
         top = new_top
     log_total = total.log()
     return (chosen - top) - log_total, log_total - weighted / total
@@ -168,28 +175,14 @@ def score_along(
     Returns:
         (scores, ∂_v scores) or (scores, ∂_v scores, ∂²_v scores); `logprobs` and `entropies` of
         the latter hold derivatives per unit η and η².
-
-    Raises:
-        ValueError: If `order` is not 1 or 2.
     """
-    if order not in (1, 2):
-        raise ValueError(f"order must be 1 or 2, got {order}.")
     policy.require_direction(direction)
-    zero = torch.zeros((), dtype=torch.float64, device=policy.device)
-    one = torch.ones_like(zero)
 
-    def packed(batch):
-        def at(e):
+    def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
+        def at(e: Tensor) -> tuple[Tensor, Tensor]:
             return policy.packed_scores(batch, policy.parameters_along(direction, e))
 
-        def tangent(e):
-            return torch.func.jvp(at, (e,), (one,))
-
-        if order == 1:
-            value, first = tangent(zero)
-            return (*value, *first)
-        (value, first), (_, second) = torch.func.jvp(tangent, (zero,), (one,))
-        return (*value, *first, *second)
+        return sum(derivatives_at_zero(at, order, policy.device), ())
 
     return _collect(policy, rollouts, packed)
 

@@ -1,0 +1,68 @@
+"""The causal LM without its loss: hidden states at response positions, then the head in chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.policy.batching import MicroBatch
+from isentrope.policy.scoring import token_statistics
+
+
+class Scorer(nn.Module):
+    """A module whose output is the scores of a micro-batch, for `functional_call`.
+
+    Attributes:
+        lm: The causal LM itself, inside any adapter wrapper.
+        inner_names: The model's parameter names → this module's.
+    """
+
+    lm: Any
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.lm = model.get_base_model() if hasattr(model, "peft_config") else model
+        if any(c.is_prompt_learning for c in getattr(model, "peft_config", {}).values()):
+            raise ValueError("Prompt-learning adapters are not supported; use LoRA or none.")
+        outer = {id(p): n for n, p in model.named_parameters()}
+        self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
+
+    def forward(
+        self,
+        batch: MicroBatch,
+        temperature: float,
+        vocab_chunk: int,
+        dtype: torch.dtype,
+        features: int = 0,
+    ) -> tuple[Tensor, ...]:
+        """Score a micro-batch.
+
+        Args:
+            batch: Micro-batch on the model's device.
+            temperature: Sampling temperature.
+            vocab_chunk: Vocabulary entries at a time.
+            dtype: Type of the softmax arithmetic.
+            features: Number of projected hidden-state features to return as well.
+
+        Returns:
+            s and H, each (m,), and (m, features) where asked for.
+        """
+        hidden = self.lm.get_decoder()(input_ids=batch.input_ids, use_cache=False)[0]
+        hidden = hidden[batch.rows, batch.columns]  # (m, d)
+        scores = token_statistics(
+            hidden,
+            self.lm.get_output_embeddings(),
+            batch.targets,
+            temperature=temperature,
+            vocab_chunk=vocab_chunk,
+            dtype=dtype,
+        )
+        return (*scores, _project(hidden, features)) if features else scores
+
+
+def _project(hidden: Tensor, features: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)
+    return hidden.double() @ (matrix / hidden.shape[1] ** 0.5).to(hidden.device)

@@ -1,0 +1,93 @@
+"""The policies, batches and directions that every test draws on: tiny, in float64, seeded."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.sample import EntropySample
+from isentrope.oracle import ExactPolicy, TabularPolicy, enumerate_policy
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import Scores
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+POLICIES = ("table", "qwen2", "llama")
+FUNCTIONALS = ("per_token", "per_sequence")
+METHODS = ("sequence", "prefix", "doubly-robust")
+
+SMALL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "initializer_range": 0.25,
+}
+
+
+def model(name: str, vocabulary: int = 5, seed: int = 0, **settings):
+    """A random model: "table", "qwen2" or "llama"."""
+    torch.manual_seed(seed)
+    if name == "table":
+        return TabularPolicy(vocabulary, 4, seed=seed)
+    config, kind = {
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+        "llama": (LlamaConfig, LlamaForCausalLM),
+    }[name]
+    return kind(config(vocab_size=vocabulary, **{**SMALL, **settings})).eval()
+
+
+def policy(name: str, vocabulary: int = 5, seed: int = 0, **options) -> Policy:
+    """A float64 policy over 5 tokens; token 0 ends a response."""
+    options = {"eos_token_id": 0, "pad_token_id": 0, **options}
+    return Policy(model(name, vocabulary, seed), **options)
+
+
+@cache
+def exact(name: str) -> ExactPolicy:
+    """A policy with all its responses, up to 4 tokens, to two or three prompts."""
+    prompts = [[1], [2], [3]] if name == "table" else [[1, 2], [3]]
+    return enumerate_policy(policy(name), prompts, max_new_tokens=4)
+
+
+def direction(policy: Policy, seed: int = 1) -> Vector:
+    """A random direction that moves log-probabilities by about one unit per unit η."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = 1.0 if list(policy.names) == ["table"] else 0.1
+    return {
+        n: scale * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        for n, p in policy.theta.items()
+    }
+
+
+def ragged(n: int = 7, vocabulary: int = 5, seed: int = 0) -> Rollouts:
+    """Random prompts and responses of unlike lengths (not drawn from any policy)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(longest: int) -> torch.Tensor:
+        length = int(torch.randint(1, longest + 1, (1,), generator=generator))
+        return torch.randint(vocabulary, (length,), generator=generator)
+
+    return Rollouts([tokens(6) for _ in range(n)], [tokens(9) for _ in range(n)], torch.arange(n))
+
+
+def array_sample(n: int = 40, t: int = 6, *, functional="per_token", method="prefix", seed=0):
+    """An `EntropySample` of random numbers, with derivatives to second order."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(scale: float) -> torch.Tensor:
+        return scale * torch.randn(n, t, generator=generator, dtype=torch.float64)
+
+    lengths = torch.randint(1, t + 1, (n,), generator=generator)
+    mask = torch.arange(t)[None] < lengths[:, None]
+    tokens = mask.double()
+    baseline = normal(1.0) * tokens if method == "doubly-robust" else None
+    series = tuple(
+        Scores(normal(1.0) * tokens, normal(0.3).exp() * tokens, mask) for _ in range(3)
+    )
+    f = Functionals(functional, method, tokens, baseline)
+    return EntropySample(f, series[0].logprobs, series, torch.arange(n))

@@ -1,0 +1,124 @@
+import math
+
+import pytest
+import torch
+
+from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.policy.scoring import score
+from isentrope.vectors import axpy, dot
+from tests import cases
+
+
+def change(exact, etas, n=64, **options):
+    v = cases.direction(exact.policy)
+    return entropy_change(exact.policy, exact.sample(n, seed=3), v, etas, **options)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("method", cases.METHODS)
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_remainder_falls_eightfold_when_eta_halves(name, method, functional):
+    etas = [2e-3, 1e-3, 5e-4, 2.5e-4]
+    sweep = change(cases.exact(name), etas, functional=functional, method=method)
+    residuals = [p.residual.value for p in sweep.points]
+    for longer, shorter in zip(residuals, residuals[1:], strict=False):
+        assert longer / shorter == pytest.approx(8, abs=0.5)
+
+
+@pytest.mark.parametrize("eta", [1e-4, 1e-6, 1e-8])
+def test_measured_change_is_first_order_down_to_tiny_steps(eta):
+    sweep = change(cases.exact("qwen2"), [eta])
+    ratio = sweep.points[0].change.value / (eta * sweep.first_order.value)
+    assert ratio == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("method", cases.METHODS)
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_reverse_mode_gradient_equals_forward_mode(name, method, functional):
+    exact = cases.exact(name)
+    v, batch = cases.direction(exact.policy), exact.sample(64, seed=3)
+    options = {"functional": functional, "method": method}
+    first = entropy_change(exact.policy, batch, v, [], order=1, **options).first_order
+    gradient = entropy_gradient(exact.policy, batch, **options)
+    assert dot(gradient, v) == pytest.approx(first.value, rel=1e-9)
+
+
+def test_pathwise_term_is_the_derivative_at_fixed_samples():
+    exact = cases.exact("qwen2")
+    batch, policy = exact.sample(64, seed=3), exact.policy
+    sweep = change(exact, [], functional="per_sequence")
+    even = torch.full(sweep.sample.entropies.shape, 1 / 64, dtype=torch.float64)
+    gradient = policy.weighted_gradient(batch, torch.zeros_like(even), even)
+    assert sweep.pathwise.value == pytest.approx(
+        dot(gradient, cases.direction(policy)), rel=1e-10
+    )
+    assert abs(sweep.pathwise.value / sweep.first_order.value - 1) > 0.05
+
+
+def test_a_collapsing_step_gives_a_value_and_a_verdict():
+    sweep = change(cases.exact("qwen2"), [1e-4, 10.0])
+    assert [p.verdict for p in sweep.points] == ["trust", "resample"]
+    assert math.isfinite(sweep.points[1].change.value)
+    assert math.isnan(sweep.points[1].change.ci_low)
+    assert "resampled" in sweep.points[1].change.warnings[0]
+
+
+def test_a_step_into_nan_is_a_verdict_too():
+    sweep = change(cases.exact("table"), [1e308])
+    assert sweep.points[0].verdict == "resample"
+    assert math.isnan(sweep.points[0].change.value)
+
+
+def test_sampler_logprobs_enter_the_weights():
+    """A sample of θ + v, declared as such, measures θ: the weights undo the sampler."""
+    exact = cases.exact("table")
+    v, policy = cases.direction(exact.policy), exact.policy
+    with policy.shifted(v, 0.3):
+        batch = exact.sample(4096, seed=0)
+        scores = score(policy, batch)
+    declared = batch.with_columns(
+        sampler_logprobs=[s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)]
+    )
+    truth = exact.entropy("per_sequence")
+    options = {"order": 0, "functional": "per_sequence"}
+    right = entropy_change(policy, declared, v, [], **options).entropy
+    wrong = entropy_change(policy, batch, v, [], **options).entropy
+    assert abs(right.value - truth) < 4 * right.se
+    assert abs(wrong.value - truth) > 6 * wrong.se
+
+
+def test_order_of_sequences_does_not_matter():
+    exact = cases.exact("qwen2")
+    v, batch = cases.direction(exact.policy), exact.sample(32, seed=3)
+    shuffled = batch.select(torch.randperm(32, generator=torch.Generator().manual_seed(0)))
+    a, b = (entropy_change(exact.policy, e, v, [1e-2]) for e in (batch, shuffled))
+    assert a.points[0].change.value == pytest.approx(b.points[0].change.value, rel=1e-11)
+    assert a.points[0].change.se == pytest.approx(b.points[0].change.se, rel=1e-9)
+
+
+def test_table_has_a_row_a_learning_rate():
+    sweep = change(cases.exact("table"), [1e-3, 1e-2])
+    frame = sweep.to_frame()
+    assert list(frame.eta) == [1e-3, 1e-2]
+    assert frame.first_order[1] == pytest.approx(1e-2 * sweep.first_order.value)
+
+
+def test_linear_range_is_where_second_order_meets_first():
+    sweep = change(cases.exact("table"), [])
+    ratio = abs(sweep.first_order.value / sweep.second_order.value)
+    assert sweep.linear_range.value == pytest.approx(ratio)
+
+
+def test_bad_requests_are_refused():
+    exact = cases.exact("table")
+    v = cases.direction(exact.policy)
+    with pytest.raises(ValueError, match="finite"):
+        change(exact, [math.inf])
+    with pytest.raises(ValueError, match="order"):
+        change(exact, [], order=3)
+    with pytest.raises(ValueError, match="not finite in parameter"):
+        entropy_change(exact.policy, exact.sample(4, 0), axpy(math.nan, v, v), [])
+    with pytest.raises(ValueError, match="different parameters"):
+        entropy_change(exact.policy, exact.sample(4, 0), {"other": torch.ones(1)}, [])

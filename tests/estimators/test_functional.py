@@ -1,0 +1,80 @@
+"""F at the exact weights is the truth: every method, both functionals, to rounding."""
+
+import pytest
+import torch
+
+from isentrope.estimators.functional import Functionals, along
+from isentrope.policy.scoring import score, score_along
+from tests import cases
+
+
+def prefix_baseline(exact, mask):
+    """Any function of (p, t_<k) will do: here, a hash of the prefix."""
+    ids = torch.zeros(mask.shape)
+    ids[mask] = torch.cat(exact.rollouts.response_ids).float() + 1
+    powers = torch.arange(1, mask.shape[1] + 1)
+    prefix = (ids * powers**2).cumsum(1) - ids * powers**2 + exact.rollouts.prompt_index[:, None]
+    return torch.sin(prefix.double()) * mask
+
+
+def functional_of(exact, name, method, mask):
+    baseline = prefix_baseline(exact, mask) if method == "doubly-robust" else None
+    return Functionals(name, method, mask.double(), baseline)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("method", cases.METHODS)
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, functional):
+    exact = cases.exact(name)
+    v, omega = cases.direction(exact.policy), exact.probabilities()
+    base = score(exact.policy, exact.rollouts)
+    f = functional_of(exact, functional, method, base.mask)
+    for eta in (0.0, 1e-2, 0.3):
+        moved = score(exact.policy, exact.rollouts, exact.policy.parameters_along(v, eta))
+        value = f(omega, moved.logprobs - base.logprobs, moved.entropies)
+        truth = exact.entropy(functional, direction=v, eta=eta)
+        assert float(value) == pytest.approx(truth, rel=1e-11)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("method", cases.METHODS)
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_at_exact_weights_the_derivatives_are_exact(name, method, functional):
+    exact = cases.exact(name)
+    v = cases.direction(exact.policy)
+    series = score_along(exact.policy, exact.rollouts, v, 2)
+    f = functional_of(exact, functional, method, series[0].mask)
+    none = torch.zeros_like(series[0].logprobs)
+    ratios = (none, series[1].logprobs, series[2].logprobs)
+    _, first, second = along(f, exact.probabilities(), ratios, tuple(s.entropies for s in series))
+    truth = exact.derivatives(v, functional)
+    assert (float(first), float(second) / 2) == pytest.approx(truth, rel=1e-10)
+
+
+def test_prefix_method_is_the_formula_written_as_loops():
+    sample = cases.array_sample(n=5, t=4, functional="per_sequence")
+    r, h, m = sample.series[1].logprobs, sample.entropies, sample.functional.tokens
+    omega = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
+    total = 0.0
+    for k in range(4):
+        weights = [float(omega[i] * r[i, :k].sum().exp()) for i in range(5)]
+        total += sum(w * float(m[i, k] * h[i, k]) for i, w in enumerate(weights)) / sum(weights)
+    assert float(sample.functional(omega, r, h)) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", cases.METHODS)
+def test_the_scale_of_the_weights_does_not_matter(method):
+    sample = cases.array_sample(method=method)
+    omega = torch.rand(40, dtype=torch.float64) + 0.1
+    f, r, h = sample.functional, sample.series[1].logprobs, sample.entropies
+    assert float(f(omega, r, h)) == pytest.approx(float(f(7 * omega, r, h)), rel=1e-12)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="per_token"):
+        Functionals("per_word", "prefix", torch.ones(1, 1))
+    with pytest.raises(ValueError, match="prefix"):
+        Functionals("per_token", "postfix", torch.ones(1, 1))
+    with pytest.raises(ValueError, match="baseline"):
+        Functionals("per_token", "doubly-robust", torch.ones(1, 1))

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from isentrope.oracle import enumerate_policy
+from isentrope.policy.scoring import score
+from isentrope.vectors import dot
+from tests import cases
+
+
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_probabilities_of_all_responses_sum_to_one(name):
+    exact = cases.exact(name)
+    total = exact.probabilities().reshape(exact.n_prompts, -1).sum(1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_sum_of_conditional_entropies_is_the_entropy_of_the_responses(name):
+    exact = cases.exact(name)
+    log_p = score(exact.policy, exact.rollouts).logprobs.sum(1)
+    brute = -(log_p.exp() * log_p).sum() / exact.n_prompts
+    assert exact.entropy("per_sequence") == pytest.approx(float(brute), rel=1e-12)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_derivatives_are_the_limits_of_differences(name, functional):
+    exact = cases.exact(name)
+    v = cases.direction(exact.policy)
+    first, second = exact.derivatives(v, functional)
+
+    def remainder(eta):
+        return exact.entropy_change(v, eta, functional) - eta * first - eta**2 * second
+
+    assert abs(remainder(4e-3) / remainder(2e-3)) == pytest.approx(8, abs=0.8)
+    gradient = exact.entropy_gradient(functional)
+    assert dot(gradient, v) == pytest.approx(first, rel=1e-10)
+
+
+def test_coupled_draws_share_prompts_and_most_responses():
+    exact = cases.exact("qwen2")
+    moved = exact.policy.parameters_along(cases.direction(exact.policy), 1e-4)
+    here, there = exact.draw(500, 0), exact.draw(500, 0, moved)
+    assert torch.equal(exact.rollouts.prompt_index[here], exact.rollouts.prompt_index[there])
+    assert 0.9 < float((here == there).double().mean()) < 1
+
+
+def test_a_policy_too_large_to_enumerate_is_refused():
+    with pytest.raises(ValueError, match="smaller vocabulary"):
+        enumerate_policy(cases.policy("qwen2", vocabulary=50), [[1]], max_new_tokens=5)
+
+
+def test_a_float32_policy_is_refused():
+    with pytest.raises(ValueError, match="float64"):
+        enumerate_policy(cases.policy("qwen2", precision="float32"), [[1]], max_new_tokens=2)
