@@ -1,0 +1,71 @@
+"""Weight of each sequence in an on-policy policy-gradient objective (T5).
+
+    J = Σ_i w_i A_i S(t_i),     loss = −J
+
+    dr_grpo   w_i = 1/(n L)        constant length normaliser L
+    grpo      w_i = 1/(n T_i)      mean over the tokens of a response, then over responses
+    rloo      w_i = 1/n            sum over the tokens of a response, mean over responses
+    dapo      w_i = 1/Σ_j T_j      mean over all tokens of the batch
+
+n is the number of responses (prompts × group). On-policy the importance ratio is 1 and its
+clipping never acts, so ∂J is the gradient that the first update on a batch takes. What the
+objectives say of the advantage A_i (a baseline, a division by the standard deviation) is in
+`Rollouts.advantages` already.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+
+from isentrope.rollouts import Rollouts
+
+OBJECTIVES = ("dr_grpo", "grpo", "rloo", "dapo")
+
+
+def sequence_weights(
+    rollouts: Rollouts, objective: str = "dr_grpo", max_response_length: int | None = None
+) -> Tensor:
+    """The weight w_i of each sequence in J = Σ_i w_i A_i S(t_i).
+
+    Args:
+        rollouts: n sequences, the whole batch of the step.
+        objective: One of `OBJECTIVES`.
+        max_response_length: L in tokens, the constant normaliser of "dr_grpo"; the other
+            objectives have no such constant and take none.
+
+    Returns:
+        (n,) float64.
+
+    Raises:
+        ValueError: If the objective is unknown, or L is missing or not positive where needed.
+    """
+    n = len(rollouts)
+    lengths = rollouts.lengths.double()
+    match objective:
+        case "dr_grpo":
+            return torch.full_like(lengths, 1 / (n * _normaliser(max_response_length)))
+        case "grpo":
+            return 1 / (n * lengths)
+        case "rloo":
+            return torch.full_like(lengths, 1 / n)
+        case "dapo":
+            return torch.full_like(lengths, 1 / float(lengths.sum()))
+    nearest = get_close_matches(str(objective).lower(), OBJECTIVES, n=1, cutoff=0.0)[0]
+    raise ValueError(
+        f"Unknown objective {objective!r}: the nearest is {nearest!r}; "
+        f"choose one of {', '.join(OBJECTIVES)}."
+    )
+
+
+def _normaliser(max_response_length: int | None) -> int:
+    if max_response_length is None:
+        raise ValueError(
+            "The objective 'dr_grpo' divides by a constant length L: pass max_response_length "
+            "(in tokens, the value that training used)."
+        )
+    if max_response_length <= 0:
+        raise ValueError(f"max_response_length must be positive, got {max_response_length}.")
+    return max_response_length

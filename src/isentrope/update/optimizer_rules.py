@@ -1,0 +1,226 @@
+"""One parameter's part of an optimizer step, as torch.optim takes it (T5).
+
+With g the (clipped) gradient of the loss, θ the parameter, λ the weight decay, primes on what
+this step updates, and τ the count of steps including this one:
+
+    AdamW     q' = β₂q + (1−β₂)g²,   D = (1−β₁^τ)(√(q'/(1−β₂^τ)) + ε)
+              v = −β₁m/D − λθ − P g,            P = (1−β₁)/D
+    Adam      the same with g + λθ in place of g everywhere, and decay −Pλθ
+    SGD       b' = μb + a(g + λθ),   a = 1 − dampening, but 1 on the first step;   v = −b'
+              Nesterov:  v = −(g + λθ + μb'),   P = 1 + μa
+    RMSprop   q' = αq + (1−α)(g+λθ)²,   D = √q' + ε   (centred: √(q' − ḡ'²) + ε)
+              b' = μb + (g + λθ)/D,   v = −b',   P = 1/D
+
+Each rule is split as v = momentum + decay − P g, where P is held at this step's value. An empty
+state is a fresh optimizer (moments 0, τ = 1). All arithmetic is float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RuleStep:
+    """One parameter's update direction, split as v = momentum + decay − preconditioner · g.
+
+    Attributes:
+        momentum: What past gradients add; the parameter's shape, float64, per unit learning rate.
+        decay: What weight decay adds.
+        preconditioner: Diagonal factor of the clipped gradient g.
+    """
+
+    momentum: Tensor
+    decay: Tensor
+    preconditioner: Tensor
+
+
+def adamw(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
+
+    Args:
+        theta: The parameter, float64.
+        gradient: Clipped gradient of the loss, float64.
+        state: `step`, `exp_avg`, `exp_avg_sq` before this step, or nothing.
+        group: `betas`, `eps`, `weight_decay`.
+
+    Returns:
+        The pieces of v.
+    """
+    momentum, preconditioner = _adam_pieces(gradient, state, group)
+    return RuleStep(momentum, -float(group["weight_decay"]) * theta, preconditioner)
+
+
+def adam(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+    """Adam with the L2 penalty inside the gradient (Kingma & Ba, arXiv 1412.6980).
+
+    Args:
+        theta: The parameter, float64.
+        gradient: Clipped gradient of the loss, float64.
+        state: `step`, `exp_avg`, `exp_avg_sq` before this step, or nothing.
+        group: `betas`, `eps`, `weight_decay`.
+
+    Returns:
+        The pieces of v.
+    """
+    penalty = float(group["weight_decay"]) * theta
+    momentum, preconditioner = _adam_pieces(gradient + penalty, state, group)
+    return RuleStep(momentum, -preconditioner * penalty, preconditioner)
+
+
+def _adam_pieces(gradient: Tensor, state: Mapping, group: Mapping) -> tuple[Tensor, Tensor]:
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    tau = float(state.get("step", 0)) + 1
+    second = beta2 * _moment(state, "exp_avg_sq", gradient) + (1 - beta2) * gradient**2
+    root = (second / (1 - beta2**tau)).sqrt() + float(group["eps"])
+    scale = 1 / ((1 - beta1**tau) * root)
+    return -beta1 * scale * _moment(state, "exp_avg", gradient), (1 - beta1) * scale
+
+
+def sgd(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+    """Stochastic gradient descent, with or without (Nesterov) momentum, as torch defines it.
+
+    Args:
+        theta: The parameter, float64.
+        gradient: Clipped gradient of the loss, float64.
+        state: `momentum_buffer` before this step; nothing on the first step.
+        group: `momentum`, `dampening`, `nesterov`, `weight_decay`.
+
+    Returns:
+        The pieces of v.
+    """
+    mu = float(group["momentum"])
+    first = state.get("momentum_buffer") is None
+    fresh = 1.0 if first else 1 - float(group["dampening"])  # a: share of g in the new buffer
+    if mu == 0:
+        past, factor = 0.0, 1.0
+    elif group["nesterov"]:
+        past, factor = mu**2, 1 + mu * fresh
+    else:
+        past, factor = mu, fresh
+    return RuleStep(
+        momentum=-past * _moment(state, "momentum_buffer", gradient),
+        decay=-factor * float(group["weight_decay"]) * theta,
+        preconditioner=torch.full_like(gradient, factor),
+    )
+
+
+def rmsprop(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+    """RMSprop, plain or centred, with or without momentum, as torch defines it.
+
+    Args:
+        theta: The parameter, float64.
+        gradient: Clipped gradient of the loss, float64.
+        state: `square_avg`, and `grad_avg` and `momentum_buffer` where used, or nothing.
+        group: `alpha`, `eps`, `centered`, `momentum`, `weight_decay`.
+
+    Returns:
+        The pieces of v.
+    """
+    alpha, penalty = float(group["alpha"]), float(group["weight_decay"]) * theta
+    total = gradient + penalty
+    second = alpha * _moment(state, "square_avg", gradient) + (1 - alpha) * total**2
+    if group["centered"]:
+        second = second - (alpha * _moment(state, "grad_avg", total) + (1 - alpha) * total) ** 2
+    preconditioner = 1 / (second.sqrt() + float(group["eps"]))
+    mu = float(group["momentum"])
+    past = -mu * _moment(state, "momentum_buffer", gradient)
+    return RuleStep(past, -preconditioner * penalty, preconditioner)
+
+
+def _moment(state: Mapping, name: str, like: Tensor) -> Tensor:
+    value = state.get(name)
+    return torch.zeros_like(like) if value is None else value.to(like)
+
+
+RULES: dict[str, Callable[[Tensor, Tensor, Mapping, Mapping], RuleStep]] = {
+    "adamw": adamw,
+    "adam": adam,
+    "sgd": sgd,
+    "rmsprop": rmsprop,
+}
+_HYPERPARAMETERS = {  # what a param group of each rule must hold
+    "adamw": ("betas", "eps", "weight_decay"),
+    "adam": ("betas", "eps", "weight_decay"),
+    "sgd": ("momentum", "dampening", "nesterov", "weight_decay"),
+    "rmsprop": ("alpha", "eps", "centered", "momentum", "weight_decay"),
+}
+
+
+def state_keys(rule: str, group: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a rule remembers of each parameter between steps.
+
+    Args:
+        rule: One of `RULES`.
+        group: Hyper-parameters.
+
+    Returns:
+        Keys of the parameter's state that the next step reads; none for SGD without momentum.
+    """
+    if rule in ("adamw", "adam"):
+        return ("step", "exp_avg", "exp_avg_sq")
+    buffer = ("momentum_buffer",) if group["momentum"] else ()
+    if rule == "sgd":
+        return buffer
+    return ("square_avg", *(("grad_avg",) if group["centered"] else ()), *buffer)
+
+
+def choose_rule(groups: Sequence[Mapping[str, Any]], rule: str | None = None) -> str:
+    """Which rule these param groups belong to, and whether it can be followed exactly.
+
+    Args:
+        groups: The optimizer's param_groups.
+        rule: One of `RULES` where the caller knows it; None infers it from the groups' keys.
+
+    Returns:
+        One of `RULES`.
+
+    Raises:
+        ValueError: If the rule is unknown, cannot be inferred, contradicts the groups, or uses
+            an option that is not supported.
+    """
+    if rule is None:
+        rule = _infer(groups)
+    elif rule not in RULES:
+        nearest = get_close_matches(str(rule).lower(), RULES, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown rule={rule!r}: the nearest is {nearest!r}; choose one of {', '.join(RULES)}."
+        )
+    for i, group in enumerate(groups):
+        for key in ("amsgrad", "maximize"):
+            if group.get(key):
+                raise ValueError(f"Param group {i} has {key}=True, which is not supported.")
+        if missing := [key for key in _HYPERPARAMETERS[rule] if key not in group]:
+            raise ValueError(f"Param group {i} has no {missing[0]!r}, so it is not {rule!r}.")
+        decoupled = group.get("decoupled_weight_decay")
+        if decoupled is not None and group["weight_decay"] and decoupled != (rule == "adamw"):
+            raise ValueError(
+                f"rule={rule!r}, but param group {i} has decoupled_weight_decay={decoupled}."
+            )
+    return rule
+
+
+def _infer(groups: Sequence[Mapping[str, Any]]) -> str:
+    keys = set.intersection(*(set(group) for group in groups))
+    if {"betas", "eps", "amsgrad"} <= keys and "momentum_decay" not in keys:
+        decoupled = {g.get("decoupled_weight_decay") for g in groups if g.get("weight_decay")}
+        if len(decoupled) > 1 or None in decoupled:
+            raise ValueError(
+                "The param groups do not say whether their weight decay is decoupled: pass "
+                "rule='adamw' or rule='adam'."
+            )
+        return "adam" if decoupled == {False} else "adamw"
+    if {"momentum", "dampening", "nesterov"} <= keys:
+        return "sgd"
+    if {"alpha", "eps", "centered"} <= keys:
+        return "rmsprop"
+    raise ValueError(
+        f"No supported optimizer has param groups with the keys {sorted(keys - {'params'})}: "
+        f"supported are {', '.join(RULES)} of torch.optim."
+    )

@@ -1,0 +1,229 @@
+"""A saved or live optimizer, read back by parameter name (T5).
+
+The state of every parameter of θ is found by name, checked for completeness and shape, and
+turned to float64. What does not fit is an error: a state is never replaced by a fresh one.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.policy.language_model import Policy
+from isentrope.update.optimizer_rules import choose_rule, state_keys
+from isentrope.update.parameter_names import SIDECAR, Names, names_of_states
+
+OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
+"""A path to optimizer.pt (or to its folder), a state_dict, or a torch optimizer."""
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What the next step of an optimizer depends on, by parameter name.
+
+    Attributes:
+        rule: "adamw", "adam", "sgd" or "rmsprop".
+        groups: The hyper-parameters in force for each parameter of θ.
+        moments: What the rule remembers of each parameter: tensors of its shape in float64, and
+            `step`; empty for a fresh optimizer.
+        learning_rate: η, the rate of the first param group that holds parameters.
+        matched_by: How names were found: "names", "identity", "param_names", "sidecar", "order".
+        warnings: Sentences on what limits the state's use.
+    """
+
+    rule: str
+    groups: dict[str, Mapping[str, Any]]
+    moments: dict[str, dict[str, Any]]
+    learning_rate: float
+    matched_by: str
+    warnings: tuple[str, ...] = ()
+
+    def rate_ratio(self, name: str) -> float:
+        """The learning rate of a parameter's group over η; 1 where all rates are equal."""
+        rate = float(self.groups[name]["lr"])
+        return 1.0 if rate == self.learning_rate else rate / self.learning_rate
+
+
+def load_optimizer_state(
+    policy: Policy,
+    optimizer: OptimizerLike,
+    *,
+    rule: str | None = None,
+    names: Names | None = None,
+) -> OptimizerState:
+    """Read an optimizer and match its state to the policy's parameters.
+
+    Args:
+        policy: The policy whose θ the optimizer moves.
+        optimizer: A path, a state_dict or a torch optimizer. An empty state is a fresh
+            optimizer if it comes as an object or a state_dict, and an error if it comes as a file.
+        rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
+        names: Names of the optimizer's parameters in its order, flat or one list a group; None
+            finds them as in `parameter_names`.
+
+    Returns:
+        The state by name.
+
+    Raises:
+        FileNotFoundError: If the path has no optimizer state.
+        ValueError: If the file holds something else, or names, counts, shapes, learning rates or
+            the rule do not fit; the message names the first parameter that does not.
+    """
+    saved, parameters, sidecar = _source(optimizer)
+    groups, states = _parts(saved)
+    rule = choose_rule(groups, rule)
+    found, source = names_of_states(
+        policy, groups, given=names, parameters=parameters, sidecar=sidecar
+    )
+    for name, parameter in zip(found, parameters or (), strict=False):
+        _require_shape(policy, name, parameter, "the optimizer's parameter")
+    places = [(group, index) for group in groups for index in group["params"]]
+    by_name = dict(zip(found, places, strict=True))
+    held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
+    saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
+    fresh = not states and any(state_keys(rule, group) for group in held.values())
+    if fresh and isinstance(optimizer, (str, Path)):
+        raise ValueError(
+            f"{optimizer} holds an empty optimizer state; if a fresh optimizer is meant, pass "
+            "the state_dict itself."
+        )
+    return OptimizerState(
+        rule=rule,
+        groups=held,
+        moments={n: {} for n in held} if fresh else _moments(policy, rule, held, saved_states),
+        learning_rate=_learning_rate(groups, held),
+        matched_by=source,
+        warnings=(_FRESH,) if fresh else (),
+    )
+
+
+_FRESH = "The optimizer is fresh: its moments are zero and this is its first step."
+_UNDERSTOOD = {"step", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"}
+
+
+_UNREADABLE = (  # what unpickling something else than torch.save's tensors can raise
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+
+
+def _source(optimizer: OptimizerLike) -> tuple[Any, list[nn.Parameter] | None, Any]:
+    """The state_dict, the live Parameters if there are any, the sidecar if there is one."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        live = [p for group in optimizer.param_groups for p in group["params"]]
+        return optimizer.state_dict(), live, None
+    if isinstance(optimizer, (str, Path)):
+        saved, sidecar = _read(Path(optimizer))
+        return saved, None, sidecar
+    return optimizer, None, None
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    """The saved state_dict, and the content of the sidecar or None."""
+    file = path / "optimizer.pt" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no optimizer state at {file}.")
+    try:
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"{file} is refused: it is not an optimizer state of tensors and plain values "
+            f"({type(error).__name__})."
+        ) from error
+    sidecar = file.with_name(SIDECAR)
+    return saved, _read_names(sidecar) if sidecar.is_file() else None
+
+
+def _read_names(sidecar: Path) -> Names:
+    try:
+        names = json.loads(sidecar.read_text())
+    except ValueError as error:
+        raise ValueError(f"{sidecar} is not JSON ({error}).") from error
+    parts = names if isinstance(names, list) else [None]
+    flat = [x for part in parts for x in (part if isinstance(part, list) else [part])]
+    if not all(isinstance(name, str) for name in flat):
+        raise ValueError(f"{sidecar} must be a list of parameter names, or one list a param group.")
+    return names
+
+
+def _parts(saved: Any) -> tuple[list[Mapping[str, Any]], Mapping[Any, Any]]:
+    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
+        raise ValueError(
+            "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
+            f"'state' and 'param_groups'; got {type(saved).__name__}."
+        )
+    groups, states = list(saved["param_groups"]), saved["state"]
+    if not any(group["params"] for group in groups):
+        raise ValueError("The optimizer holds no parameters.")
+    if strangers := set(states) - {index for group in groups for index in group["params"]}:
+        raise ValueError(
+            f"The optimizer has a state for parameter {min(strangers)!r}, which is in no group."
+        )
+    return groups, states
+
+
+def _moments(
+    policy: Policy,
+    rule: str,
+    held: Mapping[str, Mapping[str, Any]],
+    states: Mapping[str, Mapping[str, Any] | None],
+) -> dict[str, dict[str, Any]]:
+    """What the rule reads of each parameter's state, checked, tensors in float64."""
+    for name, state in states.items():
+        if state and name not in held:
+            raise ValueError(
+                f"The optimizer has a state for {name!r}, which the policy does not train: load "
+                "the policy with the trainable set of the training run."
+            )
+        if strange := set(state or ()) - _UNDERSTOOD:
+            raise ValueError(
+                f"The optimizer's state of {name!r} holds {min(strange)!r}, which no supported "
+                "rule of torch.optim writes."
+            )
+    return {
+        name: {
+            key: _entry(policy, name, key, (states[name] or {}).get(key))
+            for key in state_keys(rule, group)
+        }
+        for name, group in held.items()
+    }
+
+
+def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
+    if value is None:
+        raise ValueError(f"The optimizer has no {key!r} for parameter {name!r}.")
+    if key == "step":
+        return float(value)
+    _require_shape(policy, name, value, f"{key!r} of the optimizer")
+    return value.double()
+
+
+def _require_shape(policy: Policy, name: str, tensor: Tensor, what: str) -> None:
+    shape = tuple(policy.model.get_parameter(name).shape)
+    if tuple(tensor.shape) != shape:
+        raise ValueError(
+            f"Parameter {name!r} has shape {shape}, but {what} matched to it has "
+            f"{tuple(tensor.shape)}: the order of the parameters is another, or the model is."
+        )
+
+
+def _learning_rate(groups: list[Mapping[str, Any]], held: Mapping[str, Mapping[str, Any]]) -> float:
+    rate = float(next(group for group in groups if group["params"])["lr"])
+    if rate == 0 and (other := [n for n, group in held.items() if float(group["lr"]) != 0]):
+        raise ValueError(
+            "The first param group has learning rate 0, so no direction per unit of it exists, "
+            f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
+        )
+    return rate

@@ -1,0 +1,175 @@
+"""Which parameter is which in an optimizer state: torch numbers them, θ has names.
+
+In this order, the first that applies:
+
+    names       the caller's own list
+    identity    a live optimizer that holds the model's own Parameters
+    param_names torch writes them where the optimizer was built from named parameters
+    sidecar     `parameter_names.json` beside the file: a list of names, or one list a group
+    order       Hugging Face's: named_parameters() in order, split into decay and no-decay
+
+A mismatch is an error; no state is ever matched by position across another number of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any, cast
+
+from torch import nn
+
+from isentrope.policy.language_model import Policy
+
+SIDECAR = "parameter_names.json"
+Names = Sequence[str] | Sequence[Sequence[str]]
+
+
+def names_of_states(
+    policy: Policy,
+    groups: Sequence[Mapping[str, Any]],
+    *,
+    given: Names | None = None,
+    parameters: Sequence[nn.Parameter] | None = None,
+    sidecar: Names | None = None,
+) -> tuple[list[str], str]:
+    """The model's name of each parameter an optimizer holds, in the optimizer's order.
+
+    Args:
+        policy: The policy whose θ the optimizer moves.
+        groups: The optimizer's param_groups.
+        given: The caller's names, flat or one list a group.
+        parameters: The live optimizer's Parameters in order, if there is one.
+        sidecar: The content of the sidecar file, if there is one.
+
+    Returns:
+        The names, and how they were found: "names", "identity", "param_names", "sidecar", "order".
+
+    Raises:
+        ValueError: If names and parameters do not correspond one to one, naming the first that
+            does not.
+    """
+    sizes = [len(group["params"]) for group in groups]
+    own = _own_names(policy, parameters)
+    if given is not None:
+        names, source = _flat(given, sizes), "names"
+    elif own is not None:
+        names, source = own, "identity"
+    elif all("param_names" in group for group in groups if group["params"]):
+        written = [list(group.get("param_names", ())) for group in groups]
+        names, source = _flat(written, sizes), "param_names"
+    elif sidecar is not None:
+        names, source = _flat(sidecar, sizes), "sidecar"
+    else:
+        names, source = _hugging_face_order(policy, groups, sizes), "order"
+    names = _as_the_model_spells(policy, names)
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")
+    held = set(names)
+    if missing := [name for name in policy.names if name not in held]:
+        raise ValueError(
+            f"The optimizer does not hold parameter {missing[0]!r}, which the policy trains "
+            f"({len(missing)} of {len(policy.names)} are not there)."
+        )
+    return names, source
+
+
+def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> list[str] | None:
+    """Names by identity; None if the optimizer holds no Parameter of this model."""
+    by_id = {id(p): name for name, p in policy.model.named_parameters()}
+    found = [by_id.get(id(p)) for p in parameters or ()]
+    if all(name is None for name in found):
+        return None
+    if None in found:
+        raise ValueError(
+            f"Parameter {found.index(None)} of the optimizer is not one of the policy's model, "
+            "though others are: build the optimizer from this model alone."
+        )
+    return cast(list[str], found)
+
+
+def _flat(names: Names, sizes: Sequence[int]) -> list[str]:
+    """Names in the optimizer's order, their number checked in total or group by group."""
+    if any(not isinstance(name, str) for name in names):
+        lists = [list(part) for part in names]
+        if [len(part) for part in lists] != list(sizes):
+            raise ValueError(
+                f"The names come in groups of {[len(part) for part in lists]}, but the "
+                f"optimizer's param groups hold {list(sizes)} parameters."
+            )
+        return list(chain.from_iterable(lists))
+    flat = [str(name) for name in names]
+    if len(flat) != sum(sizes):
+        extra = (
+            f", the first without a state is {flat[sum(sizes)]!r}" if len(flat) > sum(sizes) else ""
+        )
+        raise ValueError(
+            f"There are {len(flat)} names for the {sum(sizes)} parameters of the optimizer{extra}."
+        )
+    return flat
+
+
+def _hugging_face_order(policy: Policy, groups: Sequence[Mapping], sizes: Sequence[int]):
+    """Trainable names as transformers.Trainer hands them to its optimizer."""
+    if len(groups) == 1:
+        every = [name for name, _ in policy.model.named_parameters()]
+        return _sized(every if sizes[0] == len(every) else list(policy.names), sizes[0], 0)
+    if len(groups) > 2:
+        raise ValueError(
+            f"The optimizer has {len(groups)} param groups and no parameter names: pass names=, "
+            f"or put {SIDECAR} beside the file."
+        )
+    from transformers import Trainer
+
+    # The method reads nothing of the trainer itself, so the rule is the installed library's own.
+    decayed = set(Trainer.get_decay_parameter_names(cast(Any, None), policy.model))
+    first = [name for name in policy.names if name in decayed]
+    second = [name for name in policy.names if name not in decayed]
+    if second and groups[1].get("weight_decay"):
+        raise ValueError(
+            "The second param group has weight decay, so the groups are not Hugging Face's decay "
+            f"and no-decay: pass names=, or put {SIDECAR} beside the file."
+        )
+    return _sized(first, sizes[0], 0) + _sized(second, sizes[1], 1)
+
+
+def _sized(names: list[str], size: int, group: int) -> list[str]:
+    if len(names) > size:
+        raise ValueError(
+            f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
+            f"{names[size]!r} has no state."
+        )
+    if len(names) < size:
+        raise ValueError(
+            f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
+            f"nothing is left to match after {names[-1]!r}."
+            if names
+            else f"Param group {group} holds {size} parameters where the policy has none."
+        )
+    return names
+
+
+def _as_the_model_spells(policy: Policy, names: Sequence[str]) -> list[str]:
+    """Exact names, or names that differ by PEFT's adapter infix ".default." alone."""
+    known = [name for name, _ in policy.model.named_parameters()]
+    exact = set(known)
+    bare: dict[str, list[str]] = {}
+    for name in known:
+        bare.setdefault(_without_adapter(name), []).append(name)
+    spelt = []
+    for name in names:
+        candidates = [name] if name in exact else bare.get(_without_adapter(name), [])
+        if len(candidates) != 1:
+            near = get_close_matches(name, known, n=1, cutoff=0.0)
+            raise ValueError(
+                f"The optimizer's parameter {name!r} is not one of the policy's; the nearest "
+                f"name is {near[0]!r}."
+            )
+        spelt.append(candidates[0])
+    return spelt
+
+
+def _without_adapter(name: str) -> str:
+    return name.replace(".default.", ".")

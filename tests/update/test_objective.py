@@ -1,0 +1,45 @@
+import pytest
+import torch
+
+from isentrope.rollouts import Rollouts
+from isentrope.update.objective import sequence_weights
+
+N, L, LENGTHS = 3, 10, (2, 5, 3)
+
+
+@pytest.fixture
+def rollouts():
+    responses = [[2] * t for t in LENGTHS]
+    return Rollouts(prompt_ids=[[3, 4]], response_ids=responses, prompt_index=[0] * N)
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("dr_grpo", [1 / (N * L)] * N),
+        ("grpo", [1 / (N * t) for t in LENGTHS]),
+        ("rloo", [1 / N] * N),
+        ("dapo", [1 / sum(LENGTHS)] * N),
+    ],
+)
+def test_weights_are_those_of_the_published_objectives(rollouts, objective, expected):
+    weights = sequence_weights(rollouts, objective, L)
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_length_normalised_objectives_agree_where_every_response_is_full():
+    full = Rollouts([[2]], [[3] * L] * 4, [0] * 4)
+    rloo = sequence_weights(full, "rloo")
+    for objective in ("dr_grpo", "grpo", "dapo"):
+        torch.testing.assert_close(L * sequence_weights(full, objective, L), rloo)
+
+
+def test_unknown_objective_names_the_nearest(rollouts):
+    with pytest.raises(ValueError, match=r"'dr-grpo': the nearest is 'dr_grpo'"):
+        sequence_weights(rollouts, "dr-grpo", L)
+
+
+@pytest.mark.parametrize(("length", "words"), [(None, "pass max_response_length"), (0, "positive")])
+def test_dr_grpo_needs_a_positive_length(rollouts, length, words):
+    with pytest.raises(ValueError, match=words):
+        sequence_weights(rollouts, "dr_grpo", length)

@@ -1,0 +1,76 @@
+import pytest
+import torch
+from torch.optim import ASGD, SGD, Adam, AdamW, NAdam, RAdam, RMSprop
+
+from isentrope.update.optimizer_rules import RULES, choose_rule, rmsprop, state_keys
+
+
+def groups_of(make, **options):
+    return make([torch.nn.Parameter(torch.ones(2))], **options).state_dict()["param_groups"]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        (AdamW, {"weight_decay": 0.1}, "adamw"),
+        (Adam, {"weight_decay": 0.1}, "adam"),
+        (SGD, {}, "sgd"),
+        (RMSprop, {}, "rmsprop"),
+    ],
+)
+def test_rule_is_read_from_the_groups_of_torch_optimizers(make, options, expected):
+    assert choose_rule(groups_of(make, **options)) == expected
+
+
+def test_adam_without_decay_is_adamw_whatever_its_groups_say():
+    groups = groups_of(Adam)
+    groups[0].pop("decoupled_weight_decay")
+    theta, gradient = torch.randn(2, 3, dtype=torch.float64)
+    steps = [RULES[name](theta, gradient, {}, groups[0]) for name in ("adam", "adamw")]
+    assert choose_rule(groups) in ("adam", "adamw")
+    assert torch.equal(steps[0].preconditioner, steps[1].preconditioner)
+    assert not steps[0].decay.any()
+    assert not steps[1].decay.any()
+
+
+def test_undecidable_weight_decay_asks_for_the_rule():
+    groups = groups_of(AdamW, weight_decay=0.1)
+    groups[0].pop("decoupled_weight_decay")
+    with pytest.raises(ValueError, match="pass rule='adamw' or rule='adam'"):
+        choose_rule(groups)
+    assert choose_rule(groups, "adam") == "adam"
+
+
+@pytest.mark.parametrize("make", [NAdam, RAdam, ASGD])
+def test_optimizers_that_only_look_alike_are_refused(make):
+    with pytest.raises(ValueError, match="No supported optimizer has param groups with the keys"):
+        choose_rule(groups_of(make))
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "rule", "words"),
+    [
+        (Adam, {"amsgrad": True}, None, "amsgrad=True, which is not supported"),
+        (SGD, {"maximize": True}, None, "maximize=True, which is not supported"),
+        (SGD, {}, "adam", "has no 'betas', so it is not 'adam'"),
+        (SGD, {}, "sdg", "Unknown rule='sdg': the nearest is 'sgd'"),
+        (Adam, {"weight_decay": 0.1}, "adamw", "has decoupled_weight_decay=False"),
+    ],
+)
+def test_what_cannot_be_followed_exactly_is_refused(make, options, rule, words):
+    with pytest.raises(ValueError, match=words):
+        choose_rule(groups_of(make, **options), rule)
+
+
+def test_only_what_a_step_reads_is_asked_of_the_state():
+    assert state_keys("sgd", groups_of(SGD)[0]) == ()
+    assert state_keys("sgd", groups_of(SGD, momentum=0.9)[0]) == ("momentum_buffer",)
+    assert state_keys("rmsprop", groups_of(RMSprop)[0]) == ("square_avg",)
+
+
+def test_centred_second_moment_of_a_constant_gradient_vanishes():
+    gradient = torch.tensor([3.0], dtype=torch.float64)
+    state = {"square_avg": gradient**2, "grad_avg": gradient}
+    group = groups_of(RMSprop, centered=True, eps=0.5)[0]
+    step = rmsprop(torch.zeros(1).double(), gradient, state, group)
+    torch.testing.assert_close(step.preconditioner, torch.tensor([2.0]).double())

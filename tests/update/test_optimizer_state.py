@@ -1,0 +1,194 @@
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from torch.optim import SGD, AdamW
+
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import optimizer_step
+
+
+def trainable(policy):
+    return [p for p in policy.model.parameters() if p.requires_grad]
+
+
+@pytest.fixture
+def trained(tiny_policy, train):
+    policy = tiny_policy()
+    return policy, train(policy, AdamW(trainable(policy), lr=1e-3, weight_decay=0.1))
+
+
+@pytest.fixture
+def saved(trained, tmp_path):
+    def write(change=lambda state_dict: None):
+        state_dict = copy.deepcopy(trained[1].state_dict())
+        change(state_dict)
+        torch.save(state_dict, tmp_path / "optimizer.pt")
+        return tmp_path / "optimizer.pt"
+
+    return write
+
+
+def test_object_copy_state_dict_file_and_folder_give_the_same_step(
+    trained, saved, batch, max_length
+):
+    policy, optimizer = trained
+    of_a_copy = AdamW(trainable(copy.deepcopy(policy)))
+    of_a_copy.load_state_dict(optimizer.state_dict())
+    sources = [optimizer, of_a_copy, optimizer.state_dict(), saved(), str(saved().parent)]
+    steps = [optimizer_step(policy, batch(), x, max_response_length=max_length) for x in sources]
+    assert [step.matched_by for step in steps] == ["identity"] + ["order"] * 4
+    for step in steps[1:]:
+        assert all(torch.equal(x, steps[0].direction[n]) for n, x in step.direction.items())
+
+
+def test_sidecar_puts_another_order_right(tiny_policy, train, tmp_path, trained):
+    policy = tiny_policy()
+    backwards = train(policy, AdamW(trainable(policy)[::-1], lr=1e-3, weight_decay=0.1))
+    torch.save(backwards.state_dict(), tmp_path / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"q_proj.lora_A.* has shape \(3, 16\), but 'exp_avg'"):
+        load_optimizer_state(policy, tmp_path)
+    (tmp_path / "parameter_names.json").write_text(json.dumps(policy.names[::-1]))
+    found, expected = load_optimizer_state(policy, tmp_path), load_optimizer_state(*trained)
+    for name in policy.names:
+        torch.testing.assert_close(found.moments[name], expected.moments[name])
+
+
+def test_alphabetical_order_is_refused(trained, saved):
+    policy, _ = trained
+    order = sorted(range(len(policy.names)), key=lambda i: policy.names[i])
+
+    def shuffle(state_dict):
+        state_dict["state"] = {i: state_dict["state"][j] for i, j in enumerate(order)}
+
+    with pytest.raises(ValueError, match="the order of the parameters is another"):
+        load_optimizer_state(policy, saved(shuffle))
+
+
+def test_a_short_precision_state_is_read_in_float64(trained):
+    policy, optimizer = trained
+    state_dict = copy.deepcopy(optimizer.state_dict())
+    for state in state_dict["state"].values():
+        state["exp_avg"] = state["exp_avg"].float()
+    moments = load_optimizer_state(policy, state_dict).moments[policy.names[0]]
+    assert moments["exp_avg"].dtype == torch.float64
+    assert moments["step"] == 3.0
+
+
+def test_frozen_parameters_in_the_optimizer_need_no_state(tiny_policy, train):
+    policy = tiny_policy()
+    optimizer = train(policy, AdamW(policy.model.parameters(), lr=1e-3))
+    state = load_optimizer_state(policy, optimizer.state_dict())
+    assert set(state.moments) == set(policy.names)
+
+
+def test_a_fresh_optimizer_is_taken_as_object_or_state_dict_but_not_as_file(tiny_policy, tmp_path):
+    policy = tiny_policy()
+    fresh = AdamW(trainable(policy))
+    for given in (fresh, fresh.state_dict()):
+        assert "fresh" in load_optimizer_state(policy, given).warnings[0]
+    torch.save(fresh.state_dict(), tmp_path / "optimizer.pt")
+    with pytest.raises(ValueError, match="holds an empty optimizer state"):
+        load_optimizer_state(policy, tmp_path)
+
+
+def test_sgd_without_momentum_has_no_state_to_miss(tiny_policy, tmp_path):
+    policy = tiny_policy()
+    torch.save(SGD(trainable(policy), lr=0.1).state_dict(), tmp_path / "optimizer.pt")
+    assert load_optimizer_state(policy, tmp_path).warnings == ()
+
+
+def drop_one(state_dict):
+    del state_dict["state"][4]
+
+
+def drop_key(state_dict):
+    del state_dict["state"][2]["exp_avg_sq"]
+
+
+def reshape(state_dict):
+    state_dict["state"][3]["exp_avg"] = state_dict["state"][3]["exp_avg"].T
+
+
+def add_key(state_dict):
+    state_dict["state"][0]["exp_inf"] = torch.zeros(1)
+
+
+def add_stranger(state_dict):
+    state_dict["state"][99] = state_dict["state"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (drop_one, r"no 'step' for parameter '.*layers.0.self_attn.v_proj.lora_A"),
+        (drop_key, r"no 'exp_avg_sq' for parameter '.*k_proj.lora_A"),
+        (reshape, r"k_proj.lora_B.* has shape \(8, 3\), but 'exp_avg' .* has \(3, 8\)"),
+        (add_key, r"q_proj.lora_A.* holds 'exp_inf', which no supported rule"),
+        (add_stranger, r"a state for parameter 99, which is in no group"),
+        (lambda s: s.update(param_groups=[]), "holds no parameters"),
+        (lambda s: s.pop("state"), "keys 'state' and 'param_groups'"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(trained, saved, change, words):
+    with pytest.raises(ValueError, match=words):
+        load_optimizer_state(trained[0], saved(change))
+
+
+def test_rate_zero_beside_another_rate_is_refused(trained):
+    policy, optimizer = trained
+    group = optimizer.param_groups[0]
+    rest = group | {"params": group["params"][9:]}
+    optimizer.param_groups = [group | {"params": group["params"][:9], "lr": 0.0}, rest]
+    with pytest.raises(ValueError, match=r"learning rate 0.* while '.*' has 0.001"):
+        load_optimizer_state(policy, optimizer)
+
+
+def test_a_state_of_what_the_policy_does_not_train_is_refused(tiny_policy, train):
+    policy = tiny_policy("full")
+    optimizer = train(policy, AdamW(policy.model.parameters(), lr=1e-3))
+    policy.model.get_input_embeddings().requires_grad_(False)
+    smaller = type(policy)(policy.model, eos_token_id=1, pad_token_id=0)
+    with pytest.raises(
+        ValueError, match=r"state for 'model.embed_tokens.weight', which the policy"
+    ):
+        load_optimizer_state(smaller, optimizer)
+
+
+def test_a_live_optimizer_of_other_shapes_is_refused(tiny_policy):
+    policy = tiny_policy()
+    optimizer = SGD([p.detach().clone().requires_grad_() for p in trainable(policy)[::-1]])
+    with pytest.raises(ValueError, match="but the optimizer's parameter matched to it has"):
+        load_optimizer_state(policy, optimizer)
+
+
+def test_a_missing_file_is_an_error(tiny_policy, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no optimizer state at .*optimizer\.pt"):
+        load_optimizer_state(tiny_policy(), tmp_path)
+
+
+class Command:
+    def __reduce__(self):
+        return (print, ("a pickle was run",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [pickle.dumps(Command(), protocol=2), b"", b"some text", b"PK\x03\x04 not a zip"],
+    ids=["code", "empty", "text", "broken-zip"],
+)
+def test_a_file_that_is_not_tensors_is_refused_and_not_run(tiny_policy, tmp_path, capsys, content):
+    (tmp_path / "optimizer.pt").write_bytes(content)
+    with pytest.raises(ValueError, match="is refused: it is not an optimizer state of tensors"):
+        load_optimizer_state(tiny_policy(), tmp_path)
+    assert "a pickle was run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{not json", '{"a": 1}', "[1, 2]", "3"])
+def test_a_sidecar_that_is_not_names_is_refused(trained, saved, content):
+    path = saved()
+    path.with_name("parameter_names.json").write_text(content)
+    with pytest.raises(ValueError, match=r"parameter_names\.json (is not JSON|must be a list)"):
+        load_optimizer_state(trained[0], path)

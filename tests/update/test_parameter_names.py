@@ -1,0 +1,114 @@
+import pytest
+import torch
+from torch.optim import AdamW
+from transformers import Trainer, TrainingArguments
+
+from isentrope.update.parameter_names import names_of_states
+
+
+def groups_of(optimizer):
+    return optimizer.state_dict()["param_groups"]
+
+
+def trainer_optimizer(policy, folder):
+    arguments = TrainingArguments(
+        output_dir=str(folder), use_cpu=True, report_to="none", weight_decay=0.1
+    )
+    return Trainer(model=policy.model, args=arguments).create_optimizer()
+
+
+def plain_groups(*sizes, **options):
+    return [{"params": list(range(size)), **options} for size in sizes]
+
+
+@pytest.mark.parametrize("adaptation", ["lora", "full"])
+def test_order_rule_is_that_of_the_hugging_face_trainer(tiny_policy, tmp_path, adaptation):
+    policy = tiny_policy(adaptation)
+    optimizer = trainer_optimizer(policy, tmp_path)
+    by_id = {id(p): name for name, p in policy.model.named_parameters()}
+    expected = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    assert names_of_states(policy, groups_of(optimizer)) == (expected, "order")
+    assert (expected == list(policy.names)) == (adaptation == "lora")
+
+
+def test_one_group_is_the_models_own_order(tiny_policy):
+    policy = tiny_policy()
+    every = [name for name, _ in policy.model.named_parameters()]
+    for names in (list(policy.names), every):
+        assert names_of_states(policy, plain_groups(len(names))) == (names, "order")
+
+
+def test_a_live_optimizer_is_matched_by_identity_in_any_order(tiny_policy):
+    policy = tiny_policy()
+    backwards = list(policy.model.named_parameters())[::-1]
+    optimizer = AdamW([p for _, p in backwards])
+    names, source = names_of_states(
+        policy, groups_of(optimizer), parameters=optimizer.param_groups[0]["params"]
+    )
+    assert (names, source) == ([name for name, _ in backwards], "identity")
+
+
+def test_names_written_by_torch_come_before_the_order_rule(tiny_policy):
+    policy = tiny_policy()
+    backwards = [(n, p) for n, p in policy.model.named_parameters() if p.requires_grad][::-1]
+    names, source = names_of_states(policy, groups_of(AdamW(backwards)))
+    assert (names, source) == (list(policy.names)[::-1], "param_names")
+
+
+def test_the_callers_names_come_first_and_may_lack_the_adapter_infix(tiny_policy):
+    policy = tiny_policy()
+    bare = [name.replace(".default.", ".") for name in policy.names][::-1]
+    expected = list(policy.names)[::-1]
+    groups = plain_groups(len(bare) - 3, 3, weight_decay=0.1)
+    assert names_of_states(policy, groups, given=bare) == (expected, "names")
+    by_group = [bare[:-3], bare[-3:]]
+    assert names_of_states(policy, groups, sidecar=by_group) == (expected, "sidecar")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda n: n[:-1], r"27 names for the 28 parameters of the optimizer"),
+        (lambda n: [*n, n[0]], r"29 names for the 28 .* the first without a state is '.*q_proj"),
+        (lambda n: [n[1], *n[1:]], r"lora_B.* is listed twice"),
+        (lambda n: [n[0].replace("default", "ref"), *n[1:]], r"lora_A.ref.* is not one of the"),
+        (lambda n: [n[:9], n[9:]], r"groups of \[9, 19\], but .* hold \[28\] parameters"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(tiny_policy, change, words):
+    policy = tiny_policy()
+    names = list(policy.names)
+    with pytest.raises(ValueError, match=words):
+        names_of_states(policy, plain_groups(len(names)), given=change(names))
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (plain_groups(27), r"27 parameters where the policy has 28: '.*down_proj.*' has no state"),
+        (plain_groups(29), r"29 parameters where the policy has 28: nothing is left"),
+        (plain_groups(28, 1), r"group 1 holds 1 parameters where the policy has none"),
+        (plain_groups(9, 9, 10), r"3 param groups and no parameter names: pass names="),
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(tiny_policy, groups, words):
+    with pytest.raises(ValueError, match=words):
+        names_of_states(tiny_policy(), groups)
+
+
+def test_groups_that_are_not_decay_and_no_decay_are_refused(tiny_policy):
+    with pytest.raises(ValueError, match="not Hugging Face's decay and no-decay"):
+        names_of_states(tiny_policy("full"), plain_groups(15, 12, weight_decay=0.1))
+
+
+def test_an_optimizer_of_part_of_theta_or_of_another_model_too_is_refused(tiny_policy):
+    policy = tiny_policy()
+    own = [p for p in policy.model.parameters() if p.requires_grad]
+    stranger = torch.nn.Parameter(torch.zeros(2))
+    for parameters, words in (
+        (own[1:], r"does not hold parameter '.*q_proj.lora_A.*\(1 of 28 are not there\)"),
+        ([*own, stranger], "Parameter 28 of the optimizer is not one of the policy's model"),
+    ):
+        groups = groups_of(AdamW(parameters))
+        with pytest.raises(ValueError, match=words):
+            names_of_states(policy, groups, parameters=parameters)

@@ -1,0 +1,163 @@
+import pytest
+import torch
+from torch.optim import SGD, Adam, AdamW, RMSprop
+from transformers import Trainer, TrainingArguments
+
+from isentrope.update.step import optimizer_step, sequence_directions
+from isentrope.vectors import axpy
+
+CASES = {
+    "adamw": (AdamW, {"weight_decay": 0.1, "betas": (0.8, 0.95)}),
+    "adamw-large-eps": (AdamW, {"weight_decay": 0.1, "eps": 1e-2}),
+    "adam": (Adam, {}),
+    "adam-l2": (Adam, {"weight_decay": 0.1}),
+    "sgd": (SGD, {"weight_decay": 0.1}),
+    "sgd-momentum": (SGD, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    "sgd-nesterov": (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    "rmsprop": (RMSprop, {"weight_decay": 0.1}),
+    "rmsprop-centred-momentum": (RMSprop, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}),
+}
+RATE, CLIP = 1e-3, 0.02
+by_optimizer = pytest.mark.parametrize("case", CASES)
+
+
+def build(policy, case, two_groups=False):
+    make, options = CASES[case]
+    named = dict(policy.model.named_parameters())
+    parameters = [named[name] for name in policy.names]
+    if not two_groups:
+        return make(parameters, lr=RATE, **options)
+    half = len(parameters) // 2
+    second = {"params": parameters[half:], "lr": 3 * RATE, "weight_decay": 0.02}
+    return make([{"params": parameters[:half]}, second], lr=RATE, **options)
+
+
+@by_optimizer
+@pytest.mark.parametrize("adaptation", ["lora", "full"])
+@pytest.mark.parametrize("two_groups", [False, True], ids=["one-group", "two-groups"])
+@pytest.mark.parametrize("clip", [None, CLIP], ids=["unclipped", "clipped"])
+def test_direction_is_what_the_optimizer_really_does(
+    tiny_policy,
+    batch,
+    train,
+    replay,
+    relative_error,
+    max_length,
+    case,
+    adaptation,
+    two_groups,
+    clip,
+):
+    policy, rollouts = tiny_policy(adaptation), batch()
+    optimizer = train(policy, build(policy, case, two_groups), max_grad_norm=clip)
+    step = optimizer_step(
+        policy, rollouts, optimizer, max_response_length=max_length, max_grad_norm=clip
+    )
+    expected = replay(policy, optimizer, rollouts, clip)
+    assert step.learning_rate == RATE
+    assert (step.clip_factor < 0.9) == (clip is not None)
+    assert relative_error(step.direction, expected) < 1e-9
+
+
+@by_optimizer
+def test_first_step_of_a_fresh_optimizer_is_exact_and_says_so(
+    tiny_policy, batch, replay, relative_error, max_length, case
+):
+    policy = tiny_policy()
+    optimizer = build(policy, case)
+    step = optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    assert relative_error(step.direction, replay(policy, optimizer, batch())) < 1e-9
+    assert ("fresh" in " ".join(step.warnings)) == (case != "sgd")
+
+
+@by_optimizer
+def test_direction_is_baseline_plus_the_sum_over_sequences(
+    tiny_policy, batch, train, relative_error, max_length, case
+):
+    policy, rollouts = tiny_policy(), batch()
+    optimizer = train(policy, build(policy, case, two_groups=True))
+    step = optimizer_step(
+        policy, rollouts, optimizer, max_response_length=max_length, max_grad_norm=CLIP
+    )
+    total = step.baseline
+    for part in sequence_directions(policy, rollouts, step):
+        total = axpy(1.0, part, total)
+    assert relative_error(total, step.direction) < 1e-12
+    gradient = axpy(-1.0, step.baseline, step.direction)
+    assert relative_error(step.components["gradient"], gradient) < 1e-12
+
+
+def test_a_hugging_face_state_in_two_groups_replays_without_names(
+    tiny_policy, batch, train, replay, relative_error, max_length, tmp_path
+):
+    policy, rollouts = tiny_policy("full"), batch()
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", weight_decay=0.1)
+    optimizer = train(policy, Trainer(policy.model, arguments).create_optimizer())
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    step = optimizer_step(policy, rollouts, tmp_path, max_response_length=max_length)
+    assert step.matched_by == "order"
+    assert relative_error(step.direction, replay(policy, optimizer, rollouts)) < 1e-9
+
+
+def test_nothing_moves_while_the_direction_is_computed(tiny_policy, batch, train, max_length):
+    policy = tiny_policy()
+    optimizer = train(policy, build(policy, "adamw"))
+    theta = {name: x.clone() for name, x in policy.theta.items()}
+    moments = [x["exp_avg"].clone() for x in optimizer.state.values()]
+    optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    assert all(torch.equal(x, theta[name]) for name, x in policy.theta.items())
+    now = [x["exp_avg"] for x in optimizer.state.values()]
+    assert all(torch.equal(a, b) for a, b in zip(now, moments, strict=True))
+
+
+def test_equal_rates_of_zero_leave_a_direction(tiny_policy, batch, train, max_length):
+    policy = tiny_policy()
+    optimizer = train(policy, build(policy, "adamw"))
+    before = optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    optimizer.param_groups[0]["lr"] = 0.0
+    after = optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
+    assert after.learning_rate == 0
+    assert all(torch.equal(x, after.direction[name]) for name, x in before.direction.items())
+
+
+def test_zero_advantages_leave_the_baseline_and_a_warning(tiny_policy, batch, train, max_length):
+    policy = tiny_policy()
+    rollouts = batch().with_columns(advantages=torch.zeros(6))
+    optimizer = train(policy, build(policy, "adamw"))
+    step = optimizer_step(policy, rollouts, optimizer, max_response_length=max_length)
+    assert all(torch.equal(x, step.baseline[name]) for name, x in step.direction.items())
+    assert "advantages are zero" in step.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        ({"advantages": None}, {}, "no advantages"),
+        ({}, {"max_response_length": None}, "pass max_response_length"),
+        ({}, {"objective": "grop"}, "nearest is 'grpo'"),
+        ({}, {"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(
+    tiny_policy, batch, max_length, change, options, words
+):
+    policy = tiny_policy()
+    rollouts = batch().with_columns(**change)
+    options = {"max_response_length": max_length} | options
+    with pytest.raises(ValueError, match=words):
+        optimizer_step(policy, rollouts, build(policy, "sgd"), **options)
+
+
+def test_sequence_directions_refuse_another_batch(tiny_policy, batch, max_length):
+    policy = tiny_policy()
+    step = optimizer_step(policy, batch(), build(policy, "sgd"), max_response_length=max_length)
+    with pytest.raises(ValueError, match="step is of 6 sequences, the batch has 4"):
+        next(sequence_directions(policy, batch(n=4), step))
+
+
+def test_a_step_that_is_not_finite_is_refused(tiny_policy, batch, train, max_length):
+    policy = tiny_policy()
+    optimizer = train(policy, build(policy, "adamw"))
+    next(iter(optimizer.state.values()))["exp_avg_sq"].fill_(float("nan"))
+    with pytest.raises(ValueError, match=r"not finite in parameter .*lora_A"):
+        optimizer_step(policy, batch(), optimizer, max_response_length=max_length)
