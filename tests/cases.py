@@ -86,8 +86,6 @@ def array_sample(n: int = 40, t: int = 6, *, functional="per_token", method="pre
     mask = torch.arange(t)[None] < lengths[:, None]
     tokens = mask.double()
     baseline = normal(1.0) * tokens if method == "doubly-robust" else None
-    series = tuple(
-        Scores(normal(1.0) * tokens, normal(0.3).exp() * tokens, mask) for _ in range(3)
-    )
+    series = tuple(Scores(normal(1.0) * tokens, normal(0.3).exp() * tokens, mask) for _ in range(3))
     f = Functionals(functional, method, tokens, baseline)
     return EntropySample(f, series[0].logprobs, series, torch.arange(n))

@@ -51,9 +51,7 @@ def test_pathwise_term_is_the_derivative_at_fixed_samples():
     sweep = change(exact, [], functional="per_sequence")
     even = torch.full(sweep.sample.entropies.shape, 1 / 64, dtype=torch.float64)
     gradient = policy.weighted_gradient(batch, torch.zeros_like(even), even)
-    assert sweep.pathwise.value == pytest.approx(
-        dot(gradient, cases.direction(policy)), rel=1e-10
-    )
+    assert sweep.pathwise.value == pytest.approx(dot(gradient, cases.direction(policy)), rel=1e-10)
     assert abs(sweep.pathwise.value / sweep.first_order.value - 1) > 0.05
 
 

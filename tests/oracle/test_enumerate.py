@@ -40,7 +40,7 @@ def test_derivatives_are_the_limits_of_differences(name, functional):
 def test_coupled_draws_share_prompts_and_most_responses():
     exact = cases.exact("qwen2")
     moved = exact.policy.parameters_along(cases.direction(exact.policy), 1e-4)
-    here, there = exact.draw(500, 0), exact.draw(500, 0, moved)
+    here, there = exact.draw(500, 0), exact.draw(500, 0, exact.probabilities(moved))
     assert torch.equal(exact.rollouts.prompt_index[here], exact.rollouts.prompt_index[there])
     assert 0.9 < float((here == there).double().mean()) < 1
 

@@ -45,8 +45,8 @@ class Point:
 
     @property
     def ess(self) -> float:
-        """Effective sample size of the prefix weights, averaged over tokens."""
-        return self.trust.ess
+        """Effective sample size of the weights that the method uses."""
+        return self.change.ess or math.nan
 
     @property
     def khat(self) -> float:
@@ -103,7 +103,9 @@ class EntropyChange:
                 "ci_low": p.change.ci_low,
                 "ci_high": p.change.ci_high,
                 "first_order": p.eta * self.first_order.value if self.first_order else nan,
-                "second_order": p.eta * p.eta * self.second_order.value if self.second_order else nan,
+                "second_order": p.eta * p.eta * self.second_order.value
+                if self.second_order
+                else nan,
                 "residual": p.residual.value if p.residual else nan,
                 "residual_se": p.residual.se if p.residual else nan,
                 "ess": p.ess,
@@ -202,7 +204,7 @@ def change_of_sample(
             unit=unit,
             method=f.method,
             confidence=confidence,
-            ess=trust and trust.ess,
+            ess=trust and (trust.ess_whole if f.method == "sequence" else trust.ess),
             khat=trust and trust.khat,
             warnings=[_WARNINGS[trust.verdict]] if trust and not trusted else (),
             trusted=trusted,
@@ -210,7 +212,7 @@ def change_of_sample(
 
     points = []
     for k, (eta, (log_ratios, _)) in enumerate(zip(etas, shifted, strict=True)):
-        trust = diagnose(log_ratios, f.tokens, f.method)
+        trust = diagnose(log_ratios, f.tokens)
         residual = estimate(6 + 2 * k, f.unit, trust) if order == 2 else None
         points.append(Point(eta, estimate(5 + 2 * k, f.unit, trust), residual, trust))
     return EntropyChange(

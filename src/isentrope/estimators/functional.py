@@ -120,10 +120,10 @@ def along(
     """
 
     def path(series: tuple[Tensor, ...], e: Tensor) -> Tensor:
-        moved = series[0]
-        for term, power in zip(series[1:], (e, e**2 / 2), strict=False):
-            moved = moved + term * power
-        return moved
+        if len(series) == 1:
+            return series[0]
+        slope = series[1] if len(series) == 2 else series[1] + series[2] * (e / 2)
+        return series[0] + slope * e
 
     return derivatives_at_zero(
         lambda e: functional(omega, path(log_ratios, e), path(entropies, e)), 2

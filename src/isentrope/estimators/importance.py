@@ -1,8 +1,9 @@
 """How far the weights can be trusted: effective sample size, PSIS k̂, and a verdict (T2).
 
-The verdict reads the weights, and never changes them: "trust" (use the number and its interval),
-"smooth" (the tail is heavy: the number is a hint, no interval), "resample" (draw fresh responses
-from θ + ηv instead).
+The verdict reads the whole-sequence weights, the worst of all prefixes, and never changes them:
+"trust" (use the number and its interval), "smooth" (k̂ beyond its bound or ESS below half of n:
+the number is a hint, no interval), "resample" (k̂ ≥ 1 or ESS below a tenth of n: draw fresh
+responses from θ + ηv instead).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Trust:
     Attributes:
         ess: Effective sample size, averaged over positions by the tokens there.
         ess_by_position: (t,) effective sample size of W_ik at each position k.
+        ess_whole: Effective sample size of the whole-sequence weights: the last and worst.
         khat: Pareto shape of the tail of the whole-sequence weights; NaN if they are too few
             or all equal.
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
@@ -36,18 +38,18 @@ class Trust:
 
     ess: float
     ess_by_position: Tensor
+    ess_whole: float
     khat: float
     bound: float
     verdict: Verdict
 
 
-def diagnose(log_ratios: Tensor, tokens: Tensor, method: str) -> Trust:
+def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
     """Judge importance weights.
 
     Args:
         log_ratios: (n, t) per-token log-ratios, 0 where there is no token.
         tokens: (n, t) mask or token counts.
-        method: "sequence" judges whole-sequence weights, the others prefix weights.
 
     Returns:
         The diagnostics.
@@ -55,13 +57,13 @@ def diagnose(log_ratios: Tensor, tokens: Tensor, method: str) -> Trust:
     n = len(log_ratios)
     after = log_ratios.cumsum(1)
     whole = after[:, -1]
-    log_weights = after - log_ratios if method != "sequence" else whole[:, None].expand_as(after)
-    by_position = effective_sample_size(log_weights)
+    by_position = effective_sample_size(after - log_ratios)
     share = tokens.sum(0) / tokens.sum()
-    ess = float(by_position @ share)
+    worst = float(effective_sample_size(whole))
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
-    return Trust(ess, by_position, khat, bound, _verdict(ess / n, khat, bound))
+    verdict = _verdict(worst / n, khat, bound)
+    return Trust(float(by_position @ share), by_position, worst, khat, bound, verdict)
 
 
 def _verdict(ess_ratio: float, khat: float, bound: float) -> Verdict:
@@ -98,5 +100,6 @@ def pareto_khat(log_weights: Tensor) -> float:
     tail = np.sort(values)[-max(5, int(min(len(values) / 5, 3 * math.sqrt(len(values))))) :]
     if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
         return math.nan
-    _, khat = array_stats.psislw(-values)
+    with np.errstate(all="ignore"):  # tied weights: the fit says so by NaN
+        _, khat = array_stats.psislw(-values)
     return float(khat)

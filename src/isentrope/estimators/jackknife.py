@@ -59,8 +59,13 @@ def infinitesimal_jackknife(
     """
     units, place = prompt_index.unique(return_inverse=True)
     omega = torch.full((len(prompt_index),), 1.0 / len(prompt_index), dtype=torch.float64)
-    values = statistics(omega)
-    by_sample = torch.func.jacrev(statistics)(omega) * omega  # (m, n)
+
+    def twice(omega: Tensor) -> tuple[Tensor, Tensor]:
+        values = statistics(omega)
+        return values, values
+
+    jacobian, values = torch.func.jacrev(twice, has_aux=True)(omega)
+    by_sample = jacobian * omega  # (m, n)
     by_unit = torch.zeros(len(values), len(units), dtype=torch.float64)
     by_unit.index_add_(1, place, by_sample.detach())
     by_unit -= by_unit.mean(1, keepdim=True)

@@ -22,6 +22,10 @@ from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
 
 
+ENOUGH = 50
+"""Pairs that must differ before the spread of their differences says anything."""
+
+
 def resampled_entropy_change(
     policy: Policy,
     rollouts: Rollouts,
@@ -61,13 +65,17 @@ def resampled_entropy_change(
         there = fresh()
     base = score(policy, here)
     moved = score(policy, there, policy.parameters_along(direction, eta))
-    return coupled_change(base, moved, rollouts.prompt_index, functional, confidence)
+    differ = torch.tensor(
+        [not torch.equal(a, b) for a, b in zip(here.response_ids, there.response_ids, strict=True)]
+    )
+    return coupled_change(base, moved, rollouts.prompt_index, differ, functional, confidence)
 
 
 def coupled_change(
     base: Scores,
     moved: Scores,
     prompt_index: Tensor,
+    differ: Tensor,
     functional: Functional,
     confidence: float = 0.95,
 ) -> Estimate:
@@ -77,6 +85,7 @@ def coupled_change(
         base: Scores of responses of θ under θ.
         moved: Scores of responses of θ + ηv under θ + ηv, sequence by sequence coupled.
         prompt_index: (n,) prompt draw of each pair.
+        differ: (n,) bool, which pairs are of two different responses.
         functional: "per_token" or "per_sequence".
         confidence: Nominal coverage of the interval.
 
@@ -93,6 +102,8 @@ def coupled_change(
         return (values[1] - values[0])[None]
 
     result = infinitesimal_jackknife(difference, prompt_index)
+    n_differ = int(differ.sum())
+    few = n_differ < ENOUGH
     return Estimate.from_standard_error(
         float(result.values[0]),
         float(result.standard_errors[0]),
@@ -100,4 +111,11 @@ def coupled_change(
         unit=f[0].unit,
         method="resampled",
         confidence=confidence,
+        warnings=[
+            f"Only {n_differ} of {len(differ)} response pairs differ: too few for an "
+            "interval; at so small a step use the importance-weighted methods."
+        ]
+        if few
+        else (),
+        trusted=not few,
     )

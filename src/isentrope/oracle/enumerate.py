@@ -168,7 +168,7 @@ class ExactPolicy:
             grads = torch.autograd.grad(value, list(theta.values()))
         return dict(zip(theta, grads, strict=True))
 
-    def draw(self, n: int, seed: int, params: Vector | None = None) -> Tensor:
+    def draw(self, n: int, seed: int, probabilities: Tensor | None = None) -> Tensor:
         """Indices into `rollouts` of n independent draws: a uniform prompt, then a response.
 
         One uniform is read through the CDF over the responses in dictionary order, so draws with
@@ -177,14 +177,15 @@ class ExactPolicy:
         Args:
             n: Number of draws.
             seed: Seed of the draws.
-            params: Trainable parameters to draw with, θ by default.
+            probabilities: What `probabilities` gave, at θ by default.
 
         Returns:
             (n,) int64.
         """
         generator = torch.Generator().manual_seed(seed)
         heights = torch.rand(n, generator=generator, dtype=torch.float64)
-        cdf = self.probabilities(params).cumsum(0) / self.n_prompts
+        given = self.probabilities() if probabilities is None else probabilities
+        cdf = given.cumsum(0) / self.n_prompts
         return torch.searchsorted(cdf, heights, right=True).clamp_(max=len(cdf) - 1)
 
     def sample(self, n: int, seed: int) -> Rollouts:

@@ -1,0 +1,29 @@
+"""Right on average, and as uncertain as stated: 1000 batches against the exact oracle."""
+
+import pytest
+
+from benchmarks.coverage import QUANTITIES, mse_ratio, reference_of, study
+from tests import cases
+
+BATCHES = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("policy", cases.POLICIES)
+def test_estimators_are_unbiased_and_their_intervals_cover(policy, functional):
+    rows = study(policy, functional, BATCHES)
+    weighted = [row for row in rows if row.method != "resampled"]
+    for row in weighted:
+        if row.quantity in QUANTITIES[:4]:  # entropy, both orders, small η
+            assert abs(row.bias_z) < 4, row
+            assert row.printed == 1, row
+            assert 0.92 <= row.coverage <= 0.98, row
+    for row in rows:
+        if row.printed > 0.5:
+            assert 0.92 <= row.coverage <= 0.98, row
+    for row in weighted:
+        ratio, error = mse_ratio(row, reference_of(row, rows))
+        assert ratio < 1 + 2 * error + 1e-9, row
+        if row.method != "sequence" and row.ess_sequence < 0.9:
+            assert ratio + 2 * error < 1, row
