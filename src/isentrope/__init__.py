@@ -11,7 +11,9 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.scoring import Scores, score
 from isentrope.rollouts import Rollouts
+from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import sample
+from isentrope.update.step import Step, optimizer_step
 
 __version__ = "0.1.0"
 
@@ -22,13 +24,17 @@ __all__ = [
     "Precision",
     "Rollouts",
     "Scores",
+    "Step",
     "entropy",
     "entropy_change",
     "entropy_gradient",
     "estimate_entropy_change",
+    "optimizer_step",
     "oracle",
     "resampled_entropy_change",
     "sample",
     "score",
     "surprisal_entropy",
+    "with_advantages",
+    "with_rewards",
 ]

@@ -17,7 +17,7 @@ from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, norm
 
-RELATIVE_STEP = 1e-6
+RELATIVE_STEP = 1e-7
 """‖ηv‖ / ‖θ‖ of the probing step: far above the parameters' own rounding, far below curvature."""
 
 

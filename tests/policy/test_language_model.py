@@ -1,0 +1,120 @@
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from isentrope.policy.determinism import nondeterminism
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score, score_along
+from isentrope.vectors import axpy, dot
+from tests import cases
+
+
+def lora_policy(**settings) -> Policy:
+    torch.manual_seed(0)
+    config = LoraConfig(r=2, target_modules="all-linear", **settings)
+    model = get_peft_model(cases.model("qwen2"), config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.normal_(std=0.1)
+    return Policy(model, eos_token_id=0)
+
+
+def test_theta_is_the_adapter_and_nothing_else():
+    policy = lora_policy()
+    assert len(policy.names) == 2 * 7 * 2  # A and B of seven layers in each of two blocks
+    assert all("lora_" in name for name in policy.names)
+
+
+@pytest.mark.parametrize("make", [lora_policy, lambda: cases.policy("llama")])
+def test_scores_at_a_shifted_theta_leave_the_model_alone(make):
+    policy, batch = make(), cases.ragged()
+    v = cases.direction(policy)
+    before = {n: p.clone() for n, p in policy.model.named_parameters()}
+    functional = score(policy, batch, policy.parameters_along(v, 0.1))
+    assert all(torch.equal(before[n], p) for n, p in policy.model.named_parameters())
+    with policy.shifted(v, 0.1):
+        in_place = score(policy, batch)
+    assert all(torch.equal(before[n], p) for n, p in policy.model.named_parameters())
+    torch.testing.assert_close(functional.logprobs, in_place.logprobs, rtol=0, atol=1e-14)
+
+
+def test_tied_embeddings_move_together():
+    torch.manual_seed(0)
+    policy = Policy(cases.model("qwen2", tie_word_embeddings=True), eos_token_id=0)
+    assert "lm_head.weight" not in policy.names
+    v, batch = cases.direction(policy), cases.ragged()
+    ones = torch.ones(7, int(batch.lengths.max()), dtype=torch.float64)
+    forward = score_along(policy, batch, v, 1)[1].logprobs.sum()
+    assert dot(policy.weighted_gradient(batch, ones), v) == pytest.approx(float(forward))
+
+
+def test_shifting_by_zero_changes_no_bit():
+    policy = cases.policy("qwen2")
+    moved = policy.parameters_along(cases.direction(policy), 0.0)
+    assert all(torch.equal(moved[n], p) for n, p in policy.theta.items())
+
+
+def test_another_trainable_set_is_refused():
+    model = cases.model("qwen2")
+    names = [n for n, _ in model.named_parameters()]
+    Policy(model, trainable=names)
+    with pytest.raises(ValueError, match="not the one asserted: 1 names differ"):
+        Policy(model, trainable=names[1:])
+    with pytest.raises(ValueError, match="θ is empty"):
+        Policy(model.requires_grad_(False))
+
+
+def test_active_dropout_is_refused_at_once_and_later():
+    policy = lora_policy(lora_dropout=0.1)
+    policy.model.train()
+    with pytest.raises(ValueError, match=r"call model\.eval|Call model\.eval"):
+        score(policy, cases.ragged())
+    with pytest.raises(ValueError, match="Dropout is active"):
+        Policy(policy.model)
+
+
+def test_training_mode_without_dropout_is_fine():
+    policy = cases.policy("qwen2")
+    policy.model.train()
+    score(policy, cases.ragged())
+
+
+def test_nan_weights_are_named():
+    model = cases.model("qwen2")
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(ValueError, match=r"'model\.norm\.weight' holds NaN"):
+        Policy(model)
+
+
+def test_a_soft_cap_on_the_logits_is_refused():
+    model = cases.model("qwen2")
+    forward = model.forward
+
+    def capped(**arguments):
+        out = forward(**arguments)
+        out.logits = torch.tanh(out.logits)
+        return out
+
+    model.forward = capped
+    with pytest.raises(ValueError, match="soft cap"):
+        Policy(model)
+
+
+def test_a_wrong_temperature_or_direction_is_refused():
+    with pytest.raises(ValueError, match="positive"):
+        cases.policy("qwen2", temperature=0.0)
+    policy = cases.policy("qwen2")
+    v = cases.direction(policy)
+    with pytest.raises(ValueError, match="not finite"):
+        policy.require_direction(axpy(torch.inf, v, v))
+
+
+def test_a_random_model_is_found_out():
+    policy = cases.policy("qwen2")
+    assert nondeterminism(policy, cases.ragged()) is None
+    norm = policy.model.model.norm
+    forward = norm.forward
+    norm.forward = lambda x: forward(x) * (1 + 1e-9 * torch.rand(()).double())
+    assert "differ in logprobs" in (nondeterminism(policy, cases.ragged()) or "")
