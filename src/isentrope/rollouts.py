@@ -43,7 +43,7 @@ class Rollouts:
     rewards: Tensor | None = None
     advantages: Tensor | None = None
     prompt_keys: list[str] | None = None
-    references: list[str] | None = None
+    references: list[str | None] | None = None
     response_texts: list[str] | None = None
 
     def __post_init__(self) -> None:

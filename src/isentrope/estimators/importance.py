@@ -58,7 +58,7 @@ def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
     after = log_ratios.cumsum(1)
     whole = after[:, -1]
     by_position = effective_sample_size(after - log_ratios)
-    share = tokens.sum(0) / tokens.sum()
+    share = tokens.double().sum(0) / tokens.sum()
     worst = float(effective_sample_size(whole))
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0

@@ -21,7 +21,6 @@ from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
 
-
 ENOUGH = 50
 """Pairs that must differ before the spread of their differences says anything."""
 

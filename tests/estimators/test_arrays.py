@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+import isentrope as ise
+from isentrope.policy.scoring import score
+from tests import cases
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """One batch as a user would hand it over: numpy arrays, garbage outside the mask."""
+    exact = cases.exact("qwen2")
+    policy, batch, v = exact.policy, exact.sample(64, 0), cases.direction(exact.policy)
+    base, moved = score(policy, batch), score(policy, batch, policy.parameters_along(v, 0.05))
+    ratios = (moved.logprobs - base.logprobs).numpy().copy()
+    ratios[~base.mask.numpy()] = np.nan
+    given = (ratios, moved.entropies.numpy(), base.entropies.numpy(), base.mask.numpy())
+    return exact, batch, v, given
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("method", ("sequence", "prefix"))
+def test_arrays_give_what_the_model_gives(arrays, method, functional):
+    exact, batch, v, given = arrays
+    options = {"functional": functional, "method": method}
+    ours = ise.estimate_entropy_change(*given, batch.prompt_index, **options)
+    sweep = ise.entropy_change(exact.policy, batch, v, [0.05], order=0, **options)
+    theirs = sweep.points[0].change
+    assert (ours.value, ours.se) == pytest.approx((theirs.value, theirs.se), rel=1e-12)
+    assert ours.n == 64
+    assert ours.ess == pytest.approx(theirs.ess)
+
+
+def test_doubly_robust_fits_its_own_baseline(arrays):
+    exact, batch, v, given = arrays
+    estimate = ise.estimate_entropy_change(*given, batch.prompt_index, method="doubly-robust")
+    truth = exact.entropy_change(v, 0.05)
+    assert abs(estimate.value - truth) < 4 * estimate.se
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+def test_whole_sequence_sums_give_the_sequence_estimator(arrays, functional):
+    _, batch, _, (ratios, moved, base, mask) = arrays
+    sums = [np.where(mask, x, 0).sum(1, keepdims=True) for x in (ratios, moved, base)]
+    ours = ise.estimate_entropy_change(
+        *sums, np.ones((64, 1)), batch.prompt_index, batch.lengths, functional=functional
+    )
+    theirs = ise.estimate_entropy_change(
+        ratios, moved, base, mask, batch.prompt_index, functional=functional, method="sequence"
+    )
+    assert ours.method == "sequence"
+    assert (ours.value, ours.se) == pytest.approx((theirs.value, theirs.se), rel=1e-12)
+
+
+def test_arrays_that_do_not_fit_are_refused(arrays):
+    _, batch, _, (ratios, moved, base, mask) = arrays
+    with pytest.raises(ValueError, match="share one shape"):
+        ise.estimate_entropy_change(ratios[:, 1:], moved, base, mask, batch.prompt_index)
+    with pytest.raises(ValueError, match="share one shape"):
+        ise.estimate_entropy_change(ratios, moved, base, mask, batch.prompt_index[1:])
+    with pytest.raises(ValueError, match="not finite"):
+        ise.estimate_entropy_change(ratios, moved, base, np.ones_like(mask), batch.prompt_index)
+    with pytest.raises(ValueError, match="t = 1"):
+        ise.estimate_entropy_change(ratios, moved, base, mask, batch.prompt_index, batch.lengths)

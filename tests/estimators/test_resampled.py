@@ -1,0 +1,43 @@
+import math
+
+import pytest
+import torch
+
+from isentrope.estimators.resampled import resampled_entropy_change
+from tests import cases
+
+
+def resampled(exact, eta, n=600, seed=0, **options):
+    batch = exact.sample(n, 0)
+    v = cases.direction(exact.policy)
+    return resampled_entropy_change(
+        exact.policy, batch, v, eta, max_new_tokens=4, seed=seed, **options
+    )
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+def test_fresh_responses_find_a_change_that_weights_cannot(functional):
+    exact = cases.exact("qwen2")
+    truth = exact.entropy_change(cases.direction(exact.policy), 0.5, functional)
+    estimate = resampled(exact, 0.5, functional=functional)
+    assert estimate.covers(truth)
+    assert abs(truth) > 4 * estimate.se
+
+
+def test_common_random_numbers_cancel_noise():
+    exact = cases.exact("qwen2")
+    errors = [resampled(exact, eta).se for eta in (1e-3, 0.01, 0.1)]
+    assert errors[0] < errors[1] / 2 < errors[2] / 4
+
+
+def test_theta_is_restored_to_the_bit():
+    exact = cases.exact("llama")
+    before = {n: p.clone() for n, p in exact.policy.theta.items()}
+    resampled(exact, 0.5, n=16)
+    assert all(torch.equal(before[n], p) for n, p in exact.policy.theta.items())
+
+
+def test_too_few_different_pairs_give_no_interval():
+    estimate = resampled(cases.exact("qwen2"), 1e-6)
+    assert math.isnan(estimate.ci_low)
+    assert "response pairs differ" in estimate.warnings[0]

@@ -1,0 +1,35 @@
+import json
+import math
+
+import pytest
+from scipy.stats import t
+
+from isentrope.estimate import Estimate
+
+
+def estimate(n=11, **options):
+    return Estimate.from_standard_error(2.0, 0.5, n, unit="nats", method="prefix", **options)
+
+
+def test_interval_is_a_t_interval_on_the_number_of_units():
+    half = t.ppf(0.975, 10) * 0.5
+    assert (estimate().ci_low, estimate().ci_high) == pytest.approx((2 - half, 2 + half))
+    wider = estimate(confidence=0.99)
+    assert wider.ci_low < estimate().ci_low
+
+
+@pytest.mark.parametrize("options", [{"trusted": False}, {"n": 1}])
+def test_an_interval_that_cannot_be_trusted_is_nan(options):
+    assert math.isnan(estimate(**options).ci_low)
+    assert not estimate(**options).covers(2.0)
+    assert "[-]" in str(estimate(**options))
+
+
+def test_it_covers_what_lies_between_its_ends():
+    assert estimate().covers(2.9)
+    assert not estimate().covers(3.5)
+
+
+def test_it_is_ready_for_json_and_for_reading():
+    assert json.loads(json.dumps(estimate(warnings=["careful"]).to_dict()))["unit"] == "nats"
+    assert str(estimate()).startswith("2 ± 0.5 [")

@@ -1,0 +1,99 @@
+"""A tiny checkpoint as training leaves it: a base, a LoRA adapter, an AdamW state with names.
+
+The policy answers "a+b=" with one digit out of 1, 2, 3 and EOS, whatever the question: right about
+one time in three where the reference is one of them.
+"""
+
+import json
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from isentrope.sampling.tasks.addition import character_tokenizer
+
+PROMPTS = [f"{a}+{b}=" for a in range(6) for b in range(4)]
+
+
+def _loss(model, tokenizer, rng):
+    asked = torch.randint(len(PROMPTS), (32,), generator=rng)
+    answers = torch.randint(1, 4, (32,), generator=rng).tolist()
+    pairs = zip(asked.tolist(), answers, strict=True)
+    ids = torch.tensor(
+        [
+            [*tokenizer(PROMPTS[i])["input_ids"], *tokenizer(str(a))["input_ids"], 1]
+            for i, a in pairs
+        ]
+    )
+    logits = model(input_ids=ids).logits[:, 3:-1]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 4:].flatten())
+
+
+def _train(model, tokenizer, steps, rate, seed):
+    rng = torch.Generator().manual_seed(seed)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=rate, weight_decay=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        _loss(model, tokenizer, rng).backward()
+        optimizer.step()
+    return optimizer
+
+
+def make_checkpoint(folder, names=("step_4",)):
+    """Write base/, and one adapter checkpoint a name, into `folder`."""
+    torch.manual_seed(0)
+    tokenizer = character_tokenizer()
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+    base = Qwen2ForCausalLM(config).eval()
+    _train(base, tokenizer, 80, 1e-2, seed=0)
+    base.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    lora = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    for seed, name in enumerate(names):
+        model = get_peft_model(Qwen2ForCausalLM.from_pretrained(folder / "base"), lora).eval()
+        optimizer = _train(model, tokenizer, 4, 1e-3, seed=seed + 1)
+        model.peft_config["default"].base_model_name_or_path = str(folder / "base")
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        torch.save(optimizer.state_dict(), folder / name / "optimizer.pt")
+        order = [n for n, p in model.named_parameters() if p.requires_grad]
+        (folder / name / "parameter_names.json").write_text(json.dumps(order))
+    write_prompts(folder / "prompts.jsonl", PROMPTS)
+    return folder
+
+
+def write_prompts(path, prompts):
+    """A prompts file; the reference is 1, 2 or 3 by turns."""
+    lines = [json.dumps({"prompt": p, "reference": str(i % 3 + 1)}) for i, p in enumerate(prompts)]
+    path.write_text("\n".join(lines))
+
+
+def settings(folder, **sections):
+    """A small configuration of the checkpoint in `folder`; sections are merged key by key."""
+    content = {
+        "checkpoint": {"checkpoint_path": str(folder / "step_4")},
+        "batch_config": {
+            "dataset_name": "prompts",
+            "dataset_path": str(folder / "prompts.jsonl"),
+            "B_E": 12,
+            "B_U": 3,
+            "G": 4,
+        },
+        "estimator": {"eta_list": [1e-4, 1e-3]},
+        "sampling": {"max_new_tokens": 3},
+    }
+    return {
+        name: content.get(name, {}) | sections.get(name, {}) for name in {**content, **sections}
+    }
