@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from isentrope.sampling.prompts import Prompt
+
+TASKS = ("gsm8k", "gsm8k_r1_template", "addition", "addition_chat", "prompts")
+"""Names that `load_task` knows."""
 
 
 @runtime_checkable
@@ -28,3 +33,51 @@ class Task(Protocol):
             A finite number, 1 for right and 0 for wrong unless the task says otherwise.
         """
         ...
+
+
+def load_task(
+    name: str,
+    split: str = "train",
+    path: str | Path | None = None,
+    *,
+    tokenizer: Any = None,
+    **options: Any,
+) -> Task:
+    """Find a task by name.
+
+    Args:
+        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", or "prompts" for a
+            jsonl file of your own.
+        split: "train" or "test"; "prompts" has no splits and takes any.
+        path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
+            "prompts"; the others are made, not read, and take none.
+        tokenizer: Needed for "addition_chat", whose prompts depend on its chat template.
+        **options: Passed to the task (`digits`, `limit`, `seed`, `slip`; `template`, ...).
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: If the name is unknown, or `path` or `tokenizer` is missing or has no use.
+    """
+    from isentrope.sampling.tasks.addition import Addition, ChatAddition
+    from isentrope.sampling.tasks.custom import PromptFile
+    from isentrope.sampling.tasks.gsm8k import GSM8K
+
+    if name.startswith("addition") and path is not None:
+        raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
+    match name:
+        case "gsm8k" | "gsm8k_r1_template":
+            return GSM8K(split, path, **options)
+        case "addition":
+            return Addition(split, **options)
+        case "addition_chat":
+            return ChatAddition(tokenizer, split, **options)
+        case "prompts":
+            if path is None:
+                raise ValueError('The task "prompts" needs the path of a jsonl file.')
+            return PromptFile(path, **options)
+    nearest = get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
+    raise ValueError(
+        f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of {', '.join(TASKS)}."
+    )

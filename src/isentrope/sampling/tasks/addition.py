@@ -1,0 +1,242 @@
+"""Addition: an offline task with everything a reasoning task has, small enough for a laptop.
+
+A prompt "47+85=" is answered by column work and a result, in one of three styles:
+
+    long     7+5=12 4+8+1=13 #132
+    sums     12 13 #132
+    digits   2c1 3c1 #132
+
+A demonstrator picks a style at random and slips in a column (one too many or too few) with a
+given probability; the slip is carried on. A policy fine-tuned on it is right about as often as
+wrong, in many ways: entropy that reinforcement learning can spend.
+
+The split of a pair (a, b) depends on a digest of the pair alone: train and test never meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from fractions import Fraction
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from isentrope.sampling.prompts import Prompt
+
+STYLES = ("long", "sums", "digits")
+"""How column work is written; the demonstrator takes each with probability 1/3."""
+
+CHARACTERS = "0123456789+=# c"
+PAD_ID, EOS_ID = 0, 1
+TEST_SHARE = 0.2
+
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+class Addition:
+    """Sums of two numbers of `digits` digits, written "47+85=" for the character tokenizer.
+
+    Attributes:
+        prompts: All pairs of the split, or `limit` of them in seeded order; keys
+            "addition/47+85".
+        slip: Probability of a demonstrator's slip, a column.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        digits: int = 2,
+        limit: int | None = None,
+        seed: int = 0,
+        slip: float = 0.12,
+    ) -> None:
+        """Choose the pairs.
+
+        Args:
+            split: "train" or "test"; disjoint whatever the other arguments.
+            digits: Digits of each number, 1 to 3.
+            limit: Number of prompts, all by default.
+            seed: Order in which `limit` takes them.
+            slip: Probability of a demonstrator's slip, a column.
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        if not 0 <= slip < 1:
+            raise ValueError(f"slip is a probability below 1, got {slip}.")
+        self.slip = slip
+        pairs = _pairs(split, digits)
+        if limit is not None:
+            if not 0 < limit <= len(pairs):
+                raise ValueError(
+                    f"limit must be 1 to {len(pairs)}, the size of the split: {limit}."
+                )
+            pairs = random.Random(seed).sample(pairs, limit)
+        self.prompts = [self._prompt(a, b) for a, b in pairs]
+
+    def _prompt(self, a: int, b: int) -> Prompt:
+        return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """1 if the last number in the response is the sum, else 0.
+
+        Args:
+            response_text: The decoded response.
+            reference: The sum.
+
+        Returns:
+            0.0 or 1.0.
+
+        Raises:
+            ValueError: If there is no reference.
+        """
+        if reference is None:
+            raise ValueError("An addition reward needs a reference answer, got None.")
+        found = _NUMBER.findall(response_text)
+        return float(bool(found) and Fraction(found[-1].replace(",", "")) == Fraction(reference))
+
+    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
+        """Draw prompts with replacement and let the demonstrator answer them.
+
+        Args:
+            n: Number of demonstrations.
+            seed: Fixes prompts, styles and slips.
+
+        Returns:
+            (prompt, response text) pairs.
+        """
+        rng = random.Random(seed)
+        chosen = rng.choices(self.prompts, k=n)
+        return [(p, demonstrate(*_numbers(p), rng.choice(STYLES), self.slip, rng)) for p in chosen]
+
+
+class ChatAddition(Addition):
+    """The same sums asked in plain words through a chat template, for an instruction-tuned model.
+
+    Attributes:
+        prompts: Keys "addition_chat/3+4".
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        split: str = "train",
+        *,
+        digits: int = 1,
+        limit: int | None = None,
+        seed: int = 0,
+        question: str = "What is {a} + {b}?",
+    ) -> None:
+        """Choose the pairs and render them.
+
+        Args:
+            tokenizer: Has a chat template.
+            split: "train" or "test".
+            digits: Digits of each number, 1 to 3.
+            limit: Number of prompts, all by default.
+            seed: Order in which `limit` takes them.
+            question: Text with {a} and {b} in it.
+
+        Raises:
+            ValueError: If the tokenizer has no chat template, or an argument is out of range.
+        """
+        if not getattr(tokenizer, "chat_template", None):
+            raise ValueError("Chat prompts need a tokenizer with a chat template; this has none.")
+        self._tokenizer, self._question = tokenizer, question
+        super().__init__(split, digits=digits, limit=limit, seed=seed)
+
+    def _prompt(self, a: int, b: int) -> Prompt:
+        message = {"role": "user", "content": self._question.format(a=a, b=b)}
+        text = self._tokenizer.apply_chat_template(
+            [message], tokenize=False, add_generation_prompt=True
+        )
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return Prompt(f"addition_chat/{a}+{b}", text, tuple(ids), str(a + b))
+
+
+def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> str:
+    """Add two numbers by columns, units first, as an imperfect teacher would.
+
+    Args:
+        a: First number.
+        b: Second number.
+        style: One of `STYLES`.
+        slip: Probability of a slip, a column.
+        rng: Random numbers.
+
+    Returns:
+        Column work and result.
+    """
+    work, result, carry = [], "", 0
+    for x, y in _columns(a, b):
+        total = x + y + carry
+        if rng.random() < slip:
+            total += rng.choice((1, -1)) if total else 1
+        plus = f"+{carry}" if carry else ""
+        carry, digit = divmod(total, 10)
+        result = f"{digit}{result}"
+        written = {"long": f"{x}+{y}{plus}={total}", "sums": f"{total}"}
+        work.append(written.get(style, f"{digit}c{carry}"))
+    return f"{' '.join(work)} #{carry or ''}{result}"
+
+
+def longest_response(digits: int) -> int:
+    """Tokens of the longest demonstration, EOS counted.
+
+    Args:
+        digits: Digits of each number.
+
+    Returns:
+        A length that fits every style.
+    """
+    return (len("9+9+1=19 ") * digits) + len("#1") + digits + 1
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; <pad> is 0, <eos> is 1.
+
+    Returns:
+        A tokenizer that `save_pretrained` writes as tokenizer.json.
+    """
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _pairs(split: str, digits: int) -> list[tuple[int, int]]:
+    if split not in ("train", "test"):
+        raise ValueError(f"Addition has the splits train and test, not {split!r}.")
+    if digits not in (1, 2, 3):
+        raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
+    low = 0 if digits == 1 else 10 ** (digits - 1)
+    numbers = range(low, 10**digits)
+    test = split == "test"
+    return [(a, b) for a in numbers for b in numbers if _in_test(a, b) == test]
+
+
+def _in_test(a: int, b: int) -> bool:
+    digest = hashlib.blake2b(f"{a}+{b}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) < TEST_SHARE * 2**32
+
+
+def _numbers(prompt: Prompt) -> tuple[int, int]:
+    a, b = prompt.key.rsplit("/", 1)[1].split("+")
+    return int(a), int(b)
+
+
+def _columns(a: int, b: int) -> list[tuple[int, int]]:
+    width = max(len(str(a)), len(str(b)))
+    digits = zip(f"{a:0{width}}", f"{b:0{width}}", strict=True)
+    return [(int(x), int(y)) for x, y in digits][::-1]

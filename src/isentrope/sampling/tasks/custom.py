@@ -1,0 +1,142 @@
+"""Prompts and responses of a user's own, one JSON object a line.
+
+Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional
+Responses:  the same with "response": "4", and "reward" and "finished" optional
+
+Instead of texts, "prompt_ids" and "response_ids" give token ids.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import decode
+from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
+
+_PROMPT_FIELDS = {"prompt", "prompt_ids", "reference", "key"}
+_RESPONSE_FIELDS = _PROMPT_FIELDS | {"response", "response_ids", "reward", "finished"}
+
+
+class PromptFile:
+    """A user's prompts; the reward is 1 where the response is the reference, white space aside.
+
+    Attributes:
+        prompts: In file order; prompts without a key are named by their content.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the prompts.
+
+        Args:
+            path: A jsonl file.
+        """
+        rows = _rows(Path(path), _PROMPT_FIELDS)
+        self.prompts = [_prompt(row, where) for where, row in rows]
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """1 if the response equals the reference, else 0.
+
+        Args:
+            response_text: The decoded response.
+            reference: The reference of the file.
+
+        Returns:
+            0.0 or 1.0.
+
+        Raises:
+            ValueError: If the file gave no reference.
+        """
+        if reference is None:
+            raise ValueError(
+                "A prompt in the file has no reference, so its responses have no reward: add "
+                "'reference' to every line, or use these prompts for E only."
+            )
+        return float(response_text.strip() == reference.strip())
+
+
+def read_responses(policy: Policy, path: str | Path) -> Rollouts:
+    """Read hand-written responses as rollouts.
+
+    A response given as text gets the policy's EOS, unless its line says "finished": false;
+    responses given as ids are taken as they are. Consecutive lines of one prompt are one group.
+
+    Args:
+        policy: Encodes texts.
+        path: A jsonl file.
+
+    Returns:
+        n sequences, with rewards if every line has one.
+
+    Raises:
+        ValueError: If a line is not understood, or texts are given without a tokenizer.
+    """
+    rows = _rows(Path(path), _RESPONSE_FIELDS)
+    prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
+    responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
+    index = [0]
+    for before, here in pairwise(prompts):
+        index.append(index[-1] + (before.key != here.key))
+    rewards = [float(row["reward"]) for _, row in rows if "reward" in row]
+    references = [p.reference for p in prompts]
+    rollouts = Rollouts(
+        prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
+        response_ids=responses,
+        prompt_index=torch.tensor(index),
+        rewards=torch.tensor(rewards) if len(rewards) == len(rows) else None,
+        prompt_keys=[p.key for p in prompts],
+        references=None if all(r is None for r in references) else references,
+    )
+    return rollouts.with_columns(response_texts=decode(policy, rollouts.response_ids))
+
+
+def _rows(path: Path, known: set[str]) -> list[tuple[str, dict[str, Any]]]:
+    rows = []
+    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {i}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where} is not JSON: {error.msg}.") from error
+        if not isinstance(row, dict) or set(row) - known:
+            unknown = sorted(set(row) - known) if isinstance(row, dict) else row
+            raise ValueError(f"{where} holds {unknown}; known fields are {sorted(known)}.")
+        rows.append((where, row))
+    if not rows:
+        raise ValueError(f"The dataset is empty: {path} has no lines.")
+    return rows
+
+
+def _prompt(row: dict[str, Any], where: str) -> Prompt:
+    given = [name for name in ("prompt", "prompt_ids") if name in row]
+    if len(given) != 1:
+        raise ValueError(f"{where} needs exactly one of 'prompt' and 'prompt_ids'.")
+    (named,) = name_prompts([row[given[0]]])
+    reference = row.get("reference")
+    return Prompt(
+        str(row.get("key", named.key)),
+        named.text,
+        named.token_ids,
+        None if reference is None else str(reference),
+    )
+
+
+def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
+    if ("response" in row) == ("response_ids" in row):
+        raise ValueError(f"{where} needs exactly one of 'response' and 'response_ids'.")
+    if "response_ids" in row:
+        return row["response_ids"]
+    if policy.tokenizer is None:
+        raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")
+    ids = list(policy.tokenizer(row["response"], add_special_tokens=False)["input_ids"])
+    if row.get("finished", True) and policy.eos_token_id is not None:
+        ids.append(policy.eos_token_id)
+    return ids

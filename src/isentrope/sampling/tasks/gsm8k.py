@@ -1,0 +1,167 @@
+r"""GSM8K with the R1 template (arXiv 2110.14168; template of arXiv 2501.12948).
+
+The reward is 1 where the last <answer> … </answer> of the response holds the reference number.
+Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not one plain number
+("\frac{36}{2}", "x = 18") goes to math-verify where that is installed, and is wrong where not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from isentrope.sampling.prompts import Prompt
+
+R1_TEMPLATE = (
+    "A conversation between User and Assistant. The User asks a question, and the Assistant "
+    "solves it. The Assistant first thinks about the reasoning process in the mind and then "
+    "provides the User with the answer. The reasoning process is enclosed within <think> </think> "
+    "and answer is enclosed within <answer> </answer> tags, respectively, i.e., <think> reasoning "
+    "process here </think> <answer> answer here </answer>.\n"
+    "User: {question}\n"
+    "Assistant: <think>"
+)
+"""Where the question goes, and where the response begins."""
+
+HUB_ID = "openai/gsm8k"
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_FORMAT = re.compile(
+    r"(?:(?!</?(?:think|answer)>).)*</think>\s*"
+    r"<answer>(?:(?!</?(?:think|answer)>).)+</answer>\s*",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
+
+
+class GSM8K:
+    """Grade-school word problems.
+
+    Attributes:
+        prompts: The split in file order, keys "gsm8k/<split>/<row>".
+        math_verify: Whether math-verify reads answers that are not one plain number.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        path: str | Path | None = None,
+        *,
+        template: str = R1_TEMPLATE,
+        math_verify: bool | None = None,
+    ) -> None:
+        """Read the problems.
+
+        Args:
+            split: "train" or "test".
+            path: A jsonl file of {"question", "answer"}, or a folder with <split>.jsonl; without
+                it the problems come through the `datasets` library.
+            template: Text with a {question} in it.
+            math_verify: Use math-verify; by default where it is installed.
+
+        Raises:
+            ValueError: If the split is unknown or a row has no question or no final answer.
+            ImportError: If math-verify is asked for and missing.
+        """
+        if split not in ("train", "test"):
+            raise ValueError(f"GSM8K has the splits train and test, not {split!r}.")
+        installed = find_spec("math_verify") is not None
+        if math_verify and not installed:
+            raise ImportError("math-verify is not installed: pip install 'isentrope[gsm8k]'.")
+        self.math_verify = installed if math_verify is None else math_verify
+        rows = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
+        self.prompts = [_prompt(row, i, split, template) for i, row in enumerate(rows)]
+        if not self.prompts:
+            raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """1 if the response's answer equals the reference, else 0.
+
+        Args:
+            response_text: What follows "Assistant: <think>".
+            reference: The number after "####".
+
+        Returns:
+            0.0 or 1.0.
+
+        Raises:
+            ValueError: If there is no reference.
+        """
+        if reference is None:
+            raise ValueError("A GSM8K reward needs a reference answer, got None.")
+        answers = _ANSWER.findall(response_text)
+        if not answers:
+            return 0.0
+        given, wanted = number(answers[-1]), number(reference)
+        if given is not None and wanted is not None:
+            return float(given == wanted)
+        return float(self.math_verify and _verified(answers[-1], reference))
+
+    def format_reward(self, response_text: str) -> float:
+        """1 if the response is reasoning, </think>, one <answer> … </answer> and no more, else 0.
+
+        Args:
+            response_text: What follows "Assistant: <think>".
+
+        Returns:
+            0.0 or 1.0, whatever the answer.
+        """
+        return float(_FORMAT.fullmatch(response_text) is not None)
+
+
+def number(text: str) -> Fraction | None:
+    """Read a text that is one plain number, exactly.
+
+    Args:
+        text: For example " $1,080. " or "-3.50".
+
+    Returns:
+        The number, or None if the text is anything more or less.
+    """
+    body = text.strip().removesuffix(".").removeprefix("$").strip()
+    if not any(c.isdigit() for c in body) or _NUMBER.fullmatch(body) is None:
+        return None
+    return Fraction(body.replace(",", ""))
+
+
+def _verified(answer: str, reference: str) -> bool:
+    from math_verify import parse, verify
+
+    # The library times out by a signal, which only the main thread may use.
+    seconds = 5 if threading.current_thread() is threading.main_thread() else None
+    gold = parse(reference, parsing_timeout=cast(int, seconds))
+    given = parse(answer, parsing_timeout=cast(int, seconds))
+    return bool(verify(gold, given, timeout_seconds=seconds))
+
+
+def _prompt(row: dict[str, Any], i: int, split: str, template: str) -> Prompt:
+    if "question" not in row or "####" not in row.get("answer", ""):
+        raise ValueError(
+            f"Row {i} of GSM8K {split} is not a problem: it needs a 'question' and an 'answer' "
+            f"that ends in '#### number', and has the fields {sorted(row)}."
+        )
+    reference = row["answer"].rsplit("####", 1)[1].strip().replace(",", "")
+    text = template.replace("{question}", row["question"])
+    return Prompt(f"gsm8k/{split}/{i}", text=text, reference=reference)
+
+
+def _rows_from_file(path: Path, split: str) -> list[dict[str, Any]]:
+    file = path / f"{split}.jsonl" if path.is_dir() else path
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def _rows_from_hub(split: str) -> list[dict[str, Any]]:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ImportError(
+            "GSM8K without a path comes through datasets: pip install 'isentrope[gsm8k]', or give "
+            "the path of a jsonl file."
+        ) from error
+    return list(cast(Any, load_dataset(HUB_ID, "main", split=split)))

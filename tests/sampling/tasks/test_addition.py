@@ -1,0 +1,112 @@
+import random
+
+import pytest
+from transformers import AutoTokenizer
+
+from isentrope.sampling.tasks import Task, load_task
+from isentrope.sampling.tasks.addition import (
+    STYLES,
+    Addition,
+    ChatAddition,
+    character_tokenizer,
+    demonstrate,
+    longest_response,
+)
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_train_and_test_are_disjoint_and_cover_all_pairs(digits):
+    train, test = (load_task("addition", split, digits=digits) for split in ("train", "test"))
+    keys = [p.key for p in train.prompts + test.prompts]
+    assert isinstance(train, Task)
+    assert len(set(keys)) == len(keys) == (10 if digits == 1 else 90) ** 2
+    assert 0.1 < len(test.prompts) / len(keys) < 0.3
+
+
+def test_a_limit_takes_a_seeded_part_of_the_split():
+    part = Addition("test", limit=20, seed=1)
+    assert part.prompts == Addition("test", limit=20, seed=1).prompts
+    assert part.prompts != Addition("test", limit=20, seed=2).prompts
+    assert set(part.prompts) < set(Addition("test").prompts)
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [("long", "7+5=12 4+8+1=13 #132"), ("sums", "12 13 #132"), ("digits", "2c1 3c1 #132")],
+)
+def test_a_demonstrator_that_never_slips_is_right(style, text):
+    assert demonstrate(47, 85, style, 0.0, random.Random(0)) == text
+    task, rng = Addition(), random.Random(0)
+    for prompt in task.prompts[::300]:
+        a, b = prompt.key.split("/")[1].split("+")
+        answer = demonstrate(int(a), int(b), style, 0.0, rng)
+        assert task.reward(answer, prompt.reference) == 1
+
+
+def test_a_demonstrator_slips_in_a_column_at_the_given_rate():
+    task, rng = Addition(slip=0.2), random.Random(0)
+    wrong = sum(
+        task.reward(demonstrate(41, 32, rng.choice(STYLES), 0.2, rng), "73") == 0
+        for _ in range(2000)
+    )
+    assert wrong / 2000 == pytest.approx(1 - 0.8**2, abs=0.03)
+    assert max(len(text) for _, text in task.demonstrations(2000, seed=0)) < longest_response(2)
+
+
+def test_demonstrations_are_seeded():
+    task = Addition()
+    assert task.demonstrations(9, seed=1) == task.demonstrations(9, seed=1)
+    assert task.demonstrations(9, seed=1) != task.demonstrations(9, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("response", "right"),
+    [("#7", True), ("3 + 4 = 7.", True), ("7 or 8", False), ("07", True), ("", False)],
+)
+def test_the_last_number_decides(response, right):
+    assert Addition().reward(response, "7") == float(right)
+
+
+def test_the_character_tokenizer_survives_saving(tmp_path):
+    character_tokenizer().save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    text = "47+85=7+5=12 2c1 #132"
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids) == text
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 1)
+
+
+def test_chat_prompts_go_through_the_template():
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}="
+    task = ChatAddition(tokenizer, "test", question="{a}+{b}")
+    assert {p.key for p in task.prompts} == {
+        f"addition_chat/{p.text.removesuffix('=')}" for p in task.prompts
+    }
+    assert len(task.prompts[0].token_ids) == 4
+    assert load_task("addition_chat", "test", tokenizer=tokenizer, limit=3).prompts
+
+
+def test_unfit_arguments_are_refused():
+    with pytest.raises(ValueError, match="not 'dev'"):
+        Addition("dev")
+    with pytest.raises(ValueError, match="digits must be 1, 2 or 3"):
+        Addition(digits=4)
+    with pytest.raises(ValueError, match="limit must be 1 to"):
+        Addition(limit=0)
+    with pytest.raises(ValueError, match="slip is a probability"):
+        Addition(slip=1.0)
+    with pytest.raises(ValueError, match="chat template; this has none"):
+        load_task("addition_chat", tokenizer=character_tokenizer())
+    with pytest.raises(ValueError, match="needs a reference answer"):
+        Addition().reward("7", None)
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ValueError, match="nearest is 'gsm8k'"):
+        load_task("gsm8")
+    with pytest.raises(ValueError, match="reads no file"):
+        load_task("addition", path="x.jsonl")
+    with pytest.raises(ValueError, match="needs the path"):
+        load_task("prompts")
