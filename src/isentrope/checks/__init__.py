@@ -1,0 +1,8 @@
+"""Is this checkpoint, sampler and scorer fit to be measured? Each check says what to do if not."""
+
+from isentrope.checks.checkpoint import check_adapter, check_optimizer
+from isentrope.checks.finding import Finding
+from isentrope.checks.instrument import check_instrument
+from isentrope.checks.sampler import check_sampler
+
+__all__ = ["Finding", "check_adapter", "check_instrument", "check_optimizer", "check_sampler"]

@@ -1,0 +1,125 @@
+"""The scorer: switches, dropout, determinism, independence of the batch, and the rounding floor."""
+
+from __future__ import annotations
+
+from isentrope.checks.finding import Finding
+from isentrope.estimators.rounding import rounding_floor
+from isentrope.estimators.sample import draw_sample
+from isentrope.policy.determinism import nondeterminism
+from isentrope.policy.fitness import active_dropout
+from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import matmul_switches
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+FLOORS = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.0}
+"""Largest rounding noise of a sequence's log-weight that a precision is allowed, nats."""
+
+
+def check_instrument(
+    policy: Policy, rollouts: Rollouts, direction: Vector | None = None
+) -> list[Finding]:
+    """Check the scorer on some rollouts.
+
+    Args:
+        policy: The policy.
+        rollouts: Any sequences; a few dozen are enough.
+        direction: v for the rounding floor; left out, the floor is not measured.
+
+    Returns:
+        One finding a check. Where dropout acts, the rest cannot be checked.
+    """
+    findings = [_switches(policy), _dropout(policy)]
+    if active_dropout(policy.model):
+        return findings
+    findings += [_determinism(policy, rollouts), _batch_independence(policy, rollouts)]
+    if direction is not None and findings[-2].passed:
+        findings.append(_floor(policy, rollouts, direction))
+    return findings
+
+
+def _switches(policy: Policy) -> Finding:
+    switches = matmul_switches()
+    on = [name for name, value in switches.items() if value is True]
+    if switches["float32_matmul_precision"] != "highest":
+        on.append(f"float32_matmul_precision={switches['float32_matmul_precision']}")
+    if policy.precision.allow_tf32:
+        on.append("precision.allow_tf32")
+    if not on:
+        return Finding("TF32 off", True, "every TF32 switch is off")
+    return Finding(
+        "TF32 off",
+        False,
+        f"on: {', '.join(on)}",
+        "TF32 rounds float32 products to 10 bits, which is noise far above ΔH at training rates: "
+        'call torch.set_float32_matmul_precision("highest"), set both allow_tf32 flags to False '
+        "and precision.allow_tf32 to false.",
+    )
+
+
+def _dropout(policy: Policy) -> Finding:
+    if active := active_dropout(policy.model):
+        return Finding(
+            "no dropout",
+            False,
+            f"active in {len(active)} modules, the first is {active[0]}",
+            "The policy is random while dropout acts: call model.eval().",
+        )
+    rates = {
+        name: config.lora_dropout
+        for name, config in getattr(policy.model, "peft_config", {}).items()
+        if getattr(config, "lora_dropout", 0)
+    }
+    if rates:
+        return Finding(
+            "no dropout",
+            False,
+            f"the adapter was trained with lora_dropout {rates}",
+            "The training step is not a function of its batch, so it cannot be replayed as v: "
+            "train with lora_dropout 0.",
+        )
+    return Finding("no dropout", True, "no module drops anything")
+
+
+def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
+    if difference := nondeterminism(policy, rollouts):
+        return Finding(
+            "deterministic model",
+            False,
+            difference,
+            "Find the module that draws random numbers or uses a non-deterministic kernel; "
+            "torch.use_deterministic_algorithms(True) names the kernel.",
+        )
+    return Finding("deterministic model", True, "two evaluations agree to the bit")
+
+
+def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
+    together = score(policy, rollouts).logprobs
+    alone = [score(policy, rollouts.select([i])).logprobs[0] for i in range(min(8, len(rollouts)))]
+    gap = max(float((x - together[i, : len(x)]).abs().max()) for i, x in enumerate(alone))
+    limit = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3}[policy.precision.runtime_dtype]
+    if gap > limit:
+        return Finding(
+            "scores independent of the batch",
+            False,
+            f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats",
+            "The model looks at padding: it must be causal, and a model that pads on the left "
+            "needs an attention mask and position ids.",
+        )
+    detail = f"scored alone or in a batch: equal to {gap:.1g} nats"
+    return Finding("scores independent of the batch", True, detail)
+
+
+def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
+    sample = draw_sample(policy, rollouts, functional="per_token", method="prefix")
+    floor = rounding_floor(policy, rollouts, direction, sample)
+    limit = FLOORS[policy.precision.runtime_dtype]
+    detail = (
+        f"{floor.log_weight:.1g} nats a sequence in {policy.precision.runtime_dtype} "
+        f"(bound {limit:.0e})"
+    )
+    if floor.log_weight > limit:
+        advice = "Measure in float64: differences at training rates drown in rounding otherwise."
+        return Finding("rounding floor", False, detail, advice)
+    return Finding("rounding floor", True, detail)
