@@ -1,0 +1,38 @@
+"""`isentrope`: every verb in one place. A new verb is a file that adds itself to the app."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import isentrope
+from isentrope.cli import config, measure
+from isentrope.cli.app import app, out
+
+__all__ = ["app"]
+
+app.command(name="measure")(measure.measure)
+app.add_typer(config.app, name="config")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print(f"isentrope {isentrope.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options that come before a verb."""
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,21 @@
+"""`isentrope measure CONFIG`: ΔH(η) with its first and second order, at one checkpoint or more."""
+
+from __future__ import annotations
+
+from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
+
+
+@one_sentence
+def measure(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
+    """Measure how much one optimizer step changes the entropy of a checkpoint, or of a list."""
+    from isentrope.cli.tables import print_measurement
+    from isentrope.experiments.config_io import load_config
+    from isentrope.experiments.measure import measure as run_measure
+    from isentrope.experiments.progress import Progress
+    from isentrope.reports.figures import entropy_change_figure
+
+    asked = load_config(config, overrides(settings, folder))
+    run = run_measure(asked, progress=Progress(err), draw=entropy_change_figure)
+    print_measurement(out, run.results)
+    for made in run.measurements.values():
+        out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)

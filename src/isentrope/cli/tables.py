@@ -1,0 +1,109 @@
+"""Results as tables on the screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+COLUMNS = ("η", "ΔH ± se", "interval", "first order", "first + second", "ESS", "k̂", "verdict")
+
+
+def print_measurement(console: Console, results: list[dict[str, Any]]) -> None:
+    """Print sweeps, one table for all checkpoints, and what goes with each of them.
+
+    Args:
+        console: Where to.
+        results: Contents of results.json files.
+    """
+    console.print(sweep_table(results))
+    for result in results:
+        for line in summary_lines(result):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def sweep_table(results: list[dict[str, Any]]) -> Table:
+    """ΔH(η) row by row; a column of checkpoints where there are several.
+
+    Args:
+        results: Contents of results.json files of one unit.
+
+    Returns:
+        The table.
+    """
+    several = len(results) > 1
+    unit = results[0]["estimator"]["unit"]
+    title = f"Change of entropy ΔH(η) in {unit}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in (("checkpoint",) if several else ()) + COLUMNS:
+        kept = name in ("η", "k̂", "verdict")
+        table.add_column(name, justify="left" if name == "checkpoint" else "right", no_wrap=kept)
+    for result in results:
+        n = result["batches"]["B_E"]
+        for row in result["sweep"]:
+            name = [result["policy"]["name"]] if several else []
+            table.add_row(*name, *_cells(row, n))
+            if row["resampled"]:
+                fresh = row["resampled"]
+                measured = _measured(fresh["value"], fresh["se"])
+                cells = ("", measured, _interval(fresh["ci_low"], fresh["ci_high"]), "", "", "", "")
+                table.add_row(*([""] if several else []), *cells, "resampled")
+    return table
+
+
+def _cells(row: dict[str, Any], n: int) -> list[str]:
+    first, second = row["deltaH_approx"], row["deltaH_second"]
+    ess = row["ess"]
+    return [
+        f"{row['eta']:.3g}",
+        _measured(row["deltaH_true"], row["deltaH_true_se"]),
+        _interval(row["deltaH_true_ci_low"], row["deltaH_true_ci_high"]),
+        _number(first),
+        _number(None if first is None or second is None else first + second),
+        "–" if ess is None else f"{ess:.0f}/{n}",
+        "–" if row["khat"] is None else f"{row['khat']:.2f}",
+        row["verdict"],
+    ]
+
+
+def summary_lines(result: dict[str, Any]) -> list[str]:
+    """What goes with a table: entropy, linear range, checks, warnings.
+
+    Args:
+        result: The content of a results.json.
+
+    Returns:
+        Lines of text.
+    """
+    entropy, checks = result["entropy"], result["checks"]
+    lines = [f"{result['policy']['name']}:"]
+    for kind in ("per_token", "per_sequence"):
+        said = entropy[kind]
+        lines.append(f"  entropy      {_measured(said['value'], said['se'])} {said['unit']}")
+    reach = result["linear_range"]
+    if reach is not None and reach["value"] is not None:
+        ratio = reach["rate_over_range"]
+        rate = result["step"]["rate_of_interest"]
+        used = "" if ratio is None else f"; the training rate {rate:.3g} is {ratio:.2g} of it"
+        lines.append(f"  linear range η* = {_measured(reach['value'], reach['se'])}{used}")
+    floor = checks["rounding_floor"]
+    lines.append(
+        f"  checks       score identity z = {_number(checks['score_identity_z'])}, "
+        f"martingale z = {_number(checks['martingale_z'])}, "
+        f"rounding {_number(floor['log_weight'])} nats a sequence"
+    )
+    return lines + [f"  note         {sentence}" for sentence in result["warnings"]]
+
+
+def _measured(value: float | None, se: float | None) -> str:
+    return f"{_number(value)} ± {'–' if se is None else f'{se:.1g}'}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"

@@ -1,0 +1,111 @@
+"""Which checkpoints a configuration means, and the policy in each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from isentrope.experiments.config import MeasureConfig
+from isentrope.policy.checkpoint import require_checkpoint
+from isentrope.policy.language_model import Policy
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One checkpoint to be measured.
+
+    Attributes:
+        path: Its folder.
+        optimizer: The optimizer's saved state.
+        name: What results call it: step_40 for step_40 and checkpoint-40, else the folder's name.
+    """
+
+    path: Path
+    optimizer: Path
+    name: str
+
+    def load(self, config: MeasureConfig) -> Policy:
+        """Load the policy in float32, the precision that weights are kept in between stages.
+
+        Args:
+            config: The configuration.
+
+        Returns:
+            The policy.
+        """
+        where, sampling = config.checkpoint, config.sampling
+        return Policy.from_checkpoint(
+            self.path,
+            base_model=where.base_model,
+            device_map=where.device_map,
+            quantization=None if where.quantization == "none" else where.quantization,
+            temperature=sampling.temperature,
+            precision="float32",
+            max_tokens=sampling.max_tokens,
+            vocab_chunk=sampling.vocab_chunk,
+        )
+
+
+def find_subjects(config: MeasureConfig) -> list[Subject]:
+    """Find checkpoints and optimizer states on disk; nothing is loaded.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        One subject a checkpoint, in the order given, patterns in natural order; names differ.
+
+    Raises:
+        FileNotFoundError: If nothing matches, or a checkpoint or its optimizer is missing.
+        ValueError: If one optimizer path is given for several checkpoints.
+    """
+    where = config.checkpoint
+    given = [where.checkpoint_path] if isinstance(where.checkpoint_path, str) else None
+    paths = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
+    if len(paths) > 1 and where.optimizer_path is not None:
+        raise ValueError(
+            f"checkpoint.optimizer_path names one optimizer for {len(paths)} checkpoints: leave it "
+            "out, and each is read from its own folder."
+        )
+    optimizers = [_optimizer(require_checkpoint(path), where.optimizer_path) for path in paths]
+    subjects = zip(paths, optimizers, _names(paths), strict=True)
+    return [Subject(*subject) for subject in subjects]
+
+
+def _matches(entry: str) -> list[Path]:
+    path = Path(entry).expanduser()
+    if path.exists() or not any(c in entry for c in "*?["):
+        return [path]
+    anchor = Path(path.anchor)
+    found = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
+    if not found:
+        raise FileNotFoundError(f"No checkpoint folder matches {entry}.")
+    return sorted(found, key=lambda p: [int(x) if x.isdigit() else x for x in _pieces(str(p))])
+
+
+def _pieces(text: str) -> list[str]:
+    return re.split(r"(\d+)", text)
+
+
+def _optimizer(checkpoint: Path, given: str | None) -> Path:
+    path = Path(given).expanduser() if given else checkpoint
+    file = path / "optimizer.pt" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
+            "with the checkpoint, or set checkpoint.optimizer_path."
+        )
+    return file
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """Short names, longer ones where two checkpoints would share one."""
+    steps = [re.fullmatch(r"(?:step|checkpoint|global_step)[-_]?(\d+)", p.name) for p in paths]
+    short = [f"step_{s[1]}" if s else p.resolve().name for s, p in zip(steps, paths, strict=True)]
+    shared = {name for name, times in Counter(short).items() if times > 1}
+    full = [f"{p.resolve().parent.name}_{n}" for p, n in zip(paths, short, strict=True)]
+    names = [f if n in shared else n for n, f in zip(short, full, strict=True)]
+    repeated = {name for name, times in Counter(names).items() if times > 1}
+    return [f"{n}_{i}" if n in repeated else n for i, n in enumerate(names)]

@@ -1,0 +1,192 @@
+"""Configuration files: read, overridden, checked and written. Every complaint is one sentence."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from isentrope.experiments.config import MeasureConfig
+
+
+class ConfigError(ValueError):
+    """The configuration is not understood; the message says what to change."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-5 is a number and a key may be given once."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise ConfigError(f"The key {twice[0]!r} is given twice{self._line(node)}.")
+        return super().construct_mapping(node, deep)
+
+    def _line(self, node) -> str:
+        return f" near line {node.start_mark.line + 1}"
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()
+) -> MeasureConfig:
+    """Read a configuration.
+
+    Args:
+        source: A YAML file, or its content as a dictionary.
+        overrides: Settings that win, each "section.key=value" with the value in YAML.
+
+    Returns:
+        The configuration, defaults filled in.
+
+    Raises:
+        ConfigError: In one sentence, naming the key and the nearest valid one.
+    """
+    content = dict(source) if isinstance(source, Mapping) else _read(Path(source))
+    for override in overrides:
+        content = _override(content, override)
+    try:
+        return MeasureConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from error
+
+
+def dump_config(config: MeasureConfig, *, comments: bool = False) -> str:
+    """Write a configuration as YAML that `load_config` reads back.
+
+    Args:
+        config: The configuration.
+        comments: Say beside every key what it does.
+
+    Returns:
+        YAML text, every key in it.
+    """
+    lines = []
+    for name, section in config.model_dump().items():
+        if section is None:
+            continue
+        model = _section_model(name)
+        if lines:
+            lines.append("")
+        lines.append(f"{name}:")
+        if comments and model is not None:
+            lines[-1] += f"  # {(model.__doc__ or '').splitlines()[0]}"
+        for key, value in section.items():
+            body = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
+            said = model.model_fields[key].description if comments and model else None
+            if said:
+                lines.append(f"  # {said}")
+            lines += [f"  {line}" for line in body.rstrip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"There is no configuration file {path}.")
+    content = _parse(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no sections: it must be a YAML mapping.")
+    return content
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}.") from error
+
+
+def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
+    name, equals, value = override.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {override!r} is not of the form section.key=value.")
+    new = dict(content)
+    here = new
+    for key in keys[:-1]:
+        inner = here.get(key)
+        if inner is not None and not isinstance(inner, Mapping):
+            raise ConfigError(f"--set {override!r}: {key!r} is a value, not a section.")
+        here[key] = dict(inner or {})
+        here = here[key]
+    here[keys[-1]] = _parse(value, f"--set {override!r}")
+    return new
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first complaint, an unknown key before others, as one sentence."""
+    problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    first, more = problems[0], len(problems) - 1
+    path = ".".join(str(part) for part in _keys_of(first["loc"]))
+    if first["type"] == "extra_forbidden":
+        sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'])!r}"
+    elif first["type"] == "missing":
+        sentence = f"The configuration needs {path!r}"
+    elif first["type"] == "value_error":
+        sentence = f"{path}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+    else:
+        sentence = f"{path}: {_lower(first['msg'])}, got {first['input']!r}"
+    rest = f" ({more} more such complaint{'s' if more > 1 else ''})" if more else ""
+    return f"{sentence.rstrip('.')}{rest}."
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _keys_of(loc: tuple[int | str, ...]) -> list[int | str]:
+    """The keys of a location, without the names that pydantic adds for the parts of a union."""
+    model, keys = MeasureConfig, []
+    for part in loc:
+        if model is None and isinstance(part, str):
+            break
+        keys.append(part)
+        model = _inner_model(model, part) if model is not None else None
+    return keys
+
+
+def _nearest(loc: tuple[int | str, ...]) -> str:
+    """The valid key most like an unknown one: in its own section, else anywhere, if alike."""
+    *parents, key = [str(part) for part in loc]
+    every = _all_keys(MeasureConfig)
+    siblings = [k for k in every if k.split(".")[:-1] == parents]
+    for keys, cutoff in ((siblings, 0.6), (every if parents else [], 0.6), (siblings, 0.0)):
+        by_name = {k.split(".")[-1].lower(): k for k in keys}
+        if near := get_close_matches(key.lower(), list(by_name), n=1, cutoff=cutoff):
+            return by_name[near[0]]
+    return "checkpoint"
+
+
+def _all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name in model.model_fields:
+        keys.append(prefix + name)
+        inner = _inner_model(model, name)
+        keys += [] if inner is None else _all_keys(inner, f"{prefix}{name}.")
+    return [key for key in keys if key != "provenance"]
+
+
+def _inner_model(model: type[BaseModel], name: int | str) -> type[BaseModel] | None:
+    """The section that a key holds, or None if it holds a value."""
+    field = model.model_fields.get(str(name))
+    kind = field.annotation if field else None
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _section_model(name: str) -> type[BaseModel] | None:
+    return _inner_model(MeasureConfig, name)

@@ -1,0 +1,131 @@
+"""The sections that say how numbers are kept, responses drawn, and what is written (`config`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from isentrope.policy.precision import Precision
+
+Dtype = Literal["float64", "float32", "bfloat16"]
+Level = Literal["minimal", "standard", "detailed", "debug"]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A frozen group of keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PrecisionConfig(Section):
+    """Precision of each stage; weights are kept in float32 and lose nothing between stages."""
+
+    runtime_dtype: Literal["float64", "float32"] = "float64"
+    """Type of the model where entropy and its change are measured."""
+    entropy_dtype: Dtype = "float64"
+    """Type of log-softmax and entropies."""
+    allow_tf32: bool = False
+    """Let matrix products round their inputs to 10 bits."""
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """Matrix products in float32; high and medium need allow_tf32."""
+    update_vector: Dtype | None = None
+    """Type of the model where the step's gradient is computed; null: runtime_dtype."""
+    sampler_dtype: Dtype | None = None
+    """Type of the model where responses are drawn; null: runtime_dtype."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PrecisionConfig:
+        self.measuring  # noqa: B018  refuses TF32 that is off and on
+        return self
+
+    @property
+    def measuring(self) -> Precision:
+        """Precision of the measurement."""
+        return self._stage(self.runtime_dtype)
+
+    @property
+    def updating(self) -> Precision:
+        """Precision of the update's gradient."""
+        return self._stage(self.update_vector or self.runtime_dtype)
+
+    @property
+    def sampling(self) -> Precision:
+        """Precision of the sampler."""
+        return self._stage(self.sampler_dtype or self.runtime_dtype)
+
+    def _stage(self, dtype: str) -> Precision:
+        return Precision(dtype, self.entropy_dtype, self.allow_tf32, self.matmul_precision)
+
+
+class SamplingConfig(Section):
+    """How responses are drawn and scored."""
+
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature, also that of every log-probability and entropy."""
+    max_new_tokens: Count = 150
+    """Longest response, in tokens."""
+    batch_size: Count = 64
+    """Sequences sampled at a time."""
+    top_k: int = 0
+    """0, always: a filtered sampler is not the policy that is measured."""
+    top_p: float = 1.0
+    """1.0, always, for the same reason."""
+    max_tokens: Count = 8192
+    """Padded tokens scored at a time."""
+    vocab_chunk: Count = 8192
+    """Vocabulary entries whose logits are held at a time."""
+
+    @model_validator(mode="after")
+    def _unfiltered(self) -> SamplingConfig:
+        if self.top_k != 0 or self.top_p != 1.0:
+            raise ValueError(
+                f"top_k={self.top_k} and top_p={self.top_p} would sample from another policy than "
+                "the one that is measured; only top_k=0 and top_p=1.0 are possible"
+            )
+        return self
+
+
+class LoggingConfig(Section):
+    """A log of each measurement, from its numbers to its tokens."""
+
+    enabled: bool = True
+    """Write a log beside the results."""
+    level: Level = "standard"
+    """minimal: results, timing; standard: + batches, weights; detailed: + sequences; debug: all."""
+    log_sequences: bool | None = None
+    """Table of sequences; null: from level detailed on."""
+    log_tokens: bool | None = None
+    """Table of tokens; null: at level debug."""
+    log_raw_tensors: bool | None = None
+    """The direction, its components and the scores as safetensors; null: at level debug."""
+    output_directory: str | None = None
+    """Where logs go; null: logs/ in the run folder."""
+    compress: bool = False
+    """gzip the log and its tables."""
+    max_files: Annotated[int, Field(ge=0)] = 0
+    """Logs kept in the directory, the oldest go first, with their tables; 0: all."""
+
+    def wants(self, what: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
+        """Whether a part of the log is to be written.
+
+        Args:
+            what: The part.
+
+        Returns:
+            What its own key says, or else the level.
+        """
+        rank = ("minimal", "standard", "detailed", "debug").index(self.level)
+        needed = {"statistics": 1, "sequences": 2, "tokens": 3, "raw_tensors": 3}[what]
+        own = None if what == "statistics" else getattr(self, f"log_{what}")
+        return self.enabled and (rank >= needed if own is None else own)
+
+
+class OutputConfig(Section):
+    """Where results go and how much is said on the way."""
+
+    directory: str | None = None
+    """Run folder; null: runs/run_YYYY-MM-DD_HH-MM-SS."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """What is said on the way; DEBUG also shows where an error was raised."""

@@ -1,0 +1,284 @@
+"""One checkpoint measured: how much one optimizer step changes the policy's entropy.
+
+Load the policy, draw E and U, compute the step's direction v from U and the optimizer's state, and
+measure ΔH(η) on E with its first and second order (T2), (T3), what each component of the step
+contributes, and whether the instrument is in order. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
+from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.identities import martingale_z, score_identity_z
+from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.estimators.rounding import RoundingFloor, rounding_floor
+from isentrope.experiments.batches import Batches, make_batches
+from isentrope.experiments.checkpoints import Subject
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.precision_stages import at_precision
+from isentrope.experiments.progress import Clock, Progress
+from isentrope.policy.language_model import Policy
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import Step, optimizer_step
+from isentrope.vectors import norm
+
+log = logging.getLogger("isentrope")
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Whether the instrument is in order.
+
+    Attributes:
+        martingale_z: E[S + Σ H] = 0, as a z-score.
+        score_identity_z: E[Σ ∂_v s] = 0, as a z-score; None without derivatives.
+        floor: What rounding alone does to the numbers.
+    """
+
+    martingale_z: float
+    score_identity_z: float | None
+    floor: RoundingFloor
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that was found at one checkpoint.
+
+    Attributes:
+        subject: The checkpoint.
+        rate: The learning rate of interest: `single_eta`, or else the optimizer's.
+        etas: Learning rates measured at.
+        batches: E and U.
+        step: The optimizer's step on U.
+        change: The sweep on E; without points where the method is "resampled".
+        fresh: ΔH from fresh responses, by learning rate, where they were drawn.
+        entropies: ℋ and h at θ, by functional.
+        budget: δH₁ per unit η of the whole step ("total") and of each component.
+        checks: Whether the instrument is in order.
+        described: What the policy is, for the record.
+        seconds: Time spent, by stage.
+    """
+
+    subject: Subject
+    rate: float
+    etas: list[float]
+    batches: Batches
+    step: Step
+    change: EntropyChange
+    fresh: dict[float, Estimate]
+    entropies: dict[str, Estimate]
+    budget: dict[str, Estimate]
+    checks: Checks
+    described: dict[str, object]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def measure_checkpoint(
+    config: MeasureConfig,
+    subject: Subject,
+    progress: Progress,
+    observe: Callable[[Policy, Measurement], None] = lambda *_: None,
+) -> Measurement:
+    """Measure one checkpoint; nothing is written.
+
+    Args:
+        config: What to measure.
+        subject: The checkpoint.
+        progress: Where to say how far it is.
+        observe: Called with the policy, at the measuring precision, and what was found.
+
+    Returns:
+        What was found.
+    """
+    clock = Clock()
+    with clock.stage("load"):
+        policy = subject.load(config)
+        state = load_optimizer_state(policy, subject.optimizer)
+        etas = config.estimator.etas(state.learning_rate)
+        log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
+    with clock.stage("batches"):
+        batches = make_batches(config, policy, progress)
+    with clock.stage("update"), at_precision(policy, config.precision.updating):
+        step = _step(config, policy, batches, subject.optimizer)
+    with at_precision(policy, config.precision.measuring):
+        with clock.stage("sweep"):
+            change = _sweep(config, policy, batches, step, etas, progress)
+        with clock.stage("resample"):
+            collapsed = _to_resample(config, change, etas)
+            fresh = _resample(config, policy, batches, step, collapsed, progress)
+        with clock.stage("budget"):
+            budget = _budget(config, policy, batches, step, change, progress)
+        with clock.stage("checks"):
+            checks = _checks(policy, batches, step, change)
+        found = Measurement(
+            subject=subject,
+            rate=config.estimator.single_eta or step.learning_rate,
+            etas=etas,
+            batches=batches,
+            step=step,
+            change=change,
+            fresh=fresh,
+            entropies=_entropies(change, config.estimator.confidence),
+            budget=budget,
+            checks=checks,
+            described=_describe(config, policy, subject),
+            seconds=clock.seconds,
+        )
+        with clock.stage("log"):
+            observe(policy, found)
+    return found
+
+
+def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Path) -> Step:
+    estimator = config.estimator
+    step = optimizer_step(
+        policy,
+        batches.U,
+        optimizer,
+        objective=estimator.objective,
+        max_response_length=estimator.max_response_length or config.sampling.max_new_tokens,
+        max_grad_norm=estimator.max_grad_norm,
+    )
+    if norm(step.direction) == 0:
+        raise ValueError(
+            "The step is zero, so there is no change to measure: no response of U has an "
+            "advantage, and the optimizer has neither momentum nor decay."
+        )
+    return step
+
+
+def _method(config: MeasureConfig) -> Method:
+    """The weighted estimator in force; the derivatives beside fresh responses are by prefix."""
+    method = config.estimator.method
+    return "prefix" if method == "resampled" else method
+
+
+def _sweep(
+    config: MeasureConfig,
+    policy: Policy,
+    batches: Batches,
+    step: Step,
+    etas: list[float],
+    progress: Progress,
+) -> EntropyChange:
+    estimator = config.estimator
+    weighted = [] if estimator.method == "resampled" else etas
+    with progress.stages("measuring", len(weighted) + 1) as begin:
+        return entropy_change(
+            policy,
+            batches.E,
+            step.direction,
+            weighted,
+            functional=estimator.functional,
+            method=_method(config),
+            order=estimator.order,
+            confidence=estimator.confidence,
+            progress=begin,
+        )
+
+
+def _to_resample(config: MeasureConfig, change: EntropyChange, etas: list[float]) -> list[float]:
+    if config.estimator.method == "resampled":
+        return etas
+    wanted = config.estimator.resample_collapsed
+    return [p.eta for p in change.points if wanted and p.verdict == "resample"]
+
+
+def _resample(
+    config: MeasureConfig,
+    policy: Policy,
+    batches: Batches,
+    step: Step,
+    etas: list[float],
+    progress: Progress,
+) -> dict[float, Estimate]:
+    fresh = {}
+    with progress.stages("fresh responses", len(etas)) as begin:
+        for eta in etas:
+            begin(f"η = {eta:g}")
+            fresh[eta] = resampled_entropy_change(
+                policy,
+                batches.E,
+                step.direction,
+                eta,
+                max_new_tokens=config.sampling.max_new_tokens,
+                seed=config.batch_config.seeds["resample"],
+                functional=config.estimator.functional,
+                confidence=config.estimator.confidence,
+            )
+    return fresh
+
+
+def _budget(
+    config: MeasureConfig,
+    policy: Policy,
+    batches: Batches,
+    step: Step,
+    change: EntropyChange,
+    progress: Progress,
+) -> dict[str, Estimate]:
+    """δH₁ along each component by the same F on the same samples, so that they sum to the total."""
+    if change.first_order is None:
+        return {}
+    budget = {"total": change.first_order}
+    with progress.stages("budget", len(step.components)) as begin:
+        for name, component in step.components.items():
+            begin(name)
+            if norm(component) == 0:
+                zeros = {"value": 0.0, "se": 0.0, "ci_low": 0.0, "ci_high": 0.0}
+                budget[name] = replace(change.first_order, **zeros)
+                continue
+            part = entropy_change(
+                policy,
+                batches.E,
+                component,
+                [],
+                functional=change.functional,
+                method=change.method,
+                order=1,
+                confidence=config.estimator.confidence,
+            )
+            assert part.first_order is not None
+            budget[name] = part.first_order
+    return budget
+
+
+def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange) -> Checks:
+    known = len(change.sample.series) > 1
+    return Checks(
+        martingale_z=martingale_z(change.sample),
+        score_identity_z=score_identity_z(change.sample) if known else None,
+        floor=rounding_floor(policy, batches.E, step.direction, change.sample),
+    )
+
+
+def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
+    """Both functionals at θ, from the scores at hand."""
+    other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
+    f = Functionals(other, "prefix", change.sample.functional.tokens)
+    sample = replace(change.sample, functional=f, series=change.sample.series[:1])
+    entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
+    return {change.functional: change.entropy, other: entropy}
+
+
+def _describe(config: MeasureConfig, policy: Policy, subject: Subject) -> dict[str, object]:
+    stages = {name: vars(getattr(config.precision, name)) for name in _STAGES}
+    return {
+        "name": subject.name,
+        "checkpoint": str(subject.path),
+        "optimizer": str(subject.optimizer),
+        "trainable_tensors": len(policy.names),
+        "trainable_parameters": sum(p.numel() for p in policy.theta.values()),
+        "temperature": policy.temperature,
+        "device": str(policy.device),
+        "precision": stages,
+    }
+
+
+_STAGES = ("measuring", "updating", "sampling")

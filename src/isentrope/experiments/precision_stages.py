@@ -1,0 +1,41 @@
+"""One policy, several precisions: each stage has its own, θ loses nothing in between (T13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
+
+
+@contextmanager
+def at_precision(policy: Policy, precision: str | Precision) -> Iterator[Policy]:
+    """Run a block at another precision, then put back every weight and buffer to the bit.
+
+    The tensors of before are kept, not recomputed, so a shorter type in between costs nothing but
+    the memory of both.
+
+    Args:
+        policy: The policy.
+        precision: Precision of the block.
+
+    Yields:
+        The policy itself, converted.
+    """
+    before = policy.precision
+    parameters = [(p, p.data) for p in policy.model.parameters() if p.is_floating_point()]
+    buffers = [
+        (module._buffers, name, buffer)
+        for module in policy.model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.is_floating_point()
+    ]
+    try:
+        yield policy.convert(precision)
+    finally:
+        for parameter, data in parameters:
+            parameter.data = data
+        for owner, name, buffer in buffers:
+            owner[name] = buffer
+        policy.precision = before

@@ -1,0 +1,101 @@
+"""Progress bars with the time that is left, silent where nobody looks; and the time that went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+
+class Progress:
+    """Bars for the stages of a measurement.
+
+    Attributes:
+        console: Where they are drawn; None draws nothing.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console if console is not None and console.is_terminal else None
+
+    @contextmanager
+    def counter(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """A bar for work that counts itself.
+
+        Args:
+            what: A few words on the stage.
+
+        Yields:
+            Called with (done, in all).
+        """
+        with self._bar(what, None) as update:
+            yield lambda done, total: update(completed=done, total=total)
+
+    @contextmanager
+    def stages(self, what: str, total: int) -> Iterator[Callable[[str], None]]:
+        """A bar for work in named pieces.
+
+        Args:
+            what: A few words on the whole.
+            total: Number of pieces.
+
+        Yields:
+            Called with a few words before each piece.
+        """
+        done = -1
+        with self._bar(what, total) as update:
+
+            def begin(piece: str) -> None:
+                nonlocal done
+                done += 1
+                update(completed=done, description=f"{what}: {piece}")
+
+            yield begin
+            update(completed=total)
+
+    @contextmanager
+    def _bar(self, what: str, total: int | None) -> Iterator[Callable[..., None]]:
+        if self.console is None:
+            yield lambda **_: None
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Bars(*columns, console=self.console, transient=True) as bars:
+            task = bars.add_task(what, total=total)
+            yield lambda **changes: bars.update(task, **changes)
+
+
+class Clock:
+    """Seconds spent in named stages.
+
+    Attributes:
+        seconds: By stage, in the order they were entered, and "total".
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a block.
+
+        Args:
+            name: Name of the stage; times of one name add up.
+
+        Yields:
+            Nothing.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.seconds["total"] = time.perf_counter() - self._start

@@ -1,0 +1,1 @@
+"""Figures and reports of what was measured; no numbers of their own."""
