@@ -41,13 +41,13 @@ def check_instrument(
 
 def _switches(policy: Policy) -> Finding:
     switches = matmul_switches()
-    on = [name for name, value in switches.items() if value is True]
+    on = ["cuda.matmul.allow_tf32"] if switches["cuda.matmul.allow_tf32"] else []
     if switches["float32_matmul_precision"] != "highest":
         on.append(f"float32_matmul_precision={switches['float32_matmul_precision']}")
     if policy.precision.allow_tf32:
         on.append("precision.allow_tf32")
     if not on:
-        return Finding("TF32 off", True, "every TF32 switch is off")
+        return Finding("TF32 off", True, "matrix products keep float32, here and in this process")
     return Finding(
         "TF32 off",
         False,

@@ -1,0 +1,201 @@
+"""Every fault planted here was found in a real code base; each must be found and explained."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import GenerationConfig
+
+from isentrope.checks import check_adapter, check_instrument, check_optimizer, check_sampler
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample
+from tests import cases
+
+VOCABULARY, LENGTH = 120, 8
+PROMPTS = [[5, 6, 7, 8, 9, 10], [11, 12], [13]]
+
+
+def policy(**options) -> Policy:
+    torch.manual_seed(0)
+    adapter = LoraConfig(r=2, target_modules="all-linear", **options.pop("lora", {}))
+    model = get_peft_model(cases.model("qwen2", VOCABULARY), adapter).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.normal_(std=0.2)
+    return Policy(model, **{"eos_token_id": 0, "pad_token_id": 0, **options})
+
+
+def batch(of: Policy, n: int = 300, seed: int = 0) -> Rollouts:
+    return sample(of, PROMPTS, n, max_new_tokens=LENGTH, seed=seed)
+
+
+def generated(of: Policy, prompts, *, mask=None, n: int = 300, **settings) -> Rollouts:
+    """What a script with transformers' generate would have stored."""
+    width = max(len(p) for p in prompts)
+    padded = torch.tensor([[0] * (width - len(p)) + p for p in prompts]).repeat(n, 1)
+    torch.manual_seed(0)
+    lm = of.model.get_base_model()
+    config = GenerationConfig(
+        do_sample=True, max_new_tokens=LENGTH, eos_token_id=0, pad_token_id=0, **settings
+    )
+    with torch.no_grad(), of.precision.active():
+        out = lm.generate(
+            padded,
+            attention_mask=torch.ones_like(padded) if mask is None else mask.repeat(n, 1),
+            generation_config=config,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+    responses, logprobs = [], []
+    for i, row in enumerate(out.sequences[:, width:]):
+        ends = (row == 0).nonzero()
+        length = int(ends[0]) + 1 if len(ends) else len(row)
+        responses.append(row[:length])
+        steps = [out.scores[k][i].log_softmax(-1)[row[k]] for k in range(length)]
+        logprobs.append(torch.stack(steps))
+    index = torch.arange(len(responses))
+    return Rollouts([prompts[i % len(prompts)] for i in index], responses, index, logprobs)
+
+
+def failed(findings) -> dict[str, str]:
+    return {f.name: f"{f.detail}. {f.advice}" for f in findings if f.passed is False}
+
+
+def sampler_faults(of: Policy, rollouts: Rollouts) -> dict[str, str]:
+    return failed(check_sampler(of, rollouts, cases.direction(of)))
+
+
+def test_a_sound_instrument_and_sampler_pass_every_check():
+    sound = policy()
+    rollouts = batch(sound)
+    assert failed(check_instrument(sound, rollouts, cases.direction(sound))) == {}
+    assert sampler_faults(sound, rollouts) == {}
+    width = max(len(p) for p in PROMPTS)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in PROMPTS])
+    settings = {"top_k": 0, "top_p": 1.0, "temperature": 1.0}
+    assert sampler_faults(sound, generated(sound, PROMPTS, mask=mask, **settings)) == {}
+
+
+def test_a_sampler_with_top_k_50_is_found():
+    faults = sampler_faults(policy(), generated(policy(), [[5, 6]], top_k=50, n=600))
+    assert "never below the scorer's: a filter" in faults["sampler = scorer"]
+    assert "hidden top_k" in faults["E[surprisal] = E[H]"]
+
+
+def test_a_scorer_at_another_temperature_is_found():
+    faults = sampler_faults(policy(temperature=0.7), batch(policy(), 1000))
+    assert "those of temperature 1, the scorer is at 0.7" in faults["sampler = scorer"]
+    assert "higher temperature" in faults["E[surprisal] = E[H]"]
+
+
+def test_a_masked_eos_is_found():
+    rollouts = batch(policy())
+    cut = [r[:-1] if len(r) > 1 and int(r[-1]) == 0 else r for r in rollouts.response_ids]
+    faults = sampler_faults(policy(), Rollouts(rollouts.prompt_ids, cut, rollouts.prompt_index))
+    assert "pad = EOS" in faults["EOS is part of the response"]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_dropout_is_found_whether_it_acts_now_or_acted_in_training(mode):
+    dropping = policy(lora={"lora_dropout": 0.05})
+    dropping.model.train(mode)
+    faults = failed(check_instrument(dropping, cases.ragged()))
+    assert ("model.eval()" if mode else "lora_dropout 0") in faults["no dropout"]
+
+
+def test_tf32_is_found():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        faults = failed(check_instrument(policy(), cases.ragged()))
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert "float32_matmul_precision=high" in faults["TF32 off"]
+
+
+def gradients(of: Policy, count: int):
+    """Noisy policy gradients, one a batch."""
+    for seed in range(count):
+        rollouts = batch(of, 32, seed)
+        advantage = torch.randn(32, 1, generator=torch.Generator().manual_seed(seed)).double()
+        yield of.weighted_gradient(rollouts, advantage * score(of, rollouts).mask)
+
+
+def optimizer_state(of: Policy, names: list[str]) -> dict:
+    parameters = dict(of.model.named_parameters())
+    optimizer = torch.optim.AdamW([(n, parameters[n]) for n in of.names], lr=0.0)
+    for gradient in gradients(of, 12):
+        for name, g in gradient.items():
+            parameters[name].grad = g
+        optimizer.step()
+    state = optimizer.state_dict()
+    state["param_groups"][0]["param_names"] = names
+    return state
+
+
+def test_an_optimizer_state_in_the_wrong_order_is_found():
+    of = policy()
+    *_, fresh = gradients(of, 14)
+    right = check_optimizer(of, fresh, optimizer_state(of, list(of.names)))
+    assert right.passed, right
+    layers = [n.replace("layers.0", "x").replace("layers.1", "layers.0") for n in of.names]
+    swapped = [n.replace("layers.x", "layers.1").replace(".x.", ".layers.1.") for n in layers]
+    wrong = check_optimizer(of, fresh, optimizer_state(of, swapped))
+    assert wrong.passed is False
+    assert "wrong order" in wrong.advice
+    short = optimizer_state(of, list(of.names))
+    short["param_groups"][0]["params"] = short["param_groups"][0]["params"][:-1]
+    assert check_optimizer(of, fresh, short).passed is False
+
+
+def test_an_adapter_that_is_not_loaded_is_found(tmp_path):
+    trained = policy()
+    trained.model.save_pretrained(tmp_path)
+    assert check_adapter(trained, tmp_path).passed
+    plain = Policy(cases.model("qwen2", VOCABULARY), eos_token_id=0)
+    finding = check_adapter(plain, tmp_path)
+    assert finding.passed is False
+    assert "Policy.from_checkpoint" in finding.advice
+    assert sampler_faults(plain, batch(trained))["sampler = scorer"]
+
+
+def test_an_adapter_at_its_initial_value_is_found(tmp_path):
+    fresh = policy()
+    with torch.no_grad():
+        for name, p in fresh.model.named_parameters():
+            if "lora_B" in name:
+                p.zero_()
+    fresh.model.save_pretrained(tmp_path)
+    assert "step 0" in check_adapter(fresh, tmp_path).advice
+
+
+def test_a_model_that_is_not_deterministic_is_found():
+    random = policy()
+    norm = random.model.get_base_model().model.norm
+    forward = norm.forward
+    norm.forward = lambda x: forward(x) * (1 + 1e-9 * torch.rand(()).double())
+    faults = failed(check_instrument(random, cases.ragged()))
+    assert "draws random numbers" in faults["deterministic model"]
+
+
+def test_left_padding_without_a_mask_is_found():
+    rollouts = generated(policy(), PROMPTS, top_k=0, top_p=1.0, temperature=1.0)
+    faults = sampler_faults(policy(), rollouts)
+    assert "without an attention mask" in faults["sampler = scorer"]
+
+
+def test_a_model_that_looks_at_its_neighbours_is_found():
+    odd = policy()
+    decoder = odd.model.get_base_model().model
+    forward = decoder.forward
+
+    def leaky(input_ids, **arguments):
+        out = forward(input_ids=input_ids, **arguments)
+        return (out[0] * (1 + 0.01 * input_ids.shape[1]),)
+
+    decoder.forward = leaky
+    faults = failed(check_instrument(odd, cases.ragged()))
+    assert "padding" in faults["scores independent of the batch"]
