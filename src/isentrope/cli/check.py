@@ -1,0 +1,32 @@
+"""`isentrope check CONFIG`: is this checkpoint, sampler and scorer fit to be measured?"""
+
+from __future__ import annotations
+
+import typer
+from rich.table import Table
+
+from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
+
+MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim]"}
+
+
+@one_sentence
+def check(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
+    """Check the instrument before measuring; exit status 1 if anything is wrong."""
+    from isentrope.experiments.check import check as run_checks
+    from isentrope.experiments.config_io import load_config
+    from isentrope.experiments.progress import Progress
+
+    found = run_checks(load_config(config, overrides(settings, folder)), Progress(err))
+    for name, findings in found.items():
+        columns = ("", "check", "what was seen, and what to do")
+        table = Table(*columns, title=name, title_justify="left")
+        for finding in findings:
+            advice = f"\n[bold]{finding.advice}[/bold]" if finding.advice else ""
+            table.add_row(MARKS[finding.passed], finding.name, finding.detail + advice)
+        out.print(table)
+    broken = sum(f.passed is False for findings in found.values() for f in findings)
+    if broken:
+        err.print(f"{broken} checks failed.", style="red")
+        raise typer.Exit(1)
+    out.print("Fit to be measured.")
