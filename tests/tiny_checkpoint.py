@@ -6,6 +6,7 @@ one time in three where the reference is one of them.
 
 import json
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -97,3 +98,9 @@ def settings(folder, **sections):
     return {
         name: content.get(name, {}) | sections.get(name, {}) for name in {**content, **sections}
     }
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A folder with step_4 and checkpoint-8, their base, and prompts.jsonl."""
+    return make_checkpoint(tmp_path_factory.mktemp("tiny"), ("step_4", "checkpoint-8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import warnings
@@ -44,7 +45,7 @@ def overrides(settings: list[str] | None, folder: str | None) -> list[str]:
     Returns:
         Settings as `load_config` takes them.
     """
-    where = [] if folder is None else [f"output.directory={folder!r}"]
+    where = [] if folder is None else [f"output.directory={json.dumps(folder)}"]
     return [*(settings or ()), *where]
 
 
@@ -70,6 +71,8 @@ def one_sentence(command: Callable[..., Any]) -> Callable[..., Any]:
         expected = (ValueError, OSError, RuntimeError, ImportError, SafetensorError)
         try:
             return command(*args, **kwargs)
+        except (typer.Exit, typer.Abort):  # ways to end, not errors, though RuntimeErrors
+            raise
         except expected as error:
             logging.getLogger("isentrope").debug("raised here:", exc_info=error)
             sentence = " ".join(str(error).split()) or type(error).__name__
@@ -94,4 +97,3 @@ def _show_log() -> None:
     if not logger.handlers:
         handler = RichHandler(console=err, show_path=False, show_time=False)
         logger.addHandler(handler)
-        logger.propagate = False

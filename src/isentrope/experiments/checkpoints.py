@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from isentrope.experiments.config import MeasureConfig
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
@@ -34,8 +36,15 @@ class Subject:
 
         Returns:
             The policy.
+
+        Raises:
+            ValueError: If it is to run on a GPU and there is none.
         """
         where, sampling = config.checkpoint, config.sampling
+        if where.device_map.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(
+                f"checkpoint.device_map={where.device_map}, but torch sees no CUDA device here."
+            )
         return Policy.from_checkpoint(
             self.path,
             base_model=where.base_model,

@@ -161,7 +161,7 @@ def _keys_of(loc: tuple[int | str, ...]) -> list[int | str]:
 def _nearest(loc: tuple[int | str, ...]) -> str:
     """The valid key most like an unknown one: in its own section, else anywhere, if alike."""
     *parents, key = [str(part) for part in loc]
-    every = _all_keys(MeasureConfig)
+    every = all_keys()
     siblings = [k for k in every if k.split(".")[:-1] == parents]
     for keys, cutoff in ((siblings, 0.6), (every if parents else [], 0.6), (siblings, 0.0)):
         by_name = {k.split(".")[-1].lower(): k for k in keys}
@@ -170,12 +170,21 @@ def _nearest(loc: tuple[int | str, ...]) -> str:
     return "checkpoint"
 
 
-def _all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+def all_keys(model: type[BaseModel] = MeasureConfig, prefix: str = "") -> list[str]:
+    """Every key that may be set.
+
+    Args:
+        model: A section, or the whole configuration.
+        prefix: What stands before its keys.
+
+    Returns:
+        Sections and dotted keys, in the order of `isentrope config show`.
+    """
     keys = []
     for name in model.model_fields:
         keys.append(prefix + name)
         inner = _inner_model(model, name)
-        keys += [] if inner is None else _all_keys(inner, f"{prefix}{name}.")
+        keys += [] if inner is None else all_keys(inner, f"{prefix}{name}.")
     return [key for key in keys if key != "provenance"]
 
 

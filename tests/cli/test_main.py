@@ -1,0 +1,233 @@
+import json
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import isentrope
+from isentrope.cli.main import app
+from isentrope.experiments.config_io import load_config
+from tests.tiny_checkpoint import PROMPTS, make_checkpoint, settings, write_prompts
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def config(tiny, tmp_path):
+    """A configuration file, with sections changed as asked."""
+
+    def write(**sections):
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(settings(tiny, **sections)))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A checkpoint of its own, to be broken, and its configuration file."""
+    folder = make_checkpoint(tmp_path / "own")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings(folder)))
+    return folder, path
+
+
+def refused(config, tmp_path, *arguments):
+    """What `measure` said on standard error as it refused; nothing must have been written."""
+    result = call("measure", config, "--out", tmp_path / "run", *arguments)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "run").exists()
+    (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    return sentence
+
+
+def test_measure_prints_the_table_and_where_it_wrote(config, tmp_path):
+    result = call("measure", config(), "--out", tmp_path / "run", "--set", "batch_config.B_E=10")
+    folder = tmp_path / "run" / "measurements" / "measure_step_4"
+    assert result.exit_code == 0
+    assert f"Wrote {folder}" in result.stdout
+    for said in ("first order", "0.001", "trust", "nats per token", "linear range", "martingale"):
+        assert said in result.stdout
+    assert {p.name for p in folder.iterdir()} == {
+        "results.json",
+        "config.yaml",
+        "sweep.parquet",
+        "entropy_change.png",
+    }
+    assert json.loads((folder / "results.json").read_text())["batches"]["B_E"] == 10
+
+
+def test_several_checkpoints_make_one_table(config, tiny, tmp_path):
+    path = config(
+        checkpoint={"checkpoint_path": [str(tiny / "step_4"), str(tiny / "checkpoint-8")]}
+    )
+    result = call("measure", path, "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "checkpoint" in result.stdout
+    assert result.stdout.count("Change of entropy") == 1
+    assert "measure_step_8" in result.stdout
+
+
+def test_results_are_not_written_over(config, tmp_path):
+    path = config()
+    assert call("measure", path, "--out", tmp_path / "run").exit_code == 0
+    again = call("measure", path, "--out", tmp_path / "run")
+    assert again.exit_code == 1
+    assert "holds results already" in again.stderr
+
+
+def test_debug_shows_where_an_error_was_raised(config, tmp_path):
+    path = config(output={"log_level": "DEBUG"}, batch_config={"E_split": "test", "B_E": 10**6})
+    path.write_text(path.read_text().replace("prompts.jsonl", "absent.jsonl"))
+    result = call("measure", path)
+    assert "require_files" in result.stderr
+
+
+def test_version_and_help():
+    assert call("--version").stdout == f"isentrope {isentrope.__version__}\n"
+    assert {"measure", "config"} <= set(call("--help").stdout.split())
+
+
+def test_config_show_prints_every_key_and_can_be_used(tmp_path):
+    shown = call("config", "show", "--set", "batch_config.B_E=99").stdout
+    (tmp_path / "all.yaml").write_text(shown)
+    assert load_config(tmp_path / "all.yaml").batch_config.B_E == 99
+    assert "# Size of E" in shown
+
+
+def test_config_validate_says_what_would_be_measured(config):
+    result = call("config", "validate", config())
+    assert (result.exit_code, "it measures step_4" in result.stdout) == (0, True)
+
+
+def test_config_validate_refuses_what_measure_would(config):
+    result = call("config", "validate", config(batch_config={"B_EE": 3}))
+    assert result.exit_code == 1
+    assert "nearest valid key is 'batch_config.B_E'" in result.stderr
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "said"),
+    [
+        ("estimator", "eta_lst", [1e-3], "nearest valid key is 'estimator.eta_list'"),
+        ("checkpoint", "checkpoint_path", "absent", "no checkpoint folder absent"),
+        ("checkpoint", "checkpoint_path", "absent/step_*", "No checkpoint folder matches"),
+        ("checkpoint", "optimizer_path", "absent.pt", "no optimizer state at absent.pt"),
+        ("checkpoint", "device_map", "cuda:7", "no CUDA device"),
+        ("batch_config", "B_E", 0, "batch_config.B_E"),
+        ("batch_config", "dataset_path", "absent.jsonl", "batch_config.dataset_path"),
+        ("batch_config", "E_file", "absent.parquet", "batch_config.E_file"),
+        ("batch_config", "redraw_limit", 0, "prompt groups have an advantage"),
+        ("batch_config", "B_E", 500, "is left for U"),
+        ("sampling", "max_new_tokens", 40, "more than the model's 32 positions"),
+        ("sampling", "top_k", 50, "sample from another policy"),
+    ],
+)
+def test_bad_settings_are_refused_in_a_sentence(config, tmp_path, section, key, value, said):
+    assert said in refused(config(**{section: {key: value}}), tmp_path)
+
+
+def test_an_empty_dataset_is_refused(config, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    path = config(batch_config={"dataset_path": str(tmp_path / "empty.jsonl")})
+    assert "The dataset is empty" in refused(path, tmp_path)
+
+
+def test_a_prompt_that_no_response_solves_ends_at_the_redraw_limit(config, tmp_path):
+    rows = [{"prompt": p, "reference": "never"} for p in PROMPTS]
+    (tmp_path / "hard.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    hard = {"dataset_path": str(tmp_path / "hard.jsonl"), "redraw_limit": 2}
+    said = refused(config(batch_config=hard), tmp_path)
+    assert "After 2 redraws only 0 of 3" in said
+
+
+def test_a_prompt_longer_than_the_context_is_refused(config, tmp_path):
+    write_prompts(tmp_path / "long.jsonl", ["1+" * 20])
+    path = config(batch_config={"dataset_path": str(tmp_path / "long.jsonl")})
+    assert "more than the model's 32 positions" in refused(path, tmp_path)
+
+
+def test_responses_in_E_and_U_alike_are_refused(config, tmp_path):
+    rows = [{"prompt": PROMPTS[0], "response": str(i), "reward": i} for i in range(2)]
+    (tmp_path / "both.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    both = dict.fromkeys(("E_file", "U_file"), str(tmp_path / "both.jsonl"))
+    assert "1 prompts are in both E and U" in refused(config(batch_config=both), tmp_path)
+
+
+def test_a_checkpoint_without_optimizer_state_is_refused(broken, tmp_path):
+    folder, path = broken
+    (folder / "step_4" / "optimizer.pt").unlink()
+    assert "no optimizer state" in refused(path, tmp_path)
+
+
+def test_a_pickle_that_is_not_tensors_is_refused_and_not_run(broken, tmp_path):
+    folder, path = broken
+    torch.save(Trap(tmp_path / "sprung"), folder / "step_4" / "optimizer.pt")
+    assert "is refused" in refused(path, tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_optimizer_of_another_model_is_refused(broken, tmp_path):
+    folder, path = broken
+    state = torch.load(folder / "step_4" / "optimizer.pt", weights_only=True)
+    for entry in state["state"].values():
+        entry["exp_avg"] = entry["exp_avg"][:1]
+    torch.save(state, folder / "step_4" / "optimizer.pt")
+    assert "has shape" in refused(path, tmp_path)
+
+
+def test_an_adapter_of_another_shape_is_refused(broken, tmp_path):
+    folder, path = broken
+    adapter = folder / "step_4" / "adapter_model.safetensors"
+    change_weights(adapter, lambda tensor: tensor[..., :1].contiguous())
+    assert "size mismatch" in refused(path, tmp_path)
+
+
+def test_weights_that_are_not_numbers_are_refused(broken, tmp_path):
+    folder, path = broken
+    change_weights(folder / "base" / "model.safetensors", lambda tensor: tensor * torch.nan)
+    assert "NaN or infinity" in refused(path, tmp_path)
+
+
+def test_pickled_weights_are_refused(broken, tmp_path):
+    folder, path = broken
+    (folder / "step_4" / "adapter_model.safetensors").rename(folder / "step_4" / "adapter.bin")
+    assert "pickled weights only" in refused(path, tmp_path)
+
+
+def test_a_torn_weights_file_is_refused(broken, tmp_path):
+    folder, path = broken
+    (folder / "step_4" / "adapter_model.safetensors").write_bytes(b"\x00" * 20)
+    refused(path, tmp_path)
+
+
+def test_a_rate_so_large_that_weights_collapse_is_a_value_and_not_a_crash(config, tmp_path):
+    path = config(
+        estimator={"eta_list": [0.3, 1e6]}, batch_config={"B_E": 40, "allow_overlap": True}
+    )
+    result = call("measure", path, "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "resample" in result.stdout
+
+
+class Trap:
+    """Unpickling this would make a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def change_weights(file, change):
+    save_file({name: change(x) for name, x in load_file(file).items()}, file, {"format": "pt"})

@@ -1,0 +1,173 @@
+"""Every key of the configuration changes what is measured, asked for, or written."""
+
+import json
+import shutil
+
+import pytest
+
+from isentrope.experiments import batches, checkpoints, measurement
+from isentrope.experiments.config_io import all_keys, load_config
+from isentrope.experiments.measure import measure
+from tests.tiny_checkpoint import PROMPTS, settings, write_prompts
+
+QUICK = ["batch_config.allow_overlap=true", "estimator.order=1", "estimator.eta_list=[1e-3]"]
+LOGGED = [*QUICK, "detailed_logging.level=debug"]
+SAMPLED = [
+    *QUICK,
+    "batch_config.U_dataset_name=prompts",
+    "batch_config.U_dataset_path=@/prompts.jsonl",
+]
+COLLAPSE = [*QUICK, "estimator.eta_list=[0.2, 0.3, 0.5]", "batch_config.B_E=40"]
+SWEPT = [*QUICK, "estimator.eta_list=[1e-4, 1e-3]"]
+TF32 = [*QUICK, "precision.allow_tf32=true"]
+
+# key → (settings to compare with, another value); @ stands for the folder of checkpoints.
+CHANGES = {
+    "checkpoint.checkpoint_path": (QUICK, "@/checkpoint-8"),
+    "checkpoint.optimizer_path": (QUICK, "@/checkpoint-8/optimizer.pt"),
+    "checkpoint.base_model": (QUICK, "@/base"),
+    "checkpoint.device_map": (QUICK, "cuda:7"),
+    "checkpoint.quantization": ([*QUICK, "precision.runtime_dtype=float32"], "8bit"),
+    "batch_config.dataset_name": (
+        ["batch_config.dataset_path=null", "batch_config.dataset_name=addition", *SAMPLED[3:]],
+        "addition_chat",
+    ),
+    "batch_config.dataset_path": (QUICK, "@/others.jsonl"),
+    "batch_config.U_dataset_name": (QUICK, "addition"),
+    "batch_config.U_dataset_path": (QUICK, "@/others.jsonl"),
+    "batch_config.E_split": (QUICK, "train"),
+    "batch_config.U_split": (QUICK, "test"),
+    "batch_config.B_E": (QUICK, "9"),
+    "batch_config.B_U": (QUICK, "2"),
+    "batch_config.G": (QUICK, "5"),
+    "batch_config.fixed_prompts": (QUICK, "true"),
+    "batch_config.allow_overlap": (QUICK, "false"),
+    "batch_config.E_file": (QUICK, "@/hand.jsonl"),
+    "batch_config.U_file": (QUICK, "@/hand.jsonl"),
+    "batch_config.save_batches": (QUICK, "true"),
+    "batch_config.seed": (QUICK, "5"),
+    "batch_config.redraw_limit": (QUICK, "0"),
+    "estimator.eta_sweep": (SWEPT, "false"),
+    "estimator.single_eta": (QUICK, "2e-3"),
+    "estimator.eta_list": (QUICK, "null"),
+    "estimator.functional": (QUICK, "per_sequence"),
+    "estimator.method": (QUICK, "sequence"),
+    "estimator.order": (QUICK, "2"),
+    "estimator.confidence": (QUICK, "0.5"),
+    "estimator.resample_collapsed": (COLLAPSE, "true"),
+    "estimator.objective": (QUICK, "grpo"),
+    "estimator.advantages": (QUICK, "rloo"),
+    "estimator.max_grad_norm": (QUICK, "1e-4"),
+    "estimator.max_response_length": (QUICK, "30"),
+    "precision.runtime_dtype": (QUICK, "float32"),
+    "precision.entropy_dtype": (QUICK, "float32"),
+    "precision.allow_tf32": (QUICK, "true"),
+    "precision.matmul_precision": (TF32, "high"),
+    "precision.update_vector": (QUICK, "bfloat16"),
+    "precision.sampler_dtype": (QUICK, "bfloat16"),
+    "sampling.temperature": (QUICK, "0.7"),
+    "sampling.max_new_tokens": (QUICK, "1"),
+    "sampling.batch_size": (QUICK, "3"),
+    "sampling.top_k": (QUICK, "50"),
+    "sampling.top_p": (QUICK, "0.9"),
+    "sampling.max_tokens": (QUICK, "64"),
+    "sampling.vocab_chunk": (QUICK, "7"),
+    "detailed_logging.enabled": (QUICK, "false"),
+    "detailed_logging.level": (QUICK, "minimal"),
+    "detailed_logging.log_sequences": (QUICK, "true"),
+    "detailed_logging.log_tokens": (QUICK, "true"),
+    "detailed_logging.log_raw_tensors": (LOGGED, "false"),
+    "detailed_logging.output_directory": (QUICK, "@/elsewhere"),
+    "detailed_logging.compress": (LOGGED, "true"),
+    "detailed_logging.max_files": (
+        [*QUICK, "checkpoint.checkpoint_path=[@/step_4, @/checkpoint-8]"],
+        "1",
+    ),
+    "output.directory": (QUICK, "another"),
+    "output.log_level": (QUICK, "WARNING"),
+}
+BEFORE = {}
+
+
+def test_the_list_is_complete():
+    keys = {key for key in all_keys() if "." in key}
+    assert set(CHANGES) == keys
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_the_key_acts(key, tiny, tmp_path, monkeypatch, caplog):
+    given, value = CHANGES[key]
+    prepare(tiny)
+    if tuple(given) not in BEFORE:
+        before = footprint(tiny, tmp_path / "before", given, monkeypatch, caplog)
+        BEFORE[tuple(given)] = before
+    changed = [*given, f"{key}={value}"]
+    after = footprint(tiny, tmp_path / "after", changed, monkeypatch, caplog)
+    assert (after == BEFORE[tuple(given)]) is False
+
+
+def test_nothing_changes_where_no_key_does(tiny, tmp_path, monkeypatch, caplog):
+    prepare(tiny)
+    first, second = (
+        footprint(tiny, tmp_path / name, LOGGED, monkeypatch, caplog) for name in ("a", "b")
+    )
+    assert first == second
+
+
+def prepare(tiny):
+    write_prompts(tiny / "others.jsonl", PROMPTS[::-1][:12])
+    rows = [
+        {"prompt": PROMPTS[i // 3], "response": str(i % 3 + 1), "reward": i % 3} for i in range(9)
+    ]
+    (tiny / "hand.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def footprint(tiny, folder, overrides, monkeypatch, caplog):
+    """Numbers, calls to the rooms below, files and what was said; no echo of the settings."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    caplog.clear()
+    calls = []
+    with monkeypatch.context() as patch:
+        spy(patch, calls, checkpoints.Policy, "from_checkpoint")
+        spy(patch, calls, batches, "load_task", "evaluation_batch", "update_batch", "respond")
+        spy(patch, calls, measurement, "at_precision")
+        try:
+            config = load_config(settings(tiny), [o.replace("@", str(tiny)) for o in overrides])
+            results = measure(config).results
+        except Exception as error:
+            results = [{"error": str(error)}]
+    for result in results:
+        for echo in ("timing", "provenance", "estimator"):
+            result.pop(echo, None)
+    places = (folder, tiny / "elsewhere")
+    files = sorted(
+        (place.name * (place != folder), p.relative_to(place).parts[0].split("_20")[0], kind(p))
+        for place in places
+        for p in place.rglob("*")
+        if p.is_file()
+    )
+    shutil.rmtree(tiny / "elsewhere", ignore_errors=True)
+    return json.dumps([results, calls, files, caplog.messages], default=plain)
+
+
+def kind(path):
+    """A file's name without times; for logs also what they hold."""
+    said = path.name.split("_20")[0]
+    return said + str(sorted(json.loads(path.read_text()))) if path.suffix == ".json" else said
+
+
+def plain(value):
+    """Arguments that are settings; objects are named by their kind."""
+    return vars(value) if type(value).__name__ == "Precision" else type(value).__name__
+
+
+def spy(patch, calls, owner, *names):
+    for name in names:
+        original = getattr(owner, name)
+
+        def wrapper(*args, original=original, name=name, **kwargs):
+            calls.append([name, [a for a in args[1:] if not isinstance(a, list)], kwargs])
+            return original(*args, **kwargs)
+
+        patch.setattr(owner, name, wrapper)
