@@ -94,6 +94,7 @@ def _quieten_libraries() -> None:
 
 def _show_log() -> None:
     logger = logging.getLogger("isentrope")
+    logger.setLevel("INFO")  # until a configuration says otherwise
     if not logger.handlers:
         handler = RichHandler(console=err, show_path=False, show_time=False)
         logger.addHandler(handler)
