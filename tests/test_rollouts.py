@@ -21,6 +21,7 @@ def full() -> Rollouts:
         prompt_keys=["a", "a", "b"],
         references=["7", "7", None],
         response_texts=["x", "<b>", "🙂"],
+        max_new_tokens=5,
     )
 
 
@@ -37,6 +38,7 @@ def same(a: Rollouts, b: Rollouts) -> bool:
         and a.prompt_keys == b.prompt_keys
         and a.references == b.references
         and a.response_texts == b.response_texts
+        and a.max_new_tokens == b.max_new_tokens
     )
 
 
@@ -56,6 +58,7 @@ def test_select_keeps_every_column_in_step():
     assert [r.tolist() for r in picked.response_ids] == [[6, 7, 0], [4, 0]]
     assert picked.rewards.tolist() == [1, 1]
     assert picked.prompt_keys == ["b", "a"]
+    assert picked.max_new_tokens == 5
 
 
 def test_joined_batches_keep_their_prompt_draws_apart():
@@ -74,6 +77,7 @@ def test_joined_batches_keep_their_prompt_draws_apart():
         ({"prompt_index": [0, 1]}, "prompt_index has shape"),
         ({"prompt_ids": [[1]], "prompt_index": [0, 0, 1]}, "points to prompt 1"),
         ({"prompt_index": [0, 0, 0]}, "Sequences 0 and 2 share prompt_index 0"),
+        ({"max_new_tokens": 2}, "A response has 3 tokens, more than max_new_tokens=2"),
         ({"rewards": [1, 2]}, "rewards must be 3 finite numbers"),
         ({"advantages": [1, 2, float("nan")]}, "1 not finite"),
         ({"sampler_logprobs": [[-1.0], [-1.0], [-1.0]]}, "1 values for a response of 2"),

@@ -34,6 +34,7 @@ class Rollouts:
         prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
         references: Reference answers a task needs for its reward.
         response_texts: Decoded responses without special tokens.
+        max_new_tokens: L_max, where the sampler cut responses; one number for all.
     """
 
     prompt_ids: list[Tensor]
@@ -45,9 +46,15 @@ class Rollouts:
     prompt_keys: list[str] | None = None
     references: list[str | None] | None = None
     response_texts: list[str] | None = None
+    max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
         n = len(self.response_ids)
+        longest = max((len(r) for r in self.response_ids), default=0)
+        if self.max_new_tokens is not None and longest > self.max_new_tokens:
+            raise ValueError(
+                f"A response has {longest} tokens, more than max_new_tokens={self.max_new_tokens}."
+            )
         if n == 0:
             raise ValueError("Rollouts need at least one response; the list is empty.")
         self.response_ids = [_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
@@ -129,7 +136,8 @@ class Rollouts:
                 return column if column is None else column[index]
             return [column[int(i)] for i in index]
 
-        return Rollouts(**{name: pick(getattr(self, name)) for name in _COLUMNS})
+        columns = {name: pick(getattr(self, name)) for name in _COLUMNS}
+        return Rollouts(**columns, max_new_tokens=self.max_new_tokens)
 
     def with_columns(self, **columns) -> Rollouts:
         """A copy in which the named columns are replaced."""
@@ -152,7 +160,10 @@ class Rollouts:
             if getattr(self, name) is not None
         }
         partial = target.with_name(target.name + ".partial")
-        pq.write_table(pa.table(table), partial)
+        written = pa.table(table)
+        if self.max_new_tokens is not None:
+            written = written.replace_schema_metadata({_LENGTH: str(self.max_new_tokens)})
+        pq.write_table(written, partial)
         partial.replace(target)
         return target
 
@@ -169,17 +180,20 @@ class Rollouts:
         Raises:
             ValueError: If a needed column is missing or an unknown one is there.
         """
-        columns = pq.read_table(path).to_pydict()
+        table = pq.read_table(path)
+        columns = table.to_pydict()
         missing = {"prompt_ids", "response_ids", "prompt_index"} - set(columns)
         if missing or set(columns) - set(_COLUMNS):
             raise ValueError(
                 f"{path} is not a rollouts file: missing {sorted(missing)}, "
                 f"unknown {sorted(set(columns) - set(_COLUMNS))}."
             )
-        return cls(**columns)
+        length = (table.schema.metadata or {}).get(_LENGTH)
+        return cls(**columns, max_new_tokens=None if length is None else int(length))
 
 
-_COLUMNS = tuple(Rollouts.__dataclass_fields__)
+_COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
+_LENGTH = b"max_new_tokens"
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
@@ -204,7 +218,8 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
                 columns[name].extend(getattr(part, name))
     n = len(columns["response_ids"])
     kept: dict[str, Any] = {name: c if len(c) == n else None for name, c in columns.items()}
-    return Rollouts(**kept)
+    lengths = {part.max_new_tokens for part in parts}
+    return Rollouts(**kept, max_new_tokens=lengths.pop() if len(lengths) == 1 else None)
 
 
 def _ids(values: Tensor | Sequence[int], what: str) -> Tensor:

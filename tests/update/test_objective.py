@@ -43,3 +43,10 @@ def test_unknown_objective_names_the_nearest(rollouts):
 def test_dr_grpo_needs_a_positive_length(rollouts, length, words):
     with pytest.raises(ValueError, match=words):
         sequence_weights(rollouts, "dr_grpo", length)
+
+
+def test_the_length_is_the_samplers_where_it_is_known(rollouts):
+    sampled = rollouts.with_columns(max_new_tokens=L)
+    torch.testing.assert_close(
+        sequence_weights(sampled, "dr_grpo"), sequence_weights(rollouts, "dr_grpo", L)
+    )

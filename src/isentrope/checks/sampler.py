@@ -51,7 +51,7 @@ def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
     name, eos = "EOS is part of the response", policy.eos_token_id
     if eos is None:
         return Finding(name, None, "the policy has no EOS token")
-    longest = int(rollouts.lengths.max())
+    longest = rollouts.max_new_tokens or int(rollouts.lengths.max())
     lost = [
         i
         for i, ids in enumerate(rollouts.response_ids)
@@ -61,7 +61,7 @@ def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
         return Finding(
             name,
             False,
-            f"{len(lost)} of {len(rollouts)} responses stop before the longest ({longest} tokens) "
+            f"{len(lost)} of {len(rollouts)} responses stop before {longest} tokens "
             f"without EOS, the first is sequence {lost[0]}",
             "EOS was masked or stripped, often because pad = EOS: cut each response after its "
             "first EOS, and score that EOS.",

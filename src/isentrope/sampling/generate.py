@@ -32,8 +32,8 @@ def sample(
     n: int,
     group_size: int = 1,
     *,
-    max_new_tokens: int,
-    seed: int,
+    max_new_tokens: int = 150,
+    seed: int = 0,
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Rollouts:
@@ -119,6 +119,7 @@ def respond(
         prompt_keys=[prompts[i].key for i in index.tolist()],
         references=None if all(r is None for r in references) else references,
         response_texts=decode(policy, responses),
+        max_new_tokens=max_new_tokens,
     )
 
 

@@ -33,8 +33,8 @@ def sequence_weights(
     Args:
         rollouts: n sequences, the whole batch of the step.
         objective: One of `OBJECTIVES`.
-        max_response_length: L in tokens, the constant normaliser of "dr_grpo"; the other
-            objectives have no such constant and take none.
+        max_response_length: L in tokens, the constant normaliser of "dr_grpo", by default the
+            rollouts' own `max_new_tokens`; the other objectives have no such constant.
 
     Returns:
         (n,) float64.
@@ -46,7 +46,8 @@ def sequence_weights(
     lengths = rollouts.lengths.double()
     match objective:
         case "dr_grpo":
-            return torch.full_like(lengths, 1 / (n * _normaliser(max_response_length)))
+            known = rollouts.max_new_tokens if max_response_length is None else max_response_length
+            return torch.full_like(lengths, 1 / (n * _normaliser(known)))
         case "grpo":
             return 1 / (n * lengths)
         case "rloo":
@@ -63,7 +64,8 @@ def sequence_weights(
 def _normaliser(max_response_length: int | None) -> int:
     if max_response_length is None:
         raise ValueError(
-            "The objective 'dr_grpo' divides by a constant length L: pass max_response_length "
+            "The objective 'dr_grpo' divides by a constant length L, and the rollouts do not say "
+            "where their sampler cut responses: pass max_response_length "
             "(in tokens, the value that training used)."
         )
     if max_response_length <= 0:

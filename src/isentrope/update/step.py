@@ -78,7 +78,8 @@ def optimizer_step(
         optimizer: State before the step: a path to optimizer.pt, a state_dict or a torch
             optimizer; none of them is changed.
         objective: "dr_grpo", "grpo", "rloo" or "dapo".
-        max_response_length: L in tokens, the constant normaliser of "dr_grpo".
+        max_response_length: L in tokens, the constant normaliser of "dr_grpo"; where left out,
+            the length at which the rollouts' sampler cut responses.
         max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
         names: Names of the optimizer's parameters in its order, where they cannot be found.
