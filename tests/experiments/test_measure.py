@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -195,6 +196,16 @@ def test_a_failure_leaves_no_results(run, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="no disk"):
         run()
     assert not (tmp_path / "run").exists()
+
+
+def test_what_was_measured_before_a_failure_stays(run, tiny, tmp_path):
+    bad = tmp_path / "step_9"
+    shutil.copytree(tiny / "step_4", bad)
+    (bad / "optimizer.pt").write_bytes(b"torn")
+    with pytest.raises(ValueError, match="is refused"):
+        run(f"checkpoint.checkpoint_path=['{tiny}/step_4', '{bad}']")
+    made = [p.name for p in (tmp_path / "run" / "measurements").iterdir()]
+    assert made == ["measure_step_4"]
 
 
 def test_the_dictionary_of_the_notes_is_enough(tiny, tmp_path):

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +29,7 @@ from isentrope.experiments.log_tables import (
 )
 from isentrope.experiments.measurement import Measurement
 from isentrope.experiments.results import results_of
-from isentrope.experiments.run_folder import finite, write_bytes
+from isentrope.experiments.run_folder import finite, parquet, write_bytes
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 
@@ -90,19 +89,19 @@ class DetailedLog:
             return None
         folder = Path(logging.output_directory) if logging.output_directory else directory
         stem = f"measure_{found.subject.name}_{datetime.now():{TIME}}"
+        files: dict[str, bytes] = {}
         for name, table in self.tables.items():
-            buffer = io.BytesIO()
-            table.to_parquet(buffer, compression="gzip" if logging.compress else "snappy")
-            write_bytes(folder / f"{stem}.{name}.parquet", buffer.getvalue())
+            files[f"{stem}.{name}.parquet"] = parquet(table, "gzip" if logging.compress else None)
         if self.tensors:
-            write_bytes(folder / f"{stem}.tensors.safetensors", save(self.tensors))
-        text = json.dumps(finite(_content(self.config, found)), indent=1, ensure_ascii=False)
-        suffix, body = ".log.json", text.encode()
-        if logging.compress:
-            suffix, body = ".log.json.gz", gzip.compress(body)
-        path = write_bytes(folder / f"{stem}{suffix}", body)
+            files[f"{stem}.tensors.safetensors"] = save(self.tensors)
+        content = finite(_content(self.config, found))
+        text = json.dumps(content, indent=1, ensure_ascii=False).encode()
+        last = f"{stem}.log.json.gz" if logging.compress else f"{stem}.log.json"
+        files[last] = gzip.compress(text) if logging.compress else text
+        for name, body in files.items():  # all at hand before the first is written
+            write_bytes(folder / name, body)
         rotate(folder, logging)
-        return path
+        return folder / last
 
 
 def rotate(folder: Path, logging: LoggingConfig) -> None:

@@ -28,6 +28,7 @@ from isentrope.experiments.results import results_of
 from isentrope.experiments.run_folder import (
     differences,
     finite,
+    parquet,
     require_new,
     run_directory,
     versions,
@@ -105,7 +106,7 @@ def measure(
         if not (folder / "config.yaml").exists():
             write_bytes(folder / "config.yaml", _resolved(config).encode())
     if len(results) > 1:
-        sweep_table(results).to_parquet(folder / "measurements" / "all.parquet")
+        write_bytes(folder / "measurements" / "all.parquet", parquet(sweep_table(results)))
     return Run(folder, targets, results)
 
 

@@ -8,6 +8,7 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import platform
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import isentrope
 
@@ -138,6 +139,21 @@ def write_bytes(path: Path, content: bytes) -> Path:
     finally:
         partial.unlink(missing_ok=True)
     return path
+
+
+def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
+    """A pandas table as the bytes of a parquet file.
+
+    Args:
+        table: The table.
+        compression: "gzip", or None for the usual one.
+
+    Returns:
+        For `write_bytes`.
+    """
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, compression=compression or "snappy")
+    return buffer.getvalue()
 
 
 def finite(content: Any) -> Any:
