@@ -7,6 +7,7 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.experiments.entropy_measurements import EntropyMeasurements
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.scoring import Scores, score
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "EntropyChange",
+    "EntropyMeasurements",
     "Estimate",
     "Policy",
     "Precision",

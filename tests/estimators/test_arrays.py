@@ -19,7 +19,7 @@ def arrays():
 
 
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-@pytest.mark.parametrize("method", ("sequence", "prefix"))
+@pytest.mark.parametrize("method", ["sequence", "prefix"])
 def test_arrays_give_what_the_model_gives(arrays, method, functional):
     exact, batch, v, given = arrays
     options = {"functional": functional, "method": method}

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -22,7 +23,7 @@ def test_remainder_falls_eightfold_when_eta_halves(name, method, functional):
     etas = [2e-3, 1e-3, 5e-4, 2.5e-4]
     sweep = change(cases.exact(name), etas, functional=functional, method=method)
     residuals = [p.residual.value for p in sweep.points]
-    for longer, shorter in zip(residuals, residuals[1:], strict=False):
+    for longer, shorter in itertools.pairwise(residuals):
         assert longer / shorter == pytest.approx(8, abs=0.5)
 
 

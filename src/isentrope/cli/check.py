@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
@@ -22,8 +23,9 @@ def check(config: ConfigFile, settings: Overrides = None, folder: OutFolder = No
         columns = ("", "check", "what was seen, and what to do")
         table = Table(*columns, title=name, title_justify="left")
         for finding in findings:
-            advice = f"\n[bold]{finding.advice}[/bold]" if finding.advice else ""
-            table.add_row(MARKS[finding.passed], finding.name, finding.detail + advice)
+            advice = f"\n[bold]{escape(finding.advice)}[/bold]" if finding.advice else ""
+            seen = escape(finding.detail) + advice
+            table.add_row(MARKS[finding.passed], escape(finding.name), seen)
         out.print(table)
     broken = sum(f.passed is False for findings in found.values() for f in findings)
     if broken:

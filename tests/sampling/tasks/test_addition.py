@@ -43,13 +43,11 @@ def test_a_demonstrator_that_never_slips_is_right(style, text):
         assert task.reward(answer, prompt.reference) == 1
 
 
-def test_a_demonstrator_slips_in_a_column_at_the_given_rate():
+@pytest.mark.parametrize(("style", "factor"), STYLES.items())
+def test_a_demonstrator_slips_in_a_column_at_the_given_rate(style, factor):
     task, rng = Addition(slip=0.2), random.Random(0)
-    wrong = sum(
-        task.reward(demonstrate(41, 32, rng.choice(STYLES), 0.2, rng), "73") == 0
-        for _ in range(2000)
-    )
-    assert wrong / 2000 == pytest.approx(1 - 0.8**2, abs=0.03)
+    wrong = sum(task.reward(demonstrate(41, 32, style, 0.2, rng), "73") == 0 for _ in range(2000))
+    assert wrong / 2000 == pytest.approx(1 - (1 - 0.2 * factor) ** 2, abs=0.04)
     assert max(len(text) for _, text in task.demonstrations(2000, seed=0)) < longest_response(2)
 
 
