@@ -41,3 +41,9 @@ def test_first_position_has_no_weight_yet():
     trust = diagnose(ratios, torch.ones(100, 4))
     assert float(trust.ess_by_position[0]) == pytest.approx(100)
     assert trust.ess_whole < float(trust.ess_by_position[-1]) < 100
+
+
+def test_even_weights_that_are_all_tiny_mean_the_support_was_left():
+    trust = diagnose(normal(200, 0.1)[:, None] - 20, torch.ones(200, 1))
+    assert trust.ess_whole > 190
+    assert trust.verdict == "resample"

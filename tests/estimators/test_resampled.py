@@ -11,8 +11,8 @@ def resampled(exact, eta, n=600, seed=0, **options):
     batch = exact.sample(n, 0)
     v = cases.direction(exact.policy)
     return resampled_entropy_change(
-        exact.policy, batch, v, eta, max_new_tokens=4, seed=seed, **options
-    )
+        exact.policy, batch, v, [eta], max_new_tokens=4, seed=seed, **options
+    )[0]
 
 
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)

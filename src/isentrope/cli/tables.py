@@ -88,6 +88,16 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         rate = result["step"]["rate_of_interest"]
         used = "" if ratio is None else f"; the training rate {rate:.3g} is {ratio:.2g} of it"
         lines.append(f"  linear range η* = {_measured(reach['value'], reach['se'])}{used}")
+    first, pathwise, budget = result["first_order"], result["pathwise"], result["budget"]
+    if first is not None and pathwise is not None:
+        lines.append(
+            f"  first order  {_measured(first['value'], first['se'])} {first['unit']}; at fixed "
+            f"samples (what an entropy bonus sees) "
+            f"{_measured(pathwise['value'], pathwise['se'])}"
+        )
+        names = [name for name in ("momentum", "decay", "gradient") if name in budget]
+        parts = [f"{name} {_measured(budget[name], budget[f'{name}_se'])}" for name in names]
+        lines.append(f"  of which     {', '.join(parts)}")
     floor = checks["rounding_floor"]
     lines.append(
         f"  checks       score identity z = {_number(checks['score_identity_z'])}, "

@@ -2,8 +2,9 @@
 
 The verdict reads the whole-sequence weights, the worst of all prefixes, and never changes them:
 "trust" (use the number and its interval), "smooth" (k̂ beyond its bound or ESS below half of n:
-the number is a hint, no interval), "resample" (k̂ ≥ 1 or ESS below a tenth of n: draw fresh
-responses from θ + ηv instead).
+the number is a hint, no interval), "resample" (k̂ ≥ 1, or ESS below a tenth of n, or a mean
+weight that is not 1 because θ + ηv has left the sample's support: draw fresh responses from
+θ + ηv instead).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ HARMLESS = 0.99
 """ESS/n from which weights are so even that the shape of their tail does not matter."""
 
 
+ADRIFT = 0.1
+"""How far from 1 the mean weight may be, beyond five of its standard errors."""
+
+
 @dataclass(frozen=True)
 class Trust:
     """Diagnostics of one set of prefix weights.
@@ -30,6 +35,7 @@ class Trust:
         ess: Effective sample size, averaged over positions by the tokens there.
         ess_by_position: (t,) effective sample size of W_ik at each position k.
         ess_whole: Effective sample size of the whole-sequence weights: the last and worst.
+        mean_weight: Mean whole-sequence weight, not normalised; its expectation is 1.
         khat: Pareto shape of the tail of the whole-sequence weights; NaN if they are too few
             or all equal.
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
@@ -39,6 +45,7 @@ class Trust:
     ess: float
     ess_by_position: Tensor
     ess_whole: float
+    mean_weight: float
     khat: float
     bound: float
     verdict: Verdict
@@ -62,8 +69,12 @@ def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
     worst = float(effective_sample_size(whole))
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
+    weights = whole.exp()
+    mean, spread = float(weights.mean()), float(weights.std() / math.sqrt(n))
     verdict = _verdict(worst / n, khat, bound)
-    return Trust(float(by_position @ share), by_position, worst, khat, bound, verdict)
+    if abs(mean - 1) > ADRIFT + 5 * spread:
+        verdict = "resample"
+    return Trust(float(by_position @ share), by_position, worst, mean, khat, bound, verdict)
 
 
 def _verdict(ess_ratio: float, khat: float, bound: float) -> Verdict:

@@ -9,6 +9,8 @@ the check where they fail.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -29,27 +31,29 @@ def resampled_entropy_change(
     policy: Policy,
     rollouts: Rollouts,
     direction: Vector,
-    eta: float,
+    etas: Sequence[float],
     *,
     max_new_tokens: int,
     seed: int,
     functional: Functional = "per_token",
     confidence: float = 0.95,
-) -> Estimate:
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Estimate]:
     """Measure ΔH(η) without weights, on the prompts of an E-batch.
 
     Args:
         policy: The policy at θ; its parameters are moved for sampling and restored to the bit.
         rollouts: An E-batch: its prompts are used, and none of its responses.
         direction: v.
-        eta: η.
+        etas: Learning rates.
         max_new_tokens: L_max.
         seed: Seed of the uniforms that both policies draw from.
         functional: "per_token" or "per_sequence".
         confidence: Nominal coverage of the interval.
+        progress: Called with a few words before each evaluation.
 
     Returns:
-        ΔH with its paired error.
+        ΔH with its paired error, one a learning rate.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (len(rollouts), max_new_tokens)
@@ -59,15 +63,21 @@ def resampled_entropy_change(
         responses, _ = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
         return Rollouts(rollouts.prompt_ids, responses, rollouts.prompt_index)
 
+    progress("θ")
     here = fresh()
-    with policy.shifted(direction, eta):
-        there = fresh()
     base = score(policy, here)
-    moved = score(policy, there, policy.parameters_along(direction, eta))
-    differ = torch.tensor(
-        [not torch.equal(a, b) for a, b in zip(here.response_ids, there.response_ids, strict=True)]
-    )
-    return coupled_change(base, moved, rollouts.prompt_index, differ, functional, confidence)
+    estimates = []
+    for eta in etas:
+        progress(f"η = {eta:g}")
+        with policy.shifted(direction, eta):
+            there = fresh()
+            moved = score(policy, there)
+        pairs = zip(here.response_ids, there.response_ids, strict=True)
+        differ = torch.tensor([not torch.equal(a, b) for a, b in pairs])
+        estimates.append(
+            coupled_change(base, moved, rollouts.prompt_index, differ, functional, confidence)
+        )
+    return estimates
 
 
 def coupled_change(

@@ -60,7 +60,14 @@ def rounding_floor(
 
     Returns:
         The floor.
+
+    Raises:
+        ValueError: If the direction is zero.
     """
+    if norm(direction) == 0:
+        raise ValueError(
+            "The direction is zero: there is no step whose rounding could be measured."
+        )
     eta = RELATIVE_STEP * norm(policy.theta) / norm(direction)
     sides = [score(policy, rollouts, policy.parameters_along(direction, e)) for e in (eta, -eta)]
     f = sample.functional

@@ -198,21 +198,21 @@ def _resample(
     etas: list[float],
     progress: Progress,
 ) -> dict[float, Estimate]:
-    fresh = {}
-    with progress.stages("fresh responses", len(etas)) as begin:
-        for eta in etas:
-            begin(f"η = {eta:g}")
-            fresh[eta] = resampled_entropy_change(
-                policy,
-                batches.E,
-                step.direction,
-                eta,
-                max_new_tokens=config.sampling.max_new_tokens,
-                seed=config.batch_config.seeds["resample"],
-                functional=config.estimator.functional,
-                confidence=config.estimator.confidence,
-            )
-    return fresh
+    if not etas:
+        return {}
+    with progress.stages("fresh responses", len(etas) + 1) as begin:
+        estimates = resampled_entropy_change(
+            policy,
+            batches.E,
+            step.direction,
+            etas,
+            max_new_tokens=config.sampling.max_new_tokens,
+            seed=config.batch_config.seeds["resample"],
+            functional=config.estimator.functional,
+            confidence=config.estimator.confidence,
+            progress=begin,
+        )
+    return dict(zip(etas, estimates, strict=True))
 
 
 def _budget(

@@ -141,7 +141,9 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
             "load the checkpoint with Policy.from_checkpoint."
         )
     for name, tensor in stored.items():
-        if not torch.equal(loaded[name].cpu().to(tensor.dtype), tensor):
+        here = loaded[name].cpu().to(tensor.dtype)
+        same = here.shape == tensor.shape and here.allclose(tensor, rtol=0, atol=0, equal_nan=True)
+        if not same:
             return f"Tensor {name!r} differs from the one on disk: reload the checkpoint."
     return None
 
