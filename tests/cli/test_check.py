@@ -1,0 +1,72 @@
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from isentrope.cli.demo import demo_config
+from isentrope.cli.main import app
+from isentrope.experiments.config_io import load_config
+from tests.tiny_checkpoint import make_checkpoint, settings
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A checkpoint to be broken, and the path of a configuration of it."""
+    folder = make_checkpoint(tmp_path / "own")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings(folder)))
+    return folder / "step_4", path
+
+
+def text(result) -> str:
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_sound_checkpoint_is_fit_to_be_measured(own):
+    result = call("check", own[1], "--set", "batch_config.B_E=64")
+    assert result.exit_code == 0, result.output
+    assert "Fit to be measured" in result.output
+    assert "E[surprisal] = E[H]" in result.output
+
+
+def test_other_settings_than_in_training_are_named(own):
+    checkpoint, config = own
+    trained = {"temperature": 0.7, "max_grad_norm": 1.0}
+    (checkpoint / "trainer_state.json").write_text(json.dumps(trained))
+    result = call("check", config)
+    assert result.exit_code == 1
+    assert "sampling.temperature is 1.0, training had 0.7" in text(result)
+
+
+def test_an_adapter_trained_with_dropout_is_found(own):
+    checkpoint, config = own
+    adapter = json.loads((checkpoint / "adapter_config.json").read_text())
+    adapter["lora_dropout"] = 0.05
+    (checkpoint / "adapter_config.json").write_text(json.dumps(adapter))
+    result = call("check", config)
+    assert result.exit_code == 1
+    assert "lora_dropout" in text(result)
+
+
+def test_a_missing_checkpoint_is_one_sentence(own):
+    result = call("check", own[1], "--set", "checkpoint.checkpoint_path=nowhere")
+    assert result.exit_code == 1
+    assert "There is no checkpoint folder nowhere" in text(result)
+
+
+def test_the_demo_measures_the_step_after_its_last(tmp_path):
+    config = load_config(demo_config(tmp_path, 20, 512, seed=3))
+    assert config.checkpoint.checkpoint_path == str(tmp_path / "training_state" / "step_20")
+    assert config.batch_config.B_E == 512
+
+
+def test_the_demo_does_not_write_over_anything(tmp_path):
+    (tmp_path / "precious").write_text("x")
+    result = call("demo", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "is not empty" in text(result)
