@@ -14,6 +14,7 @@ from isentrope.policy.scoring import Scores, score
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import sample
+from isentrope.sampling.tasks import load_task
 from isentrope.update.step import Step, optimizer_step
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __all__ = [
     "entropy_change",
     "entropy_gradient",
     "estimate_entropy_change",
+    "load_task",
     "optimizer_step",
     "oracle",
     "resampled_entropy_change",
