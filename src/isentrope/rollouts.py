@@ -50,21 +50,32 @@ class Rollouts:
 
     def __post_init__(self) -> None:
         n = len(self.response_ids)
-        longest = max((len(r) for r in self.response_ids), default=0)
+        if n == 0:
+            raise ValueError("Rollouts need at least one response; the list is empty.")
+        self.response_ids = [_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
+        longest = int(self.lengths.max())
         if self.max_new_tokens is not None and longest > self.max_new_tokens:
             raise ValueError(
                 f"A response has {longest} tokens, more than max_new_tokens={self.max_new_tokens}."
             )
-        if n == 0:
-            raise ValueError("Rollouts need at least one response; the list is empty.")
-        self.response_ids = [_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
         self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64)
         if self.prompt_index.shape != (n,):
             raise ValueError(
                 f"prompt_index has shape {tuple(self.prompt_index.shape)} for {n} responses."
             )
+        self._expand_prompts()
+        self._require_one_prompt_a_group()
+        for name in ("sampler_logprobs", "prompt_keys", "references", "response_texts"):
+            column = getattr(self, name)
+            if column is not None and len(column) != n:
+                raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
+        self._convert_logprobs()
+        for name in ("rewards", "advantages"):
+            self._convert_numbers(name)
+
+    def _expand_prompts(self) -> None:
         prompts = [_ids(p, f"prompt {i}") for i, p in enumerate(self.prompt_ids)]
-        if len(prompts) != n:
+        if len(prompts) != len(self):
             top = int(self.prompt_index.max())
             if top >= len(prompts) or int(self.prompt_index.min()) < 0:
                 raise ValueError(
@@ -72,31 +83,29 @@ class Rollouts:
                 )
             prompts = [prompts[int(p)] for p in self.prompt_index]
         self.prompt_ids = prompts
-        self._require_one_prompt_a_group()
-        for name in ("sampler_logprobs", "prompt_keys", "references", "response_texts"):
-            column = getattr(self, name)
-            if column is not None and len(column) != n:
-                raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        if self.sampler_logprobs is not None:
-            self.sampler_logprobs = [
-                torch.as_tensor(x, dtype=torch.float64) for x in self.sampler_logprobs
-            ]
-            for i, x in enumerate(self.sampler_logprobs):
-                if x.shape != self.response_ids[i].shape:
-                    raise ValueError(
-                        f"sampler_logprobs[{i}] has {len(x)} values for a response of "
-                        f"{len(self.response_ids[i])} tokens."
-                    )
-        for name in ("rewards", "advantages"):
-            column = getattr(self, name)
-            if column is not None:
-                column = torch.as_tensor(column, dtype=torch.float64)
-                if column.shape != (n,) or not bool(column.isfinite().all()):
-                    raise ValueError(
-                        f"{name} must be {n} finite numbers, got {tuple(column.shape)} "
-                        f"with {int((~column.isfinite()).sum())} not finite."
-                    )
-                setattr(self, name, column)
+
+    def _convert_logprobs(self) -> None:
+        if self.sampler_logprobs is None:
+            return
+        tensors = [torch.as_tensor(x, dtype=torch.float64) for x in self.sampler_logprobs]
+        for i, (x, response) in enumerate(zip(tensors, self.response_ids, strict=True)):
+            if x.shape != response.shape:
+                raise ValueError(
+                    f"sampler_logprobs[{i}] has {len(x)} values for a response of "
+                    f"{len(response)} tokens."
+                )
+        self.sampler_logprobs = tensors
+
+    def _convert_numbers(self, name: str) -> None:
+        if getattr(self, name) is None:
+            return
+        column = torch.as_tensor(getattr(self, name), dtype=torch.float64)
+        if column.shape != (len(self),) or not bool(column.isfinite().all()):
+            raise ValueError(
+                f"{name} must be {len(self)} finite numbers, got {tuple(column.shape)} "
+                f"with {int((~column.isfinite()).sum())} not finite."
+            )
+        setattr(self, name, column)
 
     def _require_one_prompt_a_group(self) -> None:
         first: dict[int, int] = {}

@@ -112,8 +112,6 @@ class Policy:
 
         return load_policy(path, **options)
 
-    # ------------------------------------------------------------------ θ and θ + ηv
-
     @property
     def device(self) -> torch.device:
         """Device of the trainable parameters."""
@@ -181,8 +179,6 @@ class Policy:
                 if name in values:
                     parameter.copy_(values[name])
 
-    # ------------------------------------------------------------------ evaluation
-
     def packed_scores(
         self, batch: MicroBatch, params: Vector | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -243,8 +239,6 @@ class Policy:
                 if grad is not None:
                     total[name] += grad.double()
         return total
-
-    # ------------------------------------------------------------------ asserted state
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).
