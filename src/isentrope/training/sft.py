@@ -25,7 +25,7 @@ def fine_tune(
     task: Addition,
     *,
     seed: int,
-    steps: int = 340,
+    steps: int = 400,
     batch_size: int = 64,
     learning_rate: float = 2e-3,
     warmup_steps: int = 20,

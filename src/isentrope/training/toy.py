@@ -49,7 +49,7 @@ def with_lora(policy: Policy, rank: int = 16, *, seed: int) -> Policy:
 
     Args:
         policy: A policy without adapter; its model is changed in place.
-        rank: Rank r; the scale alpha / r is 1.
+        rank: Rank r; the scale alpha / r is 2.
         seed: Fixes the adapter's random half.
 
     Returns:
@@ -57,7 +57,7 @@ def with_lora(policy: Policy, rank: int = 16, *, seed: int) -> Policy:
     """
     config = LoraConfig(
         r=rank,
-        lora_alpha=rank,
+        lora_alpha=2 * rank,
         lora_dropout=0.0,
         target_modules="all-linear",
         task_type="CAUSAL_LM",

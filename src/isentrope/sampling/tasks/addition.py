@@ -7,8 +7,8 @@ A prompt "47+85=" is answered by column work and a result, in one of three style
     digits   2c1 3c1 #132
 
 A demonstrator picks a style at random and slips in a column (one too many or too few) with a
-given probability; the slip is carried on. A policy fine-tuned on it is right about as often as
-wrong, in many ways: entropy that reinforcement learning can spend.
+given probability, the rarer the more is written down; the slip is carried on. A policy fine-tuned
+on it is right about as often as wrong, in many ways: entropy that reinforcement learning can spend.
 
 The split of a pair (a, b) depends on a digest of the pair alone: train and test never meet.
 """
@@ -26,8 +26,9 @@ from transformers import PreTrainedTokenizerFast
 
 from isentrope.sampling.prompts import Prompt
 
-STYLES = ("long", "sums", "digits")
-"""How column work is written; the demonstrator takes each with probability 1/3."""
+STYLES = {"long": 0.5, "sums": 1.0, "digits": 1.5}
+"""How column work is written; the demonstrator takes each with probability 1/3, and slips more
+often by this factor the less is written down."""
 
 CHARACTERS = "0123456789+=# c"
 PAD_ID, EOS_ID = 0, 1
@@ -42,7 +43,7 @@ class Addition:
     Attributes:
         prompts: All pairs of the split, or `limit` of them in seeded order; keys
             "addition/47+85".
-        slip: Probability of a demonstrator's slip, a column.
+        slip: Probability of a demonstrator's slip, a column, on average over styles.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Addition:
         digits: int = 2,
         limit: int | None = None,
         seed: int = 0,
-        slip: float = 0.12,
+        slip: float = 0.18,
     ) -> None:
         """Choose the pairs.
 
@@ -61,7 +62,7 @@ class Addition:
             digits: Digits of each number, 1 to 3.
             limit: Number of prompts, all by default.
             seed: Order in which `limit` takes them.
-            slip: Probability of a demonstrator's slip, a column.
+            slip: Probability of a demonstrator's slip, a column, on average over styles.
 
         Raises:
             ValueError: If an argument is out of range.
@@ -111,7 +112,9 @@ class Addition:
         """
         rng = random.Random(seed)
         chosen = rng.choices(self.prompts, k=n)
-        return [(p, demonstrate(*_numbers(p), rng.choice(STYLES), self.slip, rng)) for p in chosen]
+        return [
+            (p, demonstrate(*_numbers(p), rng.choice(list(STYLES)), self.slip, rng)) for p in chosen
+        ]
 
 
 class ChatAddition(Addition):
@@ -165,7 +168,7 @@ def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> 
         a: First number.
         b: Second number.
         style: One of `STYLES`.
-        slip: Probability of a slip, a column.
+        slip: Probability of a slip, a column, times the factor of the style.
         rng: Random numbers.
 
     Returns:
@@ -174,7 +177,7 @@ def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> 
     work, result, carry = [], "", 0
     for x, y in _columns(a, b):
         total = x + y + carry
-        if rng.random() < slip:
+        if rng.random() < slip * STYLES[style]:
             total += rng.choice((1, -1)) if total else 1
         plus = f"+{carry}" if carry else ""
         carry, digit = divmod(total, 10)

@@ -1,0 +1,120 @@
+"""Checkpoint folders as Hugging Face and TRL lay them out, written whole or not at all.
+
+base_model/                 config.json, model.safetensors, tokenizer files
+training_state/step_N/      adapter_config.json, adapter_model.safetensors, tokenizer files,
+                            optimizer.pt (with parameter names), trainer_state.json
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from isentrope.policy.language_model import Policy
+
+
+def save_base_model(policy: Policy, folder: str | Path) -> Path:
+    """Save a policy without adapter; adapters put on it from now on point there.
+
+    Args:
+        policy: The policy.
+        folder: Target folder, which must not exist.
+
+    Returns:
+        The folder, absolute.
+
+    Raises:
+        ValueError: If the policy has an adapter.
+    """
+    if isinstance(policy.model, PeftModel):
+        raise ValueError("The policy has an adapter already: save its base before with_lora.")
+    target = Path(folder).resolve()
+    model = cast(PreTrainedModel, policy.model)
+    with _whole_or_nothing(target) as partial:
+        model.save_pretrained(partial)
+        if policy.tokenizer is not None:
+            policy.tokenizer.save_pretrained(partial)
+    model.name_or_path = str(target)
+    model.config.name_or_path = str(target)
+    return target
+
+
+def require_new_run(policy: Policy, folder: Path) -> Path:
+    """Refuse a run that could not be saved, before it begins.
+
+    Args:
+        policy: The policy to be trained.
+        folder: The run folder.
+
+    Returns:
+        The folder of checkpoints, `training_state`.
+
+    Raises:
+        ValueError: If the policy has no adapter, or its base is not on disk.
+        FileExistsError: If the folder holds checkpoints.
+    """
+    if not isinstance(policy.model, PeftModel):
+        raise ValueError("Only adapters are trained here: put one on the policy by with_lora.")
+    base = policy.model.peft_config["default"].base_model_name_or_path
+    if not base or not Path(base).is_dir():
+        raise ValueError(
+            f"The adapter's base model is not on disk (base_model_name_or_path is {base!r}), so "
+            "its checkpoints could not be loaded: call save_base_model before with_lora."
+        )
+    checkpoints = folder / "training_state"
+    if any(checkpoints.glob("step_*")):
+        raise FileExistsError(f"{checkpoints} holds checkpoints of a run: choose a new folder.")
+    return checkpoints
+
+
+def save_checkpoint(
+    policy: Policy, optimizer: torch.optim.Optimizer, folder: Path, state: Mapping[str, Any]
+) -> Path:
+    """Save adapter, optimizer state and settings as they stand now.
+
+    Args:
+        policy: A policy with adapter.
+        optimizer: Its optimizer, made from named parameters.
+        folder: Target folder, which must not exist.
+        state: Content of trainer_state.json.
+
+    Returns:
+        The folder.
+    """
+    with _whole_or_nothing(folder) as partial:
+        cast(PeftModel, policy.model).save_pretrained(str(partial), save_embedding_layers=False)
+        if policy.tokenizer is not None:
+            policy.tokenizer.save_pretrained(partial)
+        torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+        (partial / "trainer_state.json").write_text(json.dumps(state, indent=2) + "\n")
+    return folder
+
+
+@contextmanager
+def _whole_or_nothing(target: Path) -> Iterator[Path]:
+    """Write into a folder beside `target`, and rename it when all is there.
+
+    Yields:
+        The folder to write into.
+
+    Raises:
+        FileExistsError: If `target` exists.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists already: choose a new folder.")
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

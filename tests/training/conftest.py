@@ -1,0 +1,41 @@
+"""A toy policy too small to be right, and a task on which chance is enough to be rewarded."""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.training.checkpoints import save_base_model
+from isentrope.training.toy import with_lora
+
+
+class Short:
+    """Right are responses whose first character is a digit."""
+
+    def __init__(self):
+        self.prompts = [Prompt(f"short/{i}", text=f"{i}+1=") for i in range(5)]
+
+    def reward(self, response_text, reference):
+        return float(response_text[:1].isdigit())
+
+
+def small_policy():
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 18}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    config = Qwen2Config(**sizes, **heads, eos_token_id=1, pad_token_id=0, bos_token_id=None)
+    torch.manual_seed(0)
+    return Policy(Qwen2ForCausalLM(config).eval(), character_tokenizer(), precision="float32")
+
+
+@pytest.fixture
+def task():
+    return Short()
+
+
+@pytest.fixture
+def policy(tmp_path):
+    base = small_policy()
+    save_base_model(base, tmp_path / "base_model")
+    return with_lora(base, rank=2, seed=0)

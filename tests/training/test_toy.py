@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+from isentrope.policy.scoring import score
+from isentrope.sampling.advantages import with_rewards
+from isentrope.sampling.generate import sample
+from isentrope.sampling.tasks.addition import Addition, longest_response
+from isentrope.training.checkpoints import save_base_model
+from isentrope.training.reference_loop import reference_loop
+from isentrope.training.sft import demonstration_rollouts, fine_tune, mean_surprisal
+from isentrope.training.toy import build_toy_policy, with_lora
+from tests.training.conftest import small_policy
+
+
+def test_the_toy_is_seeded_and_has_the_size_it_says():
+    state = torch.get_rng_state()
+    first, again, other = (build_toy_policy(seed).theta for seed in (0, 0, 1))
+    assert sum(p.numel() for p in first.values()) == pytest.approx(0.79e6, rel=0.02)
+    assert all(torch.equal(first[n], again[n]) for n in first)
+    assert not all(torch.equal(first[n], other[n]) for n in first)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_adapter_changes_nothing_until_it_is_trained():
+    policy = build_toy_policy(0)
+    rollouts = demonstration_rollouts(policy, Addition().demonstrations(4, seed=0))
+    before = score(policy, rollouts).logprobs
+    adapted = with_lora(policy, rank=4, seed=0)
+    assert torch.equal(score(adapted, rollouts).logprobs, before)
+    assert len(adapted.names) == 2 * 7 * 4
+    adapted.require_no_dropout()
+
+
+def test_mean_surprisal_is_over_all_response_tokens():
+    policy = small_policy()
+    rollouts = demonstration_rollouts(policy, Addition().demonstrations(5, seed=0))
+    assert all(int(r[-1]) == policy.eos_token_id for r in rollouts.response_ids)
+    expected = -score(policy, rollouts).logprobs.sum() / rollouts.lengths.sum()
+    assert float(mean_surprisal(policy, rollouts).detach()) == pytest.approx(float(expected))
+
+
+def test_fine_tuning_lowers_the_loss():
+    policy, seen = small_policy(), []
+    options = {"steps": 40, "batch_size": 8, "learning_rate": 1e-2, "warmup_steps": 5}
+    losses = fine_tune(policy, Addition(), seed=0, progress=lambda *x: seen.append(x), **options)
+    assert losses[-1] < 0.9 * losses[0]
+    assert seen[-1] == (40, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_toy_learns_to_add_and_pays_with_entropy(seed, tmp_path):
+    policy, test = build_toy_policy(seed), Addition("test")
+    fine_tune(policy, Addition("train"), seed=seed)
+    save_base_model(policy, tmp_path / "base_model")
+    policy = with_lora(policy, seed=seed)
+    pass_1, pass_8, entropy = _measure(policy, test)
+    assert 0.40 < pass_1 < 0.58
+    assert pass_8 > 0.96
+    options = {"max_new_tokens": longest_response(2), "seed": seed}
+    reference_loop(policy, Addition("train"), tmp_path, steps=40, **options)
+    after_1, _, after_entropy = _measure(policy, test)
+    assert after_1 > pass_1 + 0.12
+    assert after_entropy < 0.7 * entropy
+
+
+def _measure(policy, task):
+    drawn = sample(policy, task.prompts, 256, 8, max_new_tokens=longest_response(2), seed=9)
+    right = with_rewards(drawn, task).rewards.view(256, 8)
+    entropy = float(score(policy, drawn).entropies.sum(1).mean())
+    return float(right.mean()), float(right.amax(1).mean()), entropy
