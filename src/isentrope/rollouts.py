@@ -33,7 +33,7 @@ class Rollouts:
         advantages: (n,) float64.
         prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
         references: Reference answers a task needs for its reward.
-        response_texts: Decoded responses without special tokens.
+        response_texts: Decoded responses without their EOS; other special tokens stay.
         max_new_tokens: L_max, where the sampler cut responses; one number for all.
     """
 

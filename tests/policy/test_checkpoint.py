@@ -60,6 +60,14 @@ def test_missing_pickled_or_empty_checkpoints_are_refused(tmp_path):
         Policy.from_checkpoint(tmp_path)
 
 
+def test_a_base_that_was_moved_is_asked_for(adapter):
+    folder, policy = adapter
+    moved = (folder.parent / "base").rename(folder.parent / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="say where it is with base_model"):
+        Policy.from_checkpoint(folder)
+    assert Policy.from_checkpoint(folder, base_model=moved).names == policy.names
+
+
 def test_only_a_frozen_base_can_be_quantised(tmp_path):
     cases.model("llama").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="frozen base"):

@@ -16,7 +16,7 @@ RATES = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 def demo(
     folder: Annotated[str, typer.Option("--out", help="Run folder, new.")] = "runs/demo",
     steps: Annotated[int, typer.Option(min=1, help="Dr. GRPO steps before the one measured.")] = 20,
-    fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 340,
+    fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 400,
     evaluation_size: Annotated[int, typer.Option(min=2, help="Responses in E.")] = 512,
     seed: Annotated[int, typer.Option(help="Fixes everything.")] = 0,
 ) -> None:

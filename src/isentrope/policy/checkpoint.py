@@ -94,6 +94,7 @@ def load_model(
         A causal LM, or a PEFT model with a trainable adapter, in evaluation mode.
 
     Raises:
+        FileNotFoundError: If the base model is a path that is not there.
         ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
             tensors do not all arrive in the model.
     """
@@ -104,6 +105,11 @@ def load_model(
         raise ValueError("Only a frozen base under an adapter can be quantised.")
     settings = json.loads(adapter.read_text()) if adapter.exists() else {}
     source = base_model or settings.get("base_model_name_or_path") or folder
+    if Path(source).is_absolute() and not Path(source).exists():
+        raise FileNotFoundError(
+            f"The base model of the adapter, {source}, is not there: say where it is with "
+            "base_model (checkpoint.base_model)."
+        )
     model = AutoModelForCausalLM.from_pretrained(
         source if adapter.exists() else folder,
         dtype=torch.float32,

@@ -24,7 +24,7 @@ MAX_NEW_TOKENS = longest_response(DIGITS)
 def fine_tune_toy(
     folder: str | Path,
     *,
-    steps: int = 340,
+    steps: int = 400,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Policy:
