@@ -166,7 +166,7 @@ def warm_up(
 
 
 def _say(metrics: dict[str, float]) -> None:
-    words = "step {step}: pass rate {pass_rate:.2f}, {length:.0f} tokens a response, {drawn} groups drawn"
+    words = "step {step}: pass rate {pass_rate:.2f}, {length:.0f} tokens a response, {drawn} groups"
     print(words.format(**metrics), file=sys.stderr, flush=True)
 
 
