@@ -140,7 +140,11 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
     from safetensors.torch import load_file
 
     stored = load_file(Path(folder) / "adapter_model.safetensors")
-    loaded = get_peft_model_state_dict(model) if hasattr(model, "peft_config") else {}
+    loaded = {}
+    if hasattr(model, "peft_config"):
+        # "auto" would look for the base model's config, on disk or in a hub
+        embeddings = any("embed" in name for name in stored)
+        loaded = get_peft_model_state_dict(model, save_embedding_layers=embeddings)
     if other := set(stored) ^ set(loaded):
         return (
             f"{len(other)} tensors are on one side only, the first is {sorted(other)[0]!r}; "
