@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.estimators.resampled import coupled_change, resampled_entropy_change
+from isentrope.policy.scoring import Scores
 from tests import cases
 
 
@@ -41,3 +42,14 @@ def test_too_few_different_pairs_give_no_interval():
     estimate = resampled(cases.exact("qwen2"), 1e-6)
     assert math.isnan(estimate.ci_low)
     assert "response pairs differ" in estimate.warnings[0]
+
+
+def test_a_small_batch_in_which_every_pair_differs_has_an_interval():
+    n = 24  # fewer than would be enough, and none of them the same
+    entropies = torch.arange(n, dtype=torch.float64)[:, None]
+    mask = torch.ones(n, 1, dtype=torch.bool)
+    base, moved = (Scores(-entropies, h, mask) for h in (entropies, entropies.square()))
+    differ = torch.ones(n, dtype=torch.bool)
+    estimate = coupled_change(base, moved, torch.arange(n), differ, "per_token")
+    assert estimate.ci_low < estimate.value < estimate.ci_high
+    assert not estimate.warnings

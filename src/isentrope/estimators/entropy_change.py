@@ -229,8 +229,8 @@ def change_of_sample(
 
 
 _WARNINGS = {
-    "smooth": "The importance weights have a heavy tail here: the value is a hint, its error bar "
-    "is not to be trusted.",
+    "smooth": "The importance weights are too uneven here: the value is a hint, its error bar is "
+    "not to be trusted.",
     "resample": "The importance weights have collapsed here: draw fresh responses from θ + ηv "
     '(method "resampled").',
 }

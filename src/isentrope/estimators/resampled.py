@@ -24,7 +24,7 @@ from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
 
 ENOUGH = 50
-"""Pairs that must differ before the spread of their differences says anything."""
+"""Pairs that must differ, or half of all where that is less, for their spread to say anything."""
 
 
 def resampled_entropy_change(
@@ -112,7 +112,7 @@ def coupled_change(
 
     result = infinitesimal_jackknife(difference, prompt_index)
     n_differ = int(differ.sum())
-    few = n_differ < ENOUGH
+    few = n_differ < min(ENOUGH, len(differ) / 2)
     return Estimate.from_standard_error(
         float(result.values[0]),
         float(result.standard_errors[0]),
