@@ -38,7 +38,7 @@ def entropy_change_figure(results: dict[str, Any]) -> Figure:
         axes.set_xlim(grid[0], grid[-1])
         axes.spines[["top", "right"]].set_visible(False)
     unit = results["estimator"]["unit"]
-    upper.set_yscale("symlog", linthresh=_smallest(results) / 3)
+    upper.set_yscale("symlog", linthresh=10 ** np.floor(np.log10(_smallest(results))))
     upper.set_ylim(*_limits(results, 0))
     upper.set_ylabel(f"ΔH ({unit})")
     lower.set_ylabel("ΔH/η")
@@ -119,10 +119,14 @@ def _limits(results: dict[str, Any], power: int) -> tuple[float, float]:
     for row in results["sweep"]:
         keys = ("deltaH_true", "deltaH_true_ci_low", "deltaH_true_ci_high", "deltaH_approx")
         fresh = row["resampled"] or {}
-        shown = [*(row[key] for key in keys), *(fresh.get(key) for key in ("value", "ci_high"))]
+        shown = [
+            *(row[key] for key in keys),
+            *(fresh.get(key) for key in ("value", "ci_low", "ci_high")),
+        ]
         values += [value / row["eta"] ** power for value in shown if value is not None]
     low, high = min(values), max(values)
     if power == 0:  # a logarithmic axis: the margin is a factor
-        return 2 * low, 2 * high or 1.0
+        edge = _smallest(results) / 3
+        return 2 * low or -edge, 2 * high or edge
     margin = 0.08 * (high - low) or 1.0
     return low - margin, high + margin
