@@ -243,7 +243,9 @@ def main() -> None:
     text = (
         f"# Cost of a measurement\n\n`python -m benchmarks.cost --repetitions {args.repetitions} "
         f"--device {args.device}`, {date.today()}, {where}, torch {torch.__version__}; "
-        f"{args.n or SEQUENCES} sequences.\n\n" + "\n".join(lines) + "\n"
+        f"sequences: {args.n or ', '.join(f'{k} {v}' for k, v in SEQUENCES.items())}.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
     args.out.write_text(text)
     print(text)
