@@ -39,6 +39,8 @@ INSTALL = (
 
 MAX_NEW_TOKENS = 64
 """Longest response in training, and the constant length L of its Dr. GRPO loss."""
+LORA_SCALE = 4
+"""alpha / r of the adapter."""
 MAX_TOKENS = 1024
 """Padded tokens scored at a time, which bounds the memory of the backward pass."""
 
@@ -148,7 +150,8 @@ def warm_up(
     Returns:
         The checkpoint folder, `training_state/step_N`.
     """
-    policy = with_lora(load_policy(converted(base), precision="float32"), rank, seed=seed)
+    model = load_policy(converted(base), precision="float32")
+    policy = with_lora(model, rank, seed=seed, scale=LORA_SCALE)
     policy.max_tokens = MAX_TOKENS
     reference_loop(
         policy,

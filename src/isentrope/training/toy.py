@@ -44,20 +44,21 @@ def build_toy_policy(seed: int) -> Policy:
     return Policy(model, tokenizer, precision="float32")
 
 
-def with_lora(policy: Policy, rank: int = 16, *, seed: int) -> Policy:
+def with_lora(policy: Policy, rank: int = 16, *, seed: int, scale: int = 2) -> Policy:
     """Put a fresh LoRA adapter on every linear layer; the base is frozen.
 
     Args:
         policy: A policy without adapter; its model is changed in place.
-        rank: Rank r; the scale alpha / r is 2.
+        rank: Rank r.
         seed: Fixes the adapter's random half.
+        scale: alpha / r, by which the adapter's output is multiplied.
 
     Returns:
         The policy over the adapter's parameters, without dropout.
     """
     config = LoraConfig(
         r=rank,
-        lora_alpha=2 * rank,
+        lora_alpha=scale * rank,
         lora_dropout=0.0,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
