@@ -8,12 +8,14 @@ import typing
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from isentrope.experiments.config import MeasureConfig
+
+Root = TypeVar("Root", bound=BaseModel)
 
 
 class ConfigError(ValueError):
@@ -41,13 +43,16 @@ _Loader.add_implicit_resolver(
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()
-) -> MeasureConfig:
+    source: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    root: type[Root] = MeasureConfig,
+) -> Root:
     """Read a configuration.
 
     Args:
         source: A YAML file, or its content as a dictionary.
         overrides: Settings that win, each "section.key=value" with the value in YAML.
+        root: Which configuration: `MeasureConfig`, or that of another verb.
 
     Returns:
         The configuration, defaults filled in.
@@ -55,16 +60,16 @@ def load_config(
     Raises:
         ConfigError: In one sentence, naming the key and the nearest valid one.
     """
-    content = dict(source) if isinstance(source, Mapping) else _read(Path(source))
+    content = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
     for override in overrides:
         content = _override(content, override)
     try:
-        return MeasureConfig.model_validate(content)
+        return root.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_sentence(error)) from error
+        raise ConfigError(_sentence(error, root)) from error
 
 
-def dump_config(config: MeasureConfig, *, comments: bool = False) -> str:
+def dump_config(config: BaseModel, *, comments: bool = False) -> str:
     """Write a configuration as YAML that `load_config` reads back.
 
     Args:
@@ -78,10 +83,10 @@ def dump_config(config: MeasureConfig, *, comments: bool = False) -> str:
     for name, section in config.model_dump().items():
         if section is None:
             continue
-        model = _section_model(name)
+        model = _inner_model(type(config), name)
         if lines:
             lines.append("")
-        lines.append(f"{name}:")
+        lines.append(f"{name}:" if section else f"{name}: {{}}")
         if comments and model is not None:
             lines[-1] += f"  # {(model.__doc__ or '').splitlines()[0]}"
         for key, value in section.items():
@@ -93,7 +98,18 @@ def dump_config(config: MeasureConfig, *, comments: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the sections of a configuration file, unchecked.
+
+    Args:
+        path: A YAML file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ConfigError: If it is not there, or is not a YAML mapping.
+    """
     if not path.is_file():
         raise ConfigError(f"There is no configuration file {path}.")
     content = _parse(path.read_text(encoding="utf-8"), str(path))
@@ -126,13 +142,13 @@ def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
     return new
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     """The first complaint, an unknown key before others, as one sentence."""
     problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     first, more = problems[0], len(problems) - 1
-    path = ".".join(str(part) for part in _keys_of(first["loc"]))
+    path = ".".join(str(part) for part in _keys_of(first["loc"], root))
     if first["type"] == "extra_forbidden":
-        sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'])!r}"
+        sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
     elif first["type"] == "missing":
         sentence = f"The configuration needs {path!r}"
     elif first["type"] == "value_error":
@@ -147,9 +163,9 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _keys_of(loc: tuple[int | str, ...]) -> list[int | str]:
+def _keys_of(loc: tuple[int | str, ...], root: type[BaseModel]) -> list[int | str]:
     """The keys of a location, without the names that pydantic adds for the parts of a union."""
-    model, keys = MeasureConfig, []
+    model, keys = cast("type[BaseModel] | None", root), []
     for part in loc:
         if model is None and isinstance(part, str):
             break
@@ -158,16 +174,16 @@ def _keys_of(loc: tuple[int | str, ...]) -> list[int | str]:
     return keys
 
 
-def _nearest(loc: tuple[int | str, ...]) -> str:
+def _nearest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
     """The valid key most like an unknown one: in its own section, else anywhere, if alike."""
     *parents, key = [str(part) for part in loc]
-    every = all_keys()
+    every = all_keys(root)
     siblings = [k for k in every if k.split(".")[:-1] == parents]
     for keys, cutoff in ((siblings, 0.6), (every if parents else [], 0.6), (siblings, 0.0)):
         by_name = {k.split(".")[-1].lower(): k for k in keys}
         if near := get_close_matches(key.lower(), list(by_name), n=1, cutoff=cutoff):
             return by_name[near[0]]
-    return "checkpoint"
+    return every[0]
 
 
 def all_keys(model: type[BaseModel] = MeasureConfig, prefix: str = "") -> list[str]:
@@ -196,6 +212,3 @@ def _inner_model(model: type[BaseModel], name: int | str) -> type[BaseModel] | N
         return None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
-
-def _section_model(name: str) -> type[BaseModel] | None:
-    return _inner_model(MeasureConfig, name)
