@@ -34,6 +34,8 @@ class Rollouts:
         prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
         references: Reference answers a task needs for its reward.
         response_texts: Decoded responses without their EOS; other special tokens stay.
+        token_weights: What training multiplied each token's ∂s by in the gradient of its
+            objective, −∂loss/∂s, recorded while it ran.
         max_new_tokens: L_max, where the sampler cut responses; one number for all.
     """
 
@@ -46,6 +48,7 @@ class Rollouts:
     prompt_keys: list[str] | None = None
     references: list[str | None] | None = None
     response_texts: list[str] | None = None
+    token_weights: list[Tensor] | None = None
     max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -65,11 +68,12 @@ class Rollouts:
             )
         self._expand_prompts()
         self._require_one_prompt_a_group()
-        for name in ("sampler_logprobs", "prompt_keys", "references", "response_texts"):
+        for name in _LISTS:
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        self._convert_logprobs()
+        for name in ("sampler_logprobs", "token_weights"):
+            self._convert_per_token(name)
         for name in ("rewards", "advantages"):
             self._convert_numbers(name)
 
@@ -84,17 +88,16 @@ class Rollouts:
             prompts = [prompts[int(p)] for p in self.prompt_index]
         self.prompt_ids = prompts
 
-    def _convert_logprobs(self) -> None:
-        if self.sampler_logprobs is None:
+    def _convert_per_token(self, name: str) -> None:
+        if getattr(self, name) is None:
             return
-        tensors = [torch.as_tensor(x, dtype=torch.float64) for x in self.sampler_logprobs]
+        tensors = [torch.as_tensor(x, dtype=torch.float64) for x in getattr(self, name)]
         for i, (x, response) in enumerate(zip(tensors, self.response_ids, strict=True)):
             if x.shape != response.shape:
                 raise ValueError(
-                    f"sampler_logprobs[{i}] has {len(x)} values for a response of "
-                    f"{len(response)} tokens."
+                    f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
                 )
-        self.sampler_logprobs = tensors
+        setattr(self, name, tensors)
 
     def _convert_numbers(self, name: str) -> None:
         if getattr(self, name) is None:
@@ -202,6 +205,7 @@ class Rollouts:
 
 
 _COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
+_LISTS = ("sampler_logprobs", "prompt_keys", "references", "response_texts", "token_weights")
 _LENGTH = b"max_new_tokens"
 
 

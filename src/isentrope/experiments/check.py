@@ -24,7 +24,7 @@ from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
-from isentrope.update.objective import sequence_weights
+from isentrope.update.objective import token_weights
 from isentrope.vectors import Vector
 
 TRAINER_STATE = "trainer_state.json"
@@ -107,8 +107,6 @@ def check_contract(config: MeasureConfig, checkpoint: Path) -> Finding:
 
 
 def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollouts) -> Vector:
-    assert rollouts.advantages is not None
     length = config.estimator.max_response_length or config.sampling.max_new_tokens
-    weights = sequence_weights(rollouts, config.estimator.objective, length) * rollouts.advantages
-    per_token = weights[:, None].expand(-1, int(rollouts.lengths.max()))
-    return policy.weighted_gradient(rollouts, per_token)
+    weights = token_weights(rollouts, config.estimator.objective, length)
+    return policy.weighted_gradient(rollouts, weights)

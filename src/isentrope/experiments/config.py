@@ -25,7 +25,14 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Multiples of the training rate that a sweep visits where no list is given."""
 
-ADVANTAGES_OF = {"dr_grpo": "dr_grpo", "grpo": "grpo", "rloo": "rloo", "dapo": "grpo"}
+ADVANTAGES_OF = {
+    "dr_grpo": "dr_grpo",
+    "dr_grpo_longest": "dr_grpo",
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "dapo": "grpo",
+    "recorded": "dr_grpo",
+}
 """The advantages that go with an objective."""
 
 
@@ -126,8 +133,8 @@ class EstimatorConfig(Section):
     """Nominal coverage of the intervals."""
     resample_collapsed: bool = False
     """Where the verdict is resample, also draw fresh responses and report that value beside."""
-    objective: Literal["dr_grpo", "grpo", "rloo", "dapo"] = "dr_grpo"
-    """Training objective of the step."""
+    objective: Literal["dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", "recorded"] = "dr_grpo"
+    """Training objective of the step; recorded: the token weights in U_file."""
     advantages: Literal["dr_grpo", "grpo", "rloo"] | None = None
     """Advantages from rewards; null: those of the objective (dapo has those of grpo)."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0

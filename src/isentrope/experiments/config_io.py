@@ -148,7 +148,9 @@ def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     first, more = problems[0], len(problems) - 1
     path = ".".join(str(part) for part in _keys_of(first["loc"], root))
     if first["type"] == "extra_forbidden":
-        sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
+        sentence = (
+            f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
+        )
     elif first["type"] == "missing":
         sentence = f"The configuration needs {path!r}"
     elif first["type"] == "value_error":
@@ -211,4 +213,3 @@ def _inner_model(model: type[BaseModel], name: int | str) -> type[BaseModel] | N
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         return None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-

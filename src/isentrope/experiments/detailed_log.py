@@ -66,7 +66,7 @@ class DetailedLog:
                 "E": (found.batches.E, found.change.sample.series),
                 "U": (found.batches.U, (of_update,)),
             }
-            weights = {"E": log_weights(policy, found), "U": found.step.sequence_weights}
+            weights = {"E": log_weights(policy, found), "U": found.step.token_weights[:, 0]}
             if wants("sequences"):
                 self.tables["sequences"] = sequence_table(policy, batches, weights)
             if wants("tokens"):

@@ -44,7 +44,7 @@ def sequence_table(
     Args:
         policy: Decodes prompts.
         batches: Rollouts, and their scores with the derivatives along v that are known.
-        weights: For E the log-weight at the rate of interest, for U the weight in the objective.
+        weights: For E the log-weight at the rate of interest, for U its first token's in ∂J.
 
     Returns:
         Columns batch, sequence, prompt_index, prompt_key, prompt, response, length, logprob,

@@ -134,7 +134,7 @@ class RunConfig(OutputConfig):
 
     rollouts_every: Annotated[int, Field(ge=0)] = 1
     """Steps between tables of rollouts under logs/rollouts; 0: none."""
-    report_to: list[str] = ["tensorboard"]
+    report_to: tuple[str, ...] = ("tensorboard",)
     """Trackers that transformers knows; an empty list for none."""
 
 
@@ -147,7 +147,7 @@ class TrainConfig(Section):
     training: TrainingConfig = TrainingConfig()
     entropy_probe: ProbeConfig = ProbeConfig()
     noise_scale: NoiseScaleConfig = NoiseScaleConfig()
-    trainer: dict[str, Any] = {}
+    trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()
     provenance: dict[str, Any] | None = None
@@ -179,7 +179,7 @@ class SftConfig(Section):
     model: ModelConfig
     data: DataConfig = DataConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
-    trainer: dict[str, Any] = {}
+    trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's SFTConfig."""
     output: RunConfig = RunConfig()
     provenance: dict[str, Any] | None = None

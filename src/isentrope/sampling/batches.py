@@ -8,7 +8,7 @@ The report counts what was rejected. E and U are drawn by separate calls: never 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +30,14 @@ class UpdateBatchReport:
         rejected: Of those, groups without advantage (all rewards equal).
         all_right: Of the rejected, groups in which every reward is 1.
         all_wrong: Of the rejected, groups in which every reward is 0.
+        mean_reward: Of all responses drawn, those of rejected groups counted.
     """
 
     drawn: int
     rejected: int
     all_right: int
     all_wrong: int
+    mean_reward: float
 
 
 def evaluation_batch(
@@ -110,7 +112,7 @@ def update_batch(
         n * group_size sequences with rewards and advantages, and the report.
 
     Raises:
-        ValueError: If n or `group_size` is too small, or n groups are not found within the limit.
+        ValueError: If n or `group_size` is too small.
     """
     if n < 1:
         raise ValueError(f"An update batch needs at least one prompt group, got n={n} (B_U).")
@@ -118,33 +120,66 @@ def update_batch(
         raise ValueError(f"An advantage needs group_size >= 2, got {group_size} (G).")
     generator = torch.Generator().manual_seed(seed)
     queue = _passes(name_prompts(prompts, exclude_keys), generator)
-    kept: list[Rollouts] = []
-    found = drawn = all_right = all_wrong = 0
-    for _ in range(redraw_limit + 1):
-        chosen = as_prompts(policy, [next(queue) for _ in range(n - found)])
+
+    def draw(groups: int, _round: int) -> Rollouts:
         batch = respond(
             policy,
-            chosen,
+            as_prompts(policy, [next(queue) for _ in range(groups)]),
             group_size,
             generator,
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
         )
-        batch = with_advantages(with_rewards(batch, task), advantages)
+        return with_rewards(batch, task)
+
+    return fill(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
+
+
+def fill(
+    draw: Callable[[int, int], Rollouts],
+    n: int,
+    advantages: str,
+    *,
+    redraw_limit: int,
+    progress: Progress | None = None,
+) -> tuple[Rollouts, UpdateBatchReport]:
+    """Draw prompt groups until n of them have an advantage.
+
+    Args:
+        draw: Called with (groups wanted, round); returns so many groups with rewards.
+        n: Groups to fill.
+        advantages: Rule of `with_advantages`.
+        redraw_limit: Rounds of redrawing allowed after the first.
+        progress: Called with (sequences kept, sequences wanted) after each round.
+
+    Returns:
+        The groups that have an advantage, and the report.
+
+    Raises:
+        ValueError: If n groups are not found within the limit.
+    """
+    kept: list[Rollouts] = []
+    found = drawn = all_right = all_wrong = 0
+    total = 0.0
+    for round_ in range(redraw_limit + 1):
+        wanted = n - found
+        batch = with_advantages(draw(wanted, round_), advantages)
         assert batch.rewards is not None
-        rewards = batch.rewards.view(len(chosen), group_size)
+        rewards = batch.rewards.view(wanted, -1)
         useful = rewards.amax(1) > rewards.amin(1)
-        drawn += len(chosen)
+        drawn += wanted
         all_right += int((rewards == 1).all(1).sum())
         all_wrong += int((rewards == 0).all(1).sum())
+        total += float(rewards.mean(1).sum())
         if bool(useful.any()):
-            kept.append(batch.select(useful.repeat_interleave(group_size).nonzero()[:, 0]))
+            rows = useful.repeat_interleave(rewards.shape[1]).nonzero()[:, 0]
+            kept.append(batch.select(rows))
             found += int(useful.sum())
         if progress is not None:
-            progress(found * group_size, n * group_size)
+            progress(found * rewards.shape[1], n * rewards.shape[1])
         if found == n:
-            report = UpdateBatchReport(drawn, drawn - found, all_right, all_wrong)
-            return concatenate(kept), report
+            counts = UpdateBatchReport(drawn, drawn - found, all_right, all_wrong, total / drawn)
+            return concatenate(kept), counts
     raise ValueError(
         f"After {redraw_limit} redraws only {found} of {n} prompt groups have an advantage: of "
         f"{drawn} groups drawn, {all_right} were all right and {all_wrong} all wrong. Use prompts "

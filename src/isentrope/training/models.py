@@ -1,6 +1,6 @@
 """The model that is trained: loaded or made, with a fresh adapter, an old one, or all its weights.
 
-A dropout of an adapter or a model is refused: the update would be random, and could not be replayed.
+Dropout in an adapter is refused: the update would be random, and could not be replayed.
 """
 
 from __future__ import annotations

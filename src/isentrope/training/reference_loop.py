@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -18,7 +17,7 @@ from isentrope.sampling.batches import update_batch
 from isentrope.sampling.tasks import Task
 from isentrope.training.checkpoints import require_new_run, save_checkpoint
 from isentrope.training.metrics import metrics
-from isentrope.update.objective import sequence_weights
+from isentrope.update.objective import token_weights
 
 
 def reference_loop(
@@ -67,9 +66,8 @@ def reference_loop(
             seed=1_000_003 * seed + step,
             batch_size=prompts_per_step * group_size,
         )
-        weights = sequence_weights(batch, "dr_grpo", max_new_tokens)  # (n,)
-        weights = weights * cast(torch.Tensor, batch.advantages)
-        ascent = policy.weighted_gradient(batch, weights[:, None].expand(-1, max_new_tokens))
+        weights = token_weights(batch, "dr_grpo", max_new_tokens)  # (n, t)
+        ascent = policy.weighted_gradient(batch, weights)
         for name, parameter in parameters.items():
             parameter.grad = (-ascent[name]).to(parameter.dtype)
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), max_grad_norm)

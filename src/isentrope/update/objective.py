@@ -6,6 +6,8 @@
     grpo      w_i = 1/(n T_i)      mean over the tokens of a response, then over responses
     rloo      w_i = 1/n            sum over the tokens of a response, mean over responses
     dapo      w_i = 1/Σ_j T_j      mean over all tokens of the batch
+    dr_grpo_longest  w_i = 1/(n L_g)   L_g: the longest response to the same prompt draw
+    recorded  any w_ik, token by token: what training itself recorded (`Rollouts.token_weights`)
 
 n is the number of responses (prompts × group). On-policy the importance ratio is 1 and its
 clipping never acts, so ∂J is the gradient that the first update on a batch takes. What the
@@ -22,7 +24,45 @@ from torch import Tensor
 
 from isentrope.rollouts import Rollouts
 
-OBJECTIVES = ("dr_grpo", "grpo", "rloo", "dapo")
+OBJECTIVES = ("dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo")
+RECORDED = "recorded"
+
+
+def token_weights(
+    rollouts: Rollouts, objective: str = "dr_grpo", max_response_length: int | None = None
+) -> Tensor:
+    """The coefficient c_ik of each token's log-probability in ∂J = Σ_ik c_ik ∂s_ik.
+
+    Args:
+        rollouts: n sequences, the whole batch of the step, with advantages (or, for "recorded",
+            with the weights that training recorded).
+        objective: One of `OBJECTIVES`, then c_ik = w_i A_i, or "recorded".
+        max_response_length: As for `sequence_weights`.
+
+    Returns:
+        (n, t) float64, 0 where there is no token.
+
+    Raises:
+        ValueError: If advantages, or recorded weights, are missing.
+    """
+    lengths = rollouts.lengths
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (n, t)
+    if objective == RECORDED:
+        if rollouts.token_weights is None:
+            raise ValueError(
+                'objective="recorded" needs rollouts with the token weights of a training run: '
+                "load next_update/rollouts.parquet of one of its checkpoints."
+            )
+        recorded = torch.zeros(mask.shape, dtype=torch.float64)
+        recorded[mask] = torch.cat(rollouts.token_weights)
+        return recorded
+    if rollouts.advantages is None:
+        raise ValueError(
+            "The rollouts have no advantages: compute them from rewards first, or set "
+            "rollouts.with_columns(advantages=...)."
+        )
+    weights = sequence_weights(rollouts, objective, max_response_length) * rollouts.advantages
+    return weights[:, None] * mask
 
 
 def sequence_weights(
@@ -48,6 +88,11 @@ def sequence_weights(
         case "dr_grpo":
             known = rollouts.max_new_tokens if max_response_length is None else max_response_length
             return torch.full_like(lengths, 1 / (n * _normaliser(known)))
+        case "dr_grpo_longest":
+            groups, index = rollouts.prompt_index.unique(return_inverse=True)
+            longest = torch.zeros(len(groups), dtype=torch.float64)
+            longest.scatter_reduce_(0, index, lengths, "amax")
+            return 1 / (n * longest[index])
         case "grpo":
             return 1 / (n * lengths)
         case "rloo":
@@ -57,7 +102,7 @@ def sequence_weights(
     nearest = get_close_matches(str(objective).lower(), OBJECTIVES, n=1, cutoff=0.0)[0]
     raise ValueError(
         f"Unknown objective {objective!r}: the nearest is {nearest!r}; "
-        f"choose one of {', '.join(OBJECTIVES)}."
+        f"choose one of {', '.join((*OBJECTIVES, RECORDED))}."
     )
 
 

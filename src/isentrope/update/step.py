@@ -1,8 +1,10 @@
 """One optimizer step as a direction, and its additive parts (T5).
 
-    θ' = θ + ηv,     ∂J = Σ_i w_i A_i ∂S(t_i),     clip = min(1, c/(‖∂J‖ + 1e-6)),     g = −clip ∂J
+    θ' = θ + ηv,     ∂J = Σ_ik c_ik ∂s_ik,     clip = min(1, c/(‖∂J‖ + 1e-6)),     g = −clip ∂J
 
-    v = v_base + Σ_i v_i,     v_base = momentum + decay,     v_i = w_i A_i · P ∂S(t_i)
+    v = v_base + Σ_i v_i,     v_base = momentum + decay,     v_i = P Σ_k c_ik ∂s_ik
+
+c_ik = w_i A_i for the objectives of `objective`, so that v_i = w_i A_i · P ∂S(t_i).
 
 v is what the optimizer would really do to θ, divided by η, the learning rate of its first param
 group; a group with another rate η_g is scaled by η_g/η. P contains the clip factor and the second
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
-from isentrope.update.objective import sequence_weights
+from isentrope.update.objective import token_weights
 from isentrope.update.optimizer_rules import RULES
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.parameter_names import Names
@@ -35,9 +37,9 @@ class Step:
         direction: v, float64.
         preconditioner: P, diagonal, clip factor and group rates included, float64.
         components: "momentum", "decay" and "gradient" (= Σ_i v_i); they sum to `direction`.
-        sequence_weights: (n,) float64, w_i in the objective.
+        token_weights: (n, t) float64, c_ik; 0 where there is no token.
         learning_rate: η that the optimizer would use.
-        gradient_norm: ‖Σ_i w_i A_i ∂S(t_i)‖ over all of θ, before clipping.
+        gradient_norm: ‖Σ_ik c_ik ∂s_ik‖ over all of θ, before clipping.
         clip_factor: What clipping multiplied the gradient by; 1 where it did not act.
         matched_by: How the optimizer's parameters were named (`OptimizerState.matched_by`).
         warnings: Sentences on what limits the step's use.
@@ -46,7 +48,7 @@ class Step:
     direction: Vector
     preconditioner: Vector
     components: dict[str, Vector]
-    sequence_weights: Tensor
+    token_weights: Tensor
     learning_rate: float
     gradient_norm: float
     clip_factor: float
@@ -74,10 +76,10 @@ def optimizer_step(
 
     Args:
         policy: The policy at θ.
-        rollouts: The update batch U, sampled on-policy, with advantages.
+        rollouts: The update batch U, sampled on-policy, with advantages (or recorded weights).
         optimizer: State before the step: a path to optimizer.pt, a state_dict or a torch
             optimizer; none of them is changed.
-        objective: "dr_grpo", "grpo", "rloo" or "dapo".
+        objective: "dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", or "recorded".
         max_response_length: L in tokens, the constant normaliser of "dr_grpo"; where left out,
             the length at which the rollouts' sampler cut responses.
         max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
@@ -91,10 +93,9 @@ def optimizer_step(
         ValueError: If advantages are missing, an argument or the optimizer does not fit, or the
             gradient or the direction is not finite.
     """
-    weights = sequence_weights(rollouts, objective, max_response_length)
-    coefficients = weights * _advantages(rollouts)
+    coefficients = token_weights(rollouts, objective, max_response_length)
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
-    loss_gradient = _gradient(policy, rollouts, -coefficients)
+    loss_gradient = policy.weighted_gradient(rollouts, -coefficients)
     size = norm(loss_gradient)
     clip = _clip_factor(size, max_grad_norm)
     components, preconditioner = _apply(policy, state, loss_gradient, clip)
@@ -106,7 +107,7 @@ def optimizer_step(
         direction=direction,
         preconditioner=preconditioner,
         components=components,
-        sequence_weights=weights,
+        token_weights=coefficients,
         learning_rate=state.learning_rate,
         gradient_norm=size,
         clip_factor=clip,
@@ -116,7 +117,7 @@ def optimizer_step(
 
 
 def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Iterator[Vector]:
-    """Each sequence's part of the step, v_i = w_i A_i P ∂S(t_i), by one backward pass each.
+    """Each sequence's part of the step, v_i = P Σ_k c_ik ∂s_ik, by one backward pass each.
 
     Args:
         policy: The policy at the θ of the step.
@@ -127,31 +128,15 @@ def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Itera
         v_1 … v_n, in order; with `step.baseline` they sum to `step.direction`.
 
     Raises:
-        ValueError: If the batch is not the step's, or has no advantages.
+        ValueError: If the batch is not the step's.
     """
-    if len(rollouts) != len(step.sequence_weights):
+    if len(rollouts) != len(step.token_weights):
         raise ValueError(
-            f"The step is of {len(step.sequence_weights)} sequences, the batch has {len(rollouts)}."
+            f"The step is of {len(step.token_weights)} sequences, the batch has {len(rollouts)}."
         )
-    coefficients = step.sequence_weights * _advantages(rollouts)
     for i in range(len(rollouts)):
-        gradient = _gradient(policy, rollouts.select([i]), coefficients[i : i + 1])
+        gradient = policy.weighted_gradient(rollouts.select([i]), step.token_weights[i : i + 1])
         yield multiply(step.preconditioner, gradient)
-
-
-def _advantages(rollouts: Rollouts) -> Tensor:
-    if rollouts.advantages is None:
-        raise ValueError(
-            "The rollouts have no advantages: compute them from rewards first, or set "
-            "rollouts.with_columns(advantages=...)."
-        )
-    return rollouts.advantages
-
-
-def _gradient(policy: Policy, rollouts: Rollouts, coefficients: Tensor) -> Vector:
-    """∂ Σ_i c_i S(t_i), float64."""
-    longest = int(rollouts.lengths.max())
-    return policy.weighted_gradient(rollouts, coefficients[:, None].expand(-1, longest))  # (n, t)
 
 
 def _clip_factor(size: float, max_grad_norm: float | None) -> float:
