@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -55,6 +56,39 @@ class Progress:
 
             yield begin
             update(completed=total)
+
+    def training(self, steps: int) -> Callable[[dict[str, float]], None]:
+        """A line for a training run: reward, entropy, δH₁ of the last reading, tokens a second.
+
+        Args:
+            steps: Steps of the run.
+
+        Returns:
+            Called with the metrics of each step; it closes itself after the last one.
+        """
+        stack, reading = ExitStack(), ""
+        update: Callable[..., None] | None = None
+
+        def observe(metrics: dict[str, float]) -> None:
+            nonlocal update, reading
+            if "probe/first_order" in metrics:
+                first, error = metrics["probe/first_order"], metrics["probe/first_order_se"]
+                reading = f" · δH₁ {first:+.1e} ± {error:.0e}"
+            words = (
+                f"reward {metrics['reward']:.3f} · entropy {metrics['entropy']:.3f}{reading}"
+                f" · {metrics['tokens_per_second']:.0f} tokens/s"
+            )
+            step = int(metrics["step"])
+            if self.console is None:
+                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, words)
+                return
+            if update is None:
+                update = stack.enter_context(self._bar("train", steps))
+            update(completed=step, description=words)
+            if step >= steps:
+                stack.close()
+
+        return observe
 
     @contextmanager
     def _bar(self, what: str, total: int | None) -> Iterator[Callable[..., None]]:

@@ -38,7 +38,7 @@ def save_base_model(policy: Policy, folder: str | Path) -> Path:
         raise ValueError("The policy has an adapter already: save its base before with_lora.")
     target = Path(folder).resolve()
     model = cast(PreTrainedModel, policy.model)
-    with _whole_or_nothing(target) as partial:
+    with whole_or_nothing(target) as partial:
         model.save_pretrained(partial)
         if policy.tokenizer is not None:
             policy.tokenizer.save_pretrained(partial)
@@ -89,7 +89,7 @@ def save_checkpoint(
     Returns:
         The folder.
     """
-    with _whole_or_nothing(folder) as partial:
+    with whole_or_nothing(folder) as partial:
         cast(PeftModel, policy.model).save_pretrained(str(partial), save_embedding_layers=False)
         if policy.tokenizer is not None:
             policy.tokenizer.save_pretrained(partial)
@@ -99,8 +99,11 @@ def save_checkpoint(
 
 
 @contextmanager
-def _whole_or_nothing(target: Path) -> Iterator[Path]:
+def whole_or_nothing(target: Path) -> Iterator[Path]:
     """Write into a folder beside `target`, and rename it when all is there.
+
+    Args:
+        target: The folder to be, which must not exist.
 
     Yields:
         The folder to write into.

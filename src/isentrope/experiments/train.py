@@ -1,0 +1,267 @@
+"""What `isentrope train` does: set a run up from its configuration, or again from its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.experiments.progress import Progress
+from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
+from isentrope.experiments.train_config import TrainConfig
+from isentrope.experiments.train_options import grpo_options, objective_of
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.sampling.tasks import load_task
+from isentrope.training.contract import (
+    environment,
+    frozen_hash,
+    read_contract,
+    require_same_run,
+    trainable_shapes,
+)
+from isentrope.training.models import load_trainable
+from isentrope.training.probe import EntropyProbe
+from isentrope.training.processes import barrier, gather, rank, world_size
+from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.run_files import RunFiles
+from isentrope.training.update_batches import UpdateBatches
+
+CONFIG = "config.yaml"
+_MAY_CHANGE = ("training.steps", "training.keep_", "output.")
+
+
+def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
+    """Start a run.
+
+    Args:
+        config: What to train, and how.
+        progress: Where to say how far it is.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FileExistsError: If the folder holds a run.
+    """
+    _join_processes()
+    files = RunFiles(gather(run_directory(config.output.directory))[0])
+    if (files.folder / CONFIG).exists():
+        raise FileExistsError(
+            f"{files.folder} holds a run: go on with it by `isentrope train --resume "
+            f"{files.folder}`, or choose another --out."
+        )
+    barrier()
+    trainer = _trainer(config, files, progress or Progress())
+    if rank() == 0:
+        content = dump_config(config.model_copy(update={"provenance": versions()}))
+        write_bytes(files.folder / CONFIG, content.encode())
+    return _run(trainer, files, config, None)
+
+
+def resume(
+    folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
+) -> Path:
+    """Go on with a run from its newest checkpoint, to the bit.
+
+    Args:
+        folder: The run folder.
+        overrides: Settings that may change: training.steps, training.keep_*, output.*.
+        progress: Where to say how far it is.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+        ConfigError: If another setting is to be changed.
+    """
+    files, changes = RunFiles(folder), list(overrides)
+    if not (files.folder / CONFIG).is_file():
+        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}.")
+    if fixed := [change for change in changes if not change.startswith(_MAY_CHANGE)]:
+        raise ConfigError(
+            f"{fixed[0]} would make it another run: on resuming, only training.steps, "
+            "training.keep_last, training.keep_every and output.* may change."
+        )
+    config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
+    for difference in differences(config.provenance or {}):
+        logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
+    _join_processes()
+    checkpoint = files.latest()
+    trainer = _trainer(config, files, progress or Progress(), checkpoint)
+    barrier()
+    if rank() == 0:
+        files.rewind(files.steps()[-1] if checkpoint else 0)
+    barrier()
+    return _run(trainer, files, config, checkpoint)
+
+
+def _join_processes() -> None:
+    """Under torchrun, join the group, by the backend of the device."""
+    from accelerate import PartialState
+
+    if "WORLD_SIZE" in os.environ:
+        PartialState(**({} if torch.cuda.is_available() else {"cpu": True, "backend": "gloo"}))
+
+
+def _trainer(
+    config: TrainConfig, files: RunFiles, progress: Progress, checkpoint: Path | None = None
+) -> Any:
+    logging.getLogger("isentrope").setLevel(config.output.log_level)
+    if "tensorboard" in config.output.report_to:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
+    args = grpo_options(config, files.checkpoints)
+    model, tokenizer = load_trainable(**config.model.model_dump(), seed=config.training.seed)
+    policy = Policy(model, tokenizer, precision="as_is")
+    task = load_task(
+        config.data.dataset_name,
+        config.data.train_split,
+        config.data.dataset_path,
+        tokenizer=tokenizer,
+    )
+    prompts = as_prompts(policy, task.prompts)
+    require_room(policy, prompts, config.sampling.max_new_tokens)
+    batches = _batches(config, prompts, task)
+    contract = _contract(config, model, prompts, args)
+    if checkpoint is not None:
+        require_same_run(read_contract(checkpoint), contract)
+    return _assembled(config, files, progress, model, tokenizer, args, batches, contract)
+
+
+def _batches(config: TrainConfig, prompts: list[Prompt], task: Any) -> UpdateBatches:
+    training = config.training
+    sampler = PromptSampler(
+        [p.key for p in prompts], seed=training.seed, weighting=training.prompt_weighting
+    )
+    return UpdateBatches(
+        prompts,
+        task,
+        sampler,
+        n=training.prompts_per_step,
+        group_size=training.group_size,
+        max_new_tokens=config.sampling.max_new_tokens,
+        advantages="grpo" if config.trainer.get("scale_rewards") == "group" else "dr_grpo",
+        redraw_limit=training.redraw_limit,
+        seed=training.seed,
+    )
+
+
+def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any) -> dict[str, Any]:
+    """What every checkpoint of the run says of it."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
+    training = config.training
+    return {
+        "schema": 1,
+        "objective": objective_of(config),
+        "loss_type": args.loss_type,
+        "normaliser": training.normaliser,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "temperature": config.sampling.temperature,
+        "max_grad_norm": training.max_grad_norm or None,
+        "prompts_per_step": training.prompts_per_step,
+        "group_size": training.group_size,
+        "micro_batch": args.per_device_train_batch_size // training.group_size,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "world_size": world_size(),
+        "seed": training.seed,
+        "sampler": "vllm" if args.use_vllm else "transformers",
+        "replayable": not (args.entropy_coef or args.use_adaptive_entropy),
+        "base_model": config.model.path,
+        "frozen_sha256": frozen_hash(model),
+        "trainable": trainable_shapes(model),
+        "dataset": config.data.dataset_name,
+        "dataset_sha256": digest.hexdigest(),
+        "environment": environment(),
+    }
+
+
+def _assembled(
+    config: TrainConfig,
+    files: RunFiles,
+    progress: Progress,
+    model: Any,
+    tokenizer: Any,
+    args: Any,
+    batches: UpdateBatches,
+    contract: dict[str, Any],
+) -> Any:
+    from transformers import PrinterCallback
+
+    from isentrope.training.trainer import EntropyGRPOTrainer
+
+    probe, noise = _probe(config, tokenizer), _noise_scale(config, args)
+    parts = {"entropy_probe": probe, "noise_scale": noise}
+    trainer = EntropyGRPOTrainer(
+        model,
+        tokenizer,
+        args,
+        batches,
+        files,
+        sampling_batch=config.sampling.batch_size,
+        longest_normaliser=config.training.normaliser == "longest",
+        contract=contract,
+        stateful={name: part for name, part in parts.items() if part is not None},
+        keep=(config.training.keep_last, config.training.keep_every),
+        rollouts_every=config.output.rollouts_every,
+        observe=progress.training(config.training.steps),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if probe is not None:
+        trainer.add_callback(probe)
+    return trainer
+
+
+def _probe(config: TrainConfig, tokenizer: Any) -> EntropyProbe | None:
+    asked = config.entropy_probe
+    if not asked.enabled:
+        return None
+    held_out = load_task(
+        config.data.dataset_name,
+        config.data.held_out_split,
+        config.data.dataset_path,
+        tokenizer=tokenizer,
+    )
+    return EntropyProbe(
+        held_out.prompts,
+        every=asked.every,
+        size=asked.size,
+        functional=asked.functional,
+        method=asked.method,
+        second_order=asked.second_order,
+        seed=config.training.seed,
+        ema=asked.memory,
+    )
+
+
+def _run(trainer: Any, files: RunFiles, config: TrainConfig, checkpoint: Path | None) -> Path:
+    log = logging.getLogger("isentrope")
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+        log.info("Going on from %s.", checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(
+            f"The GPU is full ({error}): lower training.micro_batch (now "
+            f"{trainer.contract['micro_batch']} prompt groups a backward pass) or "
+            "sampling.batch_size, or set trainer.gradient_checkpointing=true."
+        ) from error
+    except Exception:
+        if last := files.latest():
+            log.warning(
+                "The run stopped; nothing before %s is lost. Go on with `isentrope train "
+                "--resume %s`.",
+                last,
+                files.folder,
+            )
+        raise
+    return files.folder

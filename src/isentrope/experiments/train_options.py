@@ -1,0 +1,163 @@
+"""TRL's configuration from ours: what we set, what may be passed through, and what may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.experiments.config_io import ConfigError
+from isentrope.experiments.train_config import TrainConfig
+from isentrope.experiments.trainer_options import trainer_options
+from isentrope.training.processes import world_size
+
+_UNFILTERED = "nothing: a filtered sampler is not the policy that is measured"
+_NO_EVALUATION = "`isentrope evaluate`, which reads the checkpoints"
+TAKEN = {
+    "output_dir": "output.directory",
+    "max_steps": "training.steps",
+    "num_train_epochs": "training.steps",
+    "learning_rate": "training.learning_rate",
+    "per_device_train_batch_size": "training.micro_batch",
+    "gradient_accumulation_steps": "training.micro_batch",
+    "generation_batch_size": "training.prompts_per_step",
+    "steps_per_generation": "training.prompts_per_step",
+    "num_generations": "training.group_size",
+    "max_completion_length": "sampling.max_new_tokens",
+    "temperature": "sampling.temperature",
+    "top_k": _UNFILTERED,
+    "top_p": _UNFILTERED,
+    "min_p": _UNFILTERED,
+    "repetition_penalty": _UNFILTERED,
+    "generation_kwargs": _UNFILTERED,
+    "mask_truncated_completions": "nothing: a cut response counts, as it does in the entropy",
+    "max_grad_norm": "training.max_grad_norm",
+    "seed": "training.seed",
+    "data_seed": "training.seed",
+    "shuffle_dataset": "training.prompt_weighting",
+    "save_steps": "training.save_every",
+    "save_strategy": "training.save_every",
+    "save_total_limit": "training.keep_last",
+    "save_only_model": "nothing: a checkpoint without its optimizer has no next step",
+    "resume_from_checkpoint": "`isentrope train --resume RUN`",
+    "logging_steps": "nothing: every step is logged",
+    "logging_strategy": "nothing: every step is logged",
+    "logging_first_step": "nothing: every step is logged",
+    "report_to": "output.report_to",
+    "disable_tqdm": "nothing: progress is shown on a terminal",
+    "log_completions": "output.rollouts_every",
+    "disable_dropout": "nothing: an update with dropout could not be replayed",
+    "eval_strategy": _NO_EVALUATION,
+    "eval_steps": _NO_EVALUATION,
+    "eval_on_start": _NO_EVALUATION,
+}
+
+
+def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
+    """TRL's configuration of a run.
+
+    Args:
+        config: Ours.
+        checkpoints: Folder of checkpoints.
+
+    Returns:
+        A GRPOConfig.
+
+    Raises:
+        ImportError: If TRL is missing.
+        ConfigError: If the sizes do not fit the number of processes, or a passed field does not
+            fit the rest.
+    """
+    try:
+        from trl import GRPOConfig
+    except ImportError as error:
+        raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
+    training, on_cpu = config.training, not torch.cuda.is_available()
+    given = trainer_options(config.trainer, GRPOConfig, TAKEN)
+    micro_batch, accumulation = _sizes(config)
+    _require_fit(config, given)
+    fixed = {
+        "output_dir": str(checkpoints),
+        "max_steps": training.steps,
+        "learning_rate": training.learning_rate,
+        "per_device_train_batch_size": micro_batch * training.group_size,
+        "gradient_accumulation_steps": accumulation,
+        "num_generations": training.group_size,
+        "max_completion_length": config.sampling.max_new_tokens,
+        "temperature": config.sampling.temperature,
+        "top_k": 0,
+        "top_p": 1.0,
+        "max_grad_norm": training.max_grad_norm,
+        "seed": training.seed,
+        "save_strategy": "steps",
+        "save_steps": training.save_every,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": list(config.output.report_to) or "none",
+        "shuffle_dataset": False,
+        "disable_dropout": True,
+    }
+    usual = {
+        "loss_type": "dr_grpo",
+        "scale_rewards": "none",
+        "beta": 0.0,
+        "lr_scheduler_type": "constant",
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": on_cpu,
+    } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
+    return GRPOConfig(**(usual | given | fixed))
+
+
+def _sizes(config: TrainConfig) -> tuple[int, int]:
+    """Prompt groups a backward pass on each process, and passes a step."""
+    training, processes = config.training, world_size()
+    share, left = divmod(training.prompts_per_step, processes)
+    if left:
+        raise ConfigError(
+            f"training.prompts_per_step={training.prompts_per_step} cannot be shared evenly by "
+            f"{processes} processes."
+        )
+    micro_batch = training.micro_batch or share
+    if share % micro_batch:
+        raise ConfigError(
+            f"Each of {processes} processes has {share} prompt groups a step, which is not a "
+            f"multiple of training.micro_batch={micro_batch}."
+        )
+    return micro_batch, share // micro_batch
+
+
+def _require_fit(config: TrainConfig, given: dict[str, Any]) -> None:
+    uses = given.get("num_iterations", 1)
+    if config.training.save_every % uses:
+        raise ConfigError(
+            f"training.save_every={config.training.save_every} is not a multiple of "
+            f"trainer.num_iterations={uses}: a checkpoint in the middle of a batch's uses could "
+            "not be resumed exactly."
+        )
+    if given.get("scale_rewards", "none") not in ("none", "group", False, True):
+        raise ConfigError("trainer.scale_rewards must be none or group.")
+    longest = config.training.normaliser == "longest"
+    if longest and given.get("loss_type", "dr_grpo") != "dr_grpo":
+        raise ConfigError("training.normaliser=longest goes with trainer.loss_type=dr_grpo only.")
+
+
+def objective_of(config: TrainConfig) -> str:
+    """The name under which `measure` knows what a run optimises.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        One of the objectives of `optimizer_step`; "recorded" where no other name is exact.
+    """
+    loss = config.trainer.get("loss_type", "dr_grpo")
+    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
+    plain = config.trainer.get("beta", 0.0) == 0.0 and not config.trainer.get("use_vllm")
+    if plain and loss == "dr_grpo" and not scaled:
+        return "dr_grpo_longest" if config.training.normaliser == "longest" else "dr_grpo"
+    if plain and loss in ("grpo", "dapo") and scaled:
+        return loss
+    return "recorded"

@@ -1,0 +1,45 @@
+"""The processes of a run under torchrun: which one is this, and what do the others hold."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def _joined() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """Number of this process; 0 where there is only one."""
+    return dist.get_rank() if _joined() else 0
+
+
+def world_size() -> int:
+    """Number of processes."""
+    return dist.get_world_size() if _joined() else 1
+
+
+def gather(content: T) -> list[T]:
+    """What every process holds, the same list on each.
+
+    Args:
+        content: What this process holds; anything that can be pickled, tensors on the CPU.
+
+    Returns:
+        One entry a process, in the order of ranks.
+    """
+    if world_size() == 1:
+        return [content]
+    everyone: list[T] = [content] * world_size()
+    dist.all_gather_object(everyone, content)
+    return everyone
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    if world_size() > 1:
+        dist.barrier()

@@ -1,0 +1,111 @@
+"""The files of a training run, such that a run killed at any moment goes on as if it had not been.
+
+logs/metrics.jsonl        one line a step, a function of settings and seed alone (no times)
+logs/timing.jsonl         seconds and tokens a second of each step
+logs/rollouts/            step_N.parquet: ids, texts, rewards, advantages, per-token numbers
+training_state/step_N/    checkpoints, whole or absent
+
+A resumed run forgets the lines after its checkpoint and writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_STEP = re.compile(r"step_(\d+)")
+
+
+class RunFiles:
+    """Where a training run writes.
+
+    Attributes:
+        folder: The run folder.
+        checkpoints: Folder of its checkpoints.
+        metrics: The metrics file.
+        timing: The file of times.
+        rollouts: Folder of rollout tables.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.checkpoints = self.folder / "training_state"
+        self.metrics = self.folder / "logs" / "metrics.jsonl"
+        self.timing = self.folder / "logs" / "timing.jsonl"
+        self.rollouts = self.folder / "logs" / "rollouts"
+
+    def checkpoint(self, step: int) -> Path:
+        """The folder of a checkpoint.
+
+        Args:
+            step: Its step.
+
+        Returns:
+            The folder, there or not.
+        """
+        return self.checkpoints / f"step_{step}"
+
+    def steps(self) -> list[int]:
+        """Steps whose checkpoints are whole, ascending."""
+        found = [_STEP.fullmatch(p.name) for p in self.checkpoints.glob("step_*")]
+        return sorted(int(match[1]) for match in found if match)
+
+    def latest(self) -> Path | None:
+        """The newest whole checkpoint, or None."""
+        steps = self.steps()
+        return self.checkpoint(steps[-1]) if steps else None
+
+    def prune(self, keep_last: int | None, keep_every: int | None) -> None:
+        """Remove checkpoints that need not be kept; the newest always stays.
+
+        Args:
+            keep_last: Newest ones to keep; None for all.
+            keep_every: Steps whose multiples are kept whatever `keep_last` says.
+        """
+        if keep_last is None:
+            return
+        for step in self.steps()[:-keep_last]:
+            if keep_every is None or step % keep_every:
+                # renamed first: a folder named step_N is whole
+                doomed = self.checkpoint(step).rename(self.checkpoints / f".removed_{step}")
+                shutil.rmtree(doomed)
+
+    def log(self, metrics: Mapping[str, Any], timing: Mapping[str, Any]) -> None:
+        """Add the lines of a step.
+
+        Args:
+            metrics: With `step`; nothing in it may depend on the clock.
+            timing: With `step`.
+        """
+        for path, line in ((self.metrics, metrics), (self.timing, timing)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after a step, and whatever was being written.
+
+        Args:
+            step: The step to go on from.
+        """
+        for path in (self.metrics, self.timing):
+            if path.exists():
+                kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= step]
+                partial = path.with_name(path.name + ".partial")
+                partial.write_text("".join(kept), encoding="utf-8")
+                partial.replace(path)
+        for table in self.rollouts.glob("step_*.parquet*"):
+            match = _STEP.match(table.name)
+            if match and int(match[1]) > step:
+                table.unlink()
+        for leftover in self.checkpoints.glob(".*"):
+            shutil.rmtree(leftover)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]

@@ -1,0 +1,119 @@
+"""What training really did with each token: s_k, H_k, and c_k = −∂loss/∂s_k, as it ran.
+
+The gradient of the loss is −Σ_ik c_ik ∂s_ik whatever the loss is made of, so c replays the step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.rollouts import Rollouts
+from isentrope.training.processes import gather, world_size
+
+OFF_POLICY = 1e-3
+"""Largest |log ratio| a token, in nats, that is called rounding."""
+
+
+@dataclass(frozen=True)
+class TokenRecord:
+    """Per-token records of a batch, one 1-D float64 tensor a sequence.
+
+    Attributes:
+        logprobs: s_k at the θ of the step, nats.
+        entropies: H_k, nats.
+        weights: c_k = −∂loss/∂s_k.
+    """
+
+    logprobs: list[Tensor]
+    entropies: list[Tensor]
+    weights: list[Tensor]
+
+
+class TokenRecorder:
+    """Watches the micro-batches of a step."""
+
+    def __init__(self) -> None:
+        self._pieces: list[dict[str, Tensor]] = []
+
+    def watch(self, logprobs: Tensor, entropies: Tensor) -> None:
+        """Record a micro-batch; its weights arrive with its backward pass.
+
+        Args:
+            logprobs: (b, t) s, right-padded, part of the loss's graph.
+            entropies: (b, t) H.
+        """
+        piece = {"logprobs": logprobs.detach(), "entropies": entropies.detach()}
+        logprobs.register_hook(lambda gradient: piece.update(weights=-gradient.detach()))
+        self._pieces.append(piece)
+
+    def collect(self, lengths: list[int]) -> TokenRecord:
+        """The records of all processes, in the order of the batch; every process must call this.
+
+        Args:
+            lengths: Response lengths of this process's sequences, in order.
+
+        Returns:
+            The record; the recorder is empty again.
+        """
+        pieces, self._pieces = self._pieces, []
+
+        def column(name: str) -> list[Tensor]:
+            padded = [row for piece in pieces for row in piece[name].double().cpu()]
+            return [row[:length].clone() for row, length in zip(padded, lengths, strict=True)]
+
+        mine = TokenRecord(
+            column("logprobs"),
+            column("entropies"),
+            # the processes' gradients are averaged, so each counts for its share
+            [weights / world_size() for weights in column("weights")],
+        )
+        parts = gather(mine)
+        return TokenRecord(
+            [x for part in parts for x in part.logprobs],
+            [x for part in parts for x in part.entropies],
+            [x for part in parts for x in part.weights],
+        )
+
+
+def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:
+    """π(trainer)/π(sampler) of every token; on-policy it is 1 to rounding.
+
+    Args:
+        rollouts: The batch, with the sampler's log-probabilities.
+        record: The trainer's.
+
+    Returns:
+        Mean, least and largest ratio, and the largest |log ratio| in nats.
+    """
+    assert rollouts.sampler_logprobs is not None
+    log_ratio = torch.cat(record.logprobs) - torch.cat(rollouts.sampler_logprobs)
+    ratio = log_ratio.exp()
+    return {
+        "policy_ratio/mean": float(ratio.mean()),
+        "policy_ratio/min": float(ratio.min()),
+        "policy_ratio/max": float(ratio.max()),
+        "policy_ratio/log_max": float(log_ratio.abs().max()),
+    }
+
+
+def off_policy_warning(ratio: dict[str, float]) -> str | None:
+    """A sentence where the sampler is not the policy that is trained.
+
+    Args:
+        ratio: What `policy_ratio` found.
+
+    Returns:
+        The sentence, or None.
+    """
+    worst = ratio["policy_ratio/log_max"]
+    if worst <= OFF_POLICY and not math.isnan(worst):
+        return None
+    return (
+        f"The policy that is trained gives a token another log-probability than the sampler, by "
+        f"up to {worst:.2g} nats: the batch is not on-policy to rounding (a sampler of lower "
+        "precision, a batch used more than once, or a filtered sampler)."
+    )

@@ -1,0 +1,327 @@
+"""Dr. GRPO on TRL's GRPOTrainer, with batches, checkpoints and logs that can be measured.
+
+The only file that touches TRL's private parts (trl 1.16; tests/training/test_trl_contract.py says
+where each is used). TRL computes advantages, loss, gradient and step; what it is given, and what
+is kept of it, is ours:
+
+    _prepare_inputs                       whole groups to each micro-batch, in the batch's order
+    _generate_and_score_completions       the batch comes from `UpdateBatches`, redraws and all
+    _generate, _calculate_rewards         hand TRL that batch instead of drawing one
+    _get_per_token_logps_and_entropies    records s, H and −∂loss/∂s of every token
+    _get_grad_norm, training_step         gradient norms before clipping
+    _save_checkpoint                      whole folders `training_state/step_N` with a contract
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.utils.data import DataLoader
+from trl import GRPOConfig, GRPOTrainer
+from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import split_tensor_dict
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample_responses
+from isentrope.training.contract import (
+    hyper_parameters,
+    optimizer_names,
+    write_contract,
+    write_next_update,
+)
+from isentrope.training.processes import barrier, rank, world_size
+from isentrope.training.run_files import RunFiles
+from isentrope.training.step_log import replayable, step_metrics, write_table
+from isentrope.training.token_record import TokenRecord, TokenRecorder, off_policy_warning
+from isentrope.training.update_batches import UpdateBatch, UpdateBatches
+
+STATE = "isentrope_state.json"
+
+
+class EntropyGRPOTrainer(GRPOTrainer):
+    """GRPOTrainer over our own update batches.
+
+    Attributes:
+        policy: The live model as a policy.
+        batches: Where update batches come from.
+        files: Where the run writes.
+        batch: The update batch of the step in progress.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        args: GRPOConfig,
+        batches: UpdateBatches,
+        files: RunFiles,
+        *,
+        sampling_batch: int = 128,
+        longest_normaliser: bool = False,
+        contract: Mapping[str, Any] | None = None,
+        stateful: Mapping[str, Any] | None = None,
+        keep: tuple[int | None, int | None] = (None, None),
+        rollouts_every: int = 1,
+        observe: Callable[[dict[str, float]], None] = lambda metrics: None,
+    ) -> None:
+        """Set a run up; nothing is sampled yet.
+
+        Args:
+            model: The model with its trainable set, dropout 0.
+            tokenizer: Its tokenizer.
+            args: TRL's configuration; its batch is `batches.n` groups over all processes.
+            batches: The update batches.
+            files: The run's files.
+            sampling_batch: Sequences sampled at a time on this process.
+            longest_normaliser: Divide the loss by the longest response of each group instead of
+                `max_completion_length`.
+            contract: What every checkpoint says of the run.
+            stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt
+                sampler is always among them.
+            keep: `keep_last` and `keep_every` of the checkpoints.
+            rollouts_every: Steps between tables of rollouts; 0 for none.
+            observe: Called on the first process with the metrics and times of each step.
+        """
+        super().__init__(
+            model=model,
+            reward_funcs=[_never_called],
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": [p.key for p in batches.prompts]}),
+            processing_class=tokenizer,
+        )
+        inner = self.accelerator.unwrap_model(self.model)
+        self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
+        self.batches, self.files = batches, files
+        self.sampling_batch, self.longest_normaliser = sampling_batch, longest_normaliser
+        self.recorder = TokenRecorder()
+        self.batch: UpdateBatch | None = None
+        self.gradient_norm = float("nan")
+        self.contract = dict(contract or {})
+        self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {})}
+        self.keep, self.rollouts_every, self.observe = keep, rollouts_every, observe
+        self._last_time = time.perf_counter()
+        self._warned = False
+
+    # --- batches -----------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Ticks, one a micro-batch: prompts are chosen when a step is reached, not before."""
+        ticks = self.args.max_steps * self.args.gradient_accumulation_steps
+        return DataLoader(cast(Any, range(ticks)), collate_fn=list)
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        parts, uses = self.args.steps_per_generation, self.num_iterations
+        if self._step % (parts * uses) == 0 or self._buffered_inputs is None:
+            batch = self._generate_and_score_completions([])
+            self._buffered_inputs = split_tensor_dict(batch, parts)
+        return self._buffered_inputs[self._step % parts]
+
+    def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:
+        self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
+        keys = self._mine(self.batch).prompt_keys or []
+        outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
+        if self.longest_normaliser:
+            outputs["advantages"] = outputs["advantages"] * self._longest_factor(outputs)
+        return outputs
+
+    def _mine(self, batch: UpdateBatch) -> Any:
+        share = len(batch.rollouts) // world_size()
+        return batch.rollouts.select(range(rank() * share, (rank() + 1) * share))
+
+    def _longest_factor(self, outputs: dict[str, Any]) -> Tensor:
+        """L over the longest response of each sequence's group, exact while the ratio is 1."""
+        lengths = outputs["completion_mask"].sum(1).view(-1, self.num_generations)
+        longest = lengths.amax(1).repeat_interleave(self.num_generations)
+        return self.max_completion_length / longest
+
+    def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> tuple[list, list]:
+        if self.use_vllm:
+            ids = [p.tolist() for p in prompt_ids]
+            drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
+            return [torch.tensor(x) for x in drawn], [torch.tensor(x) for x in logprobs]
+        generating = unwrap_model_for_generation(
+            self.model_wrapped,
+            self.accelerator,
+            gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+        )
+        training = self.model.training
+        whole = self._dist.summon_full_params(self.model_wrapped, recurse=False)
+        with generating, whole:
+            self.model.eval()
+            try:
+                return sample_responses(
+                    *(self.policy, prompt_ids, uniforms, self.max_completion_length),
+                    batch_size=self.sampling_batch,
+                )
+            finally:
+                self.model.train(training)
+
+    def _generate(self, prompts: list) -> tuple:
+        batch = cast(UpdateBatch, self.batch)
+        whole, mine = batch.rollouts, self._mine(batch)
+        tokens = sum(map(len, whole.prompt_ids)) + sum(map(len, whole.response_ids))
+        self.state.num_input_tokens_seen += tokens
+        return (
+            [p.tolist() for p in mine.prompt_ids],
+            [r.tolist() for r in mine.response_ids],
+            None,
+            mine.response_texts,
+            [s.tolist() for s in mine.sampler_logprobs],
+            {},
+            None,
+            [],
+        )
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> Tensor:
+        rewards = cast(Tensor, cast(UpdateBatch, self.batch).rollouts.rewards)
+        return rewards.float()[:, None].to(self.accelerator.device)
+
+    # --- the step ----------------------------------------------------------------------------
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
+        logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if logprobs.requires_grad:
+            self.recorder.watch(logprobs, entropies)
+        return logprobs, entropies, auxiliary
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        found = super()._get_grad_norm(model, grad_norm)
+        self.gradient_norm = float(found)
+        return found
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log a step; what Trainer logs besides steps passes through.
+
+        Args:
+            logs: What transformers found: loss, learning rate.
+            start_time: When training began.
+        """
+        if "loss" not in logs:
+            return super().log(logs, start_time)
+        step, batch = self.state.global_step, cast(UpdateBatch, self.batch)
+        record = self.recorder.collect(self._mine(batch).lengths.tolist())
+        metrics: dict[str, Any] = {
+            "step": step,
+            "loss": logs["loss"],
+            "learning_rate": logs["learning_rate"],
+            "gradient_norm": self.gradient_norm,
+            "tokens": self.state.num_input_tokens_seen,
+            **step_metrics(batch, record, cast(int, self.policy.eos_token_id)),
+        }
+        for name, part in self.stateful.items():
+            if name != "prompt_sampler":
+                metrics |= part.latest()
+        timing = self._timing(batch.rollouts)
+        self._warn_off_policy(metrics)
+        self._metrics["train"].clear()  # TRL's own, of which the above has what is exact
+        if rank() == 0:
+            self._write(step, batch, record, metrics, timing)
+        super().log({k: v for k, v in (metrics | timing).items() if k != "step"}, start_time)
+
+    def _timing(self, rollouts: Rollouts) -> dict[str, float]:
+        now = time.perf_counter()
+        seconds, self._last_time = now - self._last_time, now
+        tokens = float(rollouts.lengths.sum())
+        return {"seconds": seconds, "tokens_per_second": tokens / seconds}
+
+    def _warn_off_policy(self, metrics: dict[str, Any]) -> None:
+        sentence = None if self._warned else off_policy_warning(metrics)
+        if sentence:
+            self._warned = True
+            logging.getLogger("isentrope").warning(sentence)
+
+    def _write(
+        self, step: int, batch: UpdateBatch, record: TokenRecord, metrics: dict, timing: dict
+    ):
+        if self.rollouts_every and step % self.rollouts_every == 0:
+            write_table(self.files.rollouts / f"step_{step}.parquet", step, batch, record)
+        before = self.files.checkpoint(step - 1)
+        if before.is_dir():
+            told = ("step", "learning_rate", "gradient_norm", "loss")
+            update = {k: metrics[k] for k in told} | {
+                "max_grad_norm": self.args.max_grad_norm or None
+            }
+            write_next_update(before, replayable(batch.rollouts, record), update)
+        self.files.log(metrics, {"step": step} | timing)
+        self.observe(metrics | timing)
+
+    # --- checkpoints -------------------------------------------------------------------------
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """TRL writes a card beside checkpoints; a run folder says what it is in config.yaml."""
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.files.checkpoints / ".writing")
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        step = self.state.global_step
+        target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
+        made = writing / f"checkpoint-{step}"
+        try:
+            super()._save_checkpoint(model, trial)
+            barrier()
+            if rank() == 0:
+                self._complete(made)
+                made.rename(target)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(writing, ignore_errors=True)
+            last = self.files.latest()
+            good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
+            raise OSError(
+                f"Step {step} could not be saved ({error}): {good}. Make room, then go on with "
+                f"`isentrope train --resume {self.files.folder}`."
+            ) from error
+        if rank() == 0:
+            shutil.rmtree(writing, ignore_errors=True)
+            self.files.prune(*self.keep)
+        barrier()
+
+    def _complete(self, made: Path) -> None:
+        """Add to a Hugging Face checkpoint what the measurement needs."""
+        optimizer = cast(torch.optim.Optimizer, self.optimizer)
+        contract = self.contract | {
+            "step": self.state.global_step,
+            "learning_rate_next": float(optimizer.param_groups[0]["lr"]),
+            "optimizer": type(getattr(optimizer, "optimizer", optimizer)).__name__,
+            "param_groups": hyper_parameters(optimizer),
+        }
+        write_contract(made, contract, optimizer_names(self.policy.model, optimizer))
+        state = {name: part.state_dict() for name, part in self.stateful.items()}
+        (made / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+    def restore(self, checkpoint: Path) -> None:
+        """Give the parts beside model and optimizer the state they had at a checkpoint.
+
+        Args:
+            checkpoint: The folder that `train(resume_from_checkpoint=...)` will be given.
+
+        Raises:
+            ValueError: If the checkpoint was made with other parts.
+        """
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        if set(state) != set(self.stateful):
+            raise ValueError(
+                f"{checkpoint} holds the state of {sorted(state)}, the run has "
+                f"{sorted(self.stateful)}: entropy_probe.enabled and noise_scale.enabled must be "
+                "as they were."
+            )
+        for name, part in self.stateful.items():
+            part.load_state_dict(state[name])
+
+
+def _never_called(*_: Any, **__: Any) -> list[float]:
+    raise RuntimeError(
+        "TRL asked for rewards, which come with the batch: its methods have changed."
+    )

@@ -1,0 +1,156 @@
+"""The update batch of each training step, the same whatever the number of processes.
+
+A batch is a function of θ, seed, step and the prompt sampler's state: prompts from the sampler,
+one uniform a (sequence, position) from (seed, step, round). Each process answers its own share of
+the prompts; then all hold the whole batch. Groups without advantage are redrawn until it is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts, concatenate
+from isentrope.sampling.advantages import RewardFunction, with_rewards
+from isentrope.sampling.batches import UpdateBatchReport, fill
+from isentrope.sampling.generate import decode
+from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks import Task
+from isentrope.training.processes import gather, rank, world_size
+from isentrope.training.prompt_sampler import PromptSampler
+
+Respond = Callable[[list[Tensor], Tensor], tuple[list[Tensor], list[Tensor]]]
+"""(prompt ids of m sequences, uniforms (m, L)) → response ids and sampler log-probabilities."""
+
+
+@dataclass(frozen=True)
+class UpdateBatch:
+    """The batch of one step.
+
+    Attributes:
+        rollouts: n · G sequences with rewards and advantages, groups together.
+        report: What was drawn to fill it.
+        difficulty: (n · G) 1 − running pass rate of each sequence's prompt before this step.
+    """
+
+    rollouts: Rollouts
+    report: UpdateBatchReport
+    difficulty: list[float]
+
+
+class UpdateBatches:
+    """Draws the batch of every step.
+
+    Attributes:
+        prompts: The training prompts, encoded, keys unique.
+        sampler: Chooses among them, and learns from the rewards.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        task: Task | RewardFunction,
+        sampler: PromptSampler,
+        *,
+        n: int,
+        group_size: int,
+        max_new_tokens: int,
+        advantages: str = "dr_grpo",
+        redraw_limit: int = 20,
+        seed: int = 0,
+    ) -> None:
+        """Say what batches are made of.
+
+        Args:
+            prompts: The training prompts, encoded.
+            task: Gives the rewards.
+            sampler: A sampler over the keys of `prompts`.
+            n: Prompt groups a batch, a multiple of the number of processes.
+            group_size: Responses a group.
+            max_new_tokens: Longest response in tokens.
+            advantages: Rule of `with_advantages`.
+            redraw_limit: Rounds of redrawing for groups without advantage.
+            seed: Fixes every token.
+
+        Raises:
+            ValueError: If the processes cannot share n groups evenly.
+        """
+        if n % world_size():
+            raise ValueError(
+                f"{n} prompt groups a step cannot be shared evenly by {world_size()} processes: "
+                "set training.prompts_per_step to a multiple of that."
+            )
+        self.prompts, self.task, self.sampler = list(prompts), task, sampler
+        self.n, self.group_size, self.max_new_tokens = n, group_size, max_new_tokens
+        self.advantages, self.redraw_limit, self.seed = advantages, redraw_limit, seed
+
+    def draw(self, policy: Policy, step: int, respond: Respond) -> UpdateBatch:
+        """Draw the batch of a step; every process must call this.
+
+        Args:
+            policy: Decodes responses.
+            step: The step that the batch is for, from 1.
+            respond: Draws the responses.
+
+        Returns:
+            The batch, the same on every process.
+        """
+        difficulty: dict[str, float] = {}
+
+        def draw(wanted: int, round_: int) -> Rollouts:
+            indices = self.sampler.draw(wanted, step)
+            difficulty.update({self.prompts[i].key: self.sampler.difficulty(i) for i in indices})
+            batch = self._answered(policy, indices, self._uniforms(wanted, step, round_), respond)
+            assert batch.rewards is not None
+            self.sampler.update(indices, batch.rewards.view(wanted, -1).mean(1).tolist())
+            return batch
+
+        rollouts, report = fill(draw, self.n, self.advantages, redraw_limit=self.redraw_limit)
+        keys = rollouts.prompt_keys or []
+        return UpdateBatch(rollouts, report, [difficulty[key] for key in keys])
+
+    def _uniforms(self, groups: int, step: int, round_: int) -> Tensor:
+        state = np.random.SeedSequence([self.seed, step, round_]).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(state[0]) >> 1)
+        size = (groups * self.group_size, self.max_new_tokens)
+        return torch.rand(*size, generator=generator, dtype=torch.float64)
+
+    def _answered(
+        self, policy: Policy, indices: list[int], uniforms: Tensor, respond: Respond
+    ) -> Rollouts:
+        """Responses to these prompts, each process answering a contiguous share of equal size."""
+        share = -(-len(indices) // world_size())
+        slots = range(rank() * share, (rank() + 1) * share)
+        mine = [min(slot, len(indices) - 1) for slot in slots]  # the last one again, to fill up
+        rows = torch.tensor(mine).repeat_interleave(self.group_size) * self.group_size
+        rows += torch.arange(self.group_size).repeat(share)
+        prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.group_size)]
+        ids = [torch.tensor(p.token_ids) for p in prompts]
+        responses, logprobs = respond(ids, uniforms[rows])
+        answered = Rollouts(
+            prompt_ids=ids,
+            response_ids=responses,
+            prompt_index=torch.arange(share).repeat_interleave(self.group_size),
+            sampler_logprobs=logprobs,
+            prompt_keys=[p.key for p in prompts],
+            references=[p.reference for p in prompts],
+            response_texts=decode(policy, responses),
+            max_new_tokens=self.max_new_tokens,
+        )
+        everyone = concatenate(gather(self._rewarded(answered)))
+        return everyone.select(range(len(indices) * self.group_size))
+
+    def _rewarded(self, answered: Rollouts) -> Rollouts:
+        try:
+            return with_rewards(answered, self.task)
+        except ValueError:
+            raise  # a sentence already
+        except Exception as error:  # the task may be the user's own code
+            raise RuntimeError(
+                f"The reward function failed with {type(error).__name__}: {error}."
+            ) from error
