@@ -27,6 +27,7 @@ from isentrope.training.contract import (
     trainable_shapes,
 )
 from isentrope.training.models import load_trainable
+from isentrope.training.noise_scale import NoiseScaleMonitor
 from isentrope.training.probe import EntropyProbe
 from isentrope.training.processes import barrier, gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
@@ -198,7 +199,7 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer
 
-    probe, noise = _probe(config, tokenizer), _noise_scale(config, args)
+    probe, noise = _probe(config, tokenizer), _noise_scale(config, model, args)
     parts = {"entropy_probe": probe, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
@@ -239,6 +240,18 @@ def _probe(config: TrainConfig, tokenizer: Any) -> EntropyProbe | None:
         second_order=asked.second_order,
         seed=config.training.seed,
         ema=asked.memory,
+    )
+
+
+def _noise_scale(config: TrainConfig, model: Any, args: Any) -> NoiseScaleMonitor | None:
+    if not config.noise_scale.enabled or args.gradient_accumulation_steps < 2:
+        return None  # with one micro-batch a step there is nothing to compare
+    return NoiseScaleMonitor(
+        [p for p in model.parameters() if p.requires_grad],
+        accumulation=args.gradient_accumulation_steps,
+        processes=world_size(),
+        groups=args.per_device_train_batch_size // config.training.group_size,
+        memory=config.noise_scale.memory,
     )
 
 

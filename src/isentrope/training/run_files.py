@@ -11,11 +11,11 @@ A resumed run forgets the lines after its checkpoint and writes them again.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 _STEP = re.compile(r"step_(\d+)")
 
@@ -74,17 +74,18 @@ class RunFiles:
                 doomed = self.checkpoint(step).rename(self.checkpoints / f".removed_{step}")
                 shutil.rmtree(doomed)
 
-    def log(self, metrics: Mapping[str, Any], timing: Mapping[str, Any]) -> None:
+    def log(self, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         """Add the lines of a step.
 
         Args:
-            metrics: With `step`; nothing in it may depend on the clock.
+            metrics: With `step`; nothing in it may depend on the clock. NaN becomes null.
             timing: With `step`.
         """
         for path, line in ((self.metrics, metrics), (self.timing, timing)):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                told = {k: v if math.isfinite(v) else None for k, v in line.items()}
+                file.write(json.dumps(told) + "\n")
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after a step, and whatever was being written.

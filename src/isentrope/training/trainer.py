@@ -110,6 +110,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.contract = dict(contract or {})
         self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {})}
         self.keep, self.rollouts_every, self.observe = keep, rollouts_every, observe
+        self.noise_scale = self.stateful.get("noise_scale")
         self._last_time = time.perf_counter()
         self._warned = False
 
@@ -195,6 +196,22 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if logprobs.requires_grad:
             self.recorder.watch(logprobs, entropies)
         return logprobs, entropies, auxiliary
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One micro-batch, forward and backward.
+
+        Args:
+            model: The model, wrapped.
+            inputs: A tick of the data loader.
+            num_items_in_batch: As Trainer passes it.
+
+        Returns:
+            The loss, detached.
+        """
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.noise_scale is not None:
+            self.noise_scale.after_backward(self.accelerator.sync_gradients)
+        return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         found = super()._get_grad_norm(model, grad_norm)

@@ -1,0 +1,97 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from isentrope.training.noise_scale import (
+    NoiseScaleMonitor,
+    OnlineNoiseScale,
+    micro_batch_moments,
+)
+
+
+def gradients(rng, n, b=1, d=50, noise=1.0):
+    """n micro-batch gradients of b groups each: |G|² = d, tr Σ = d noise²."""
+    return 1 + noise * rng.normal(size=(n, b, d)).mean(1)
+
+
+def moments(g, b, seen=None):
+    squares = (g**2).sum(1)
+    return micro_batch_moments(squares[:seen].mean(), (g.mean(0) ** 2).sum(), len(g), b)
+
+
+def test_with_groups_of_one_it_is_t8():
+    g = gradients(np.random.default_rng(0), 8)
+    n, mean = len(g), g.mean(0)
+    trace = ((g**2).sum() - n * mean @ mean) / (n - 1)
+    square = (n**2 * mean @ mean - (g**2).sum()) / (n * (n - 1))
+    assert moments(g, 1) == pytest.approx((trace, square), rel=1e-12)
+
+
+@pytest.mark.parametrize("seen", [None, 3])
+def test_it_is_unbiased_also_when_some_micro_batches_are_not_seen_alone(seen):
+    rng = np.random.default_rng(1)
+    found = np.array([moments(gradients(rng, 4, b=3, noise=2.0), 3, seen) for _ in range(4000)])
+    z = (found.mean(0) - [50 * 4.0, 50.0]) / (found.std(0) / len(found) ** 0.5)
+    assert np.abs(z).max() < 4
+
+
+@pytest.mark.parametrize("memory", [0.9, 0.97])
+def test_the_interval_of_the_running_ratio_covers_as_stated(memory):
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(500):
+        scale = OnlineNoiseScale(memory)
+        for _ in range(120):
+            scale.update(*moments(gradients(rng, 4, noise=2.0), 1))
+        covered += scale.estimate().covers(4.0)
+    assert 0.91 <= covered / 500 <= 0.985
+
+
+def test_a_gradient_lost_in_noise_has_no_interval():
+    rng, said = np.random.default_rng(3), 0
+    for _ in range(50):
+        scale = OnlineNoiseScale(0.9)
+        for _ in range(60):
+            scale.update(*moments(gradients(rng, 4, noise=2.0) - 1, 1))
+        found = scale.estimate()
+        said += "not distinguishable from zero" in "".join(found.warnings)
+        assert np.isfinite(found.ci_low) == (not found.warnings)
+    assert said >= 40
+
+
+def test_the_monitor_sees_each_micro_batch_in_the_accumulated_gradient():
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.zeros(3, 4)), torch.nn.Parameter(torch.zeros(5))]
+    own = [torch.randn(17) for _ in range(3)]
+    monitor = NoiseScaleMonitor(parameters, accumulation=3, processes=1, groups=2, memory=0.5)
+    for _ in range(3):
+        for p in parameters:
+            p.grad = None
+        for m, g in enumerate(own):
+            pieces = (g / 3).split([12, 5])
+            sum(
+                (p * x.view_as(p)).sum() for p, x in zip(parameters, pieces, strict=True)
+            ).backward()
+            monitor.after_backward(last=m == 2)
+    trace, square = moments(torch.stack(own).double().numpy(), 2)
+    found = monitor.latest()
+    assert found["noise_scale/trace"] == pytest.approx(trace, rel=1e-5)
+    assert found["noise_scale/gradient_square"] == pytest.approx(square, rel=1e-5)
+
+
+def test_a_restored_scale_goes_on_to_the_bit():
+    rng, scale = np.random.default_rng(4), OnlineNoiseScale(0.9)
+    for _ in range(5):
+        scale.update(*moments(gradients(rng, 4), 1))
+    again = OnlineNoiseScale()
+    again.load_state_dict(json.loads(json.dumps(scale.state_dict())))
+    for one in (scale, again):
+        one.update(2.0, 1.0)
+    assert again.to_dict() == scale.to_dict()
+
+
+def test_one_micro_batch_has_no_noise_scale():
+    with pytest.raises(ValueError, match=r"there is one: set training\.micro_batch"):
+        micro_batch_moments(1.0, 1.0, 1, 4)
