@@ -239,7 +239,7 @@ def _probe(config: TrainConfig, tokenizer: Any) -> EntropyProbe | None:
         method=asked.method,
         second_order=asked.second_order,
         seed=config.training.seed,
-        ema=asked.memory,
+        memory=asked.memory,
     )
 
 

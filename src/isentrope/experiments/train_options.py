@@ -70,7 +70,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
             fit the rest.
     """
     try:
-        from trl import GRPOConfig
+        from trl.trainer.grpo_config import GRPOConfig
     except ImportError as error:
         raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
     training, on_cpu = config.training, not torch.cuda.is_available()
@@ -108,7 +108,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "gradient_checkpointing": False,
         "use_cpu": on_cpu,
     } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
-    return GRPOConfig(**(usual | given | fixed))
+    options: dict[str, Any] = usual | given | fixed
+    return GRPOConfig(**options)
 
 
 def _sizes(config: TrainConfig) -> tuple[int, int]:

@@ -89,7 +89,7 @@ def require_plain_head(scorer: Scorer, temperature: float, precision: Precision)
         logits = lm(input_ids=batch.input_ids).logits[batch.rows, batch.columns]
     theirs = (logits.to(precision.entropy) / temperature).log_softmax(-1)
     gap = (ours - theirs.gather(1, batch.targets[:, None])[:, 0]).abs().max()
-    tolerance = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.1}[precision.runtime_dtype]
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-3}.get(logits.dtype, 0.1)
     if not bool(gap < tolerance):
         raise ValueError(
             "The model does more to its logits than an output embedding (a soft cap or a scale): "

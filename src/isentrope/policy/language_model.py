@@ -65,7 +65,8 @@ class Policy:
             model: Causal LM; its trainable parameters are those with `requires_grad`.
             tokenizer: Used to encode text prompts and decode responses.
             temperature: Sampling temperature, > 0.
-            precision: "float64", "float32", "bfloat16" or a `Precision`.
+            precision: "float64", "float32", "bfloat16", "as_is" (a model in training, which must
+                not be converted), or a `Precision`.
             eos_token_id: End of a response; by default the tokenizer's, else the model config's.
             pad_token_id: Padding; by default the tokenizer's, else EOS.
             trainable: If given, the exact set of names that must require a gradient.
@@ -116,6 +117,11 @@ class Policy:
     def device(self) -> torch.device:
         """Device of the trainable parameters."""
         return next(p for p in self.model.parameters() if p.requires_grad).device
+
+    @property
+    def causal_lm(self) -> Any:
+        """The causal LM itself, below any adapter wrapper."""
+        return self._scorer.lm
 
     @property
     def theta(self) -> Vector:
@@ -254,6 +260,9 @@ class Policy:
                 the model is quantised and cannot be converted.
         """
         precision = Precision.named(precision)
+        if precision.runtime is None:
+            self.precision = precision
+            return self
         if getattr(self._scorer.lm, "is_quantized", False):
             if precision.runtime_dtype == "float64":
                 raise ValueError("A quantised base cannot run in float64: use float32.")

@@ -2,7 +2,8 @@
 
 Three policies: "float64" (no operation of the model may round to a shorter type), "float32"
 (float32 model, float64 log-softmax and entropies, TF32 really off) and "bfloat16" (speed only;
-never for ΔH). `Precision.active` sets the switches, reads them back, and restores them.
+never for ΔH); and "as_is", whatever types a model in training has. `Precision.active` sets the
+switches, reads them back, and restores them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+AS_IS = "as_is"
 _SHORTER_THAN_FLOAT64 = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -26,7 +28,7 @@ class Precision:
     """How numbers are kept.
 
     Attributes:
-        runtime_dtype: Type of the model's parameters and activations.
+        runtime_dtype: Type of the model's parameters and activations; "as_is" leaves them.
         entropy_dtype: Type of log-softmax and entropies.
         allow_tf32: Let matrix products round their inputs to 10 bits. Off by default.
         matmul_precision: torch's float32 matmul precision; "highest" keeps float32.
@@ -39,10 +41,11 @@ class Precision:
 
     def __post_init__(self) -> None:
         for field in ("runtime_dtype", "entropy_dtype"):
-            if getattr(self, field) not in DTYPES:
+            known = (*DTYPES, AS_IS) if field == "runtime_dtype" else DTYPES
+            if getattr(self, field) not in known:
                 raise ValueError(
                     f"{field}={getattr(self, field)!r} is not a precision; "
-                    f"choose one of {', '.join(DTYPES)}."
+                    f"choose one of {', '.join(known)}."
                 )
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
@@ -56,7 +59,7 @@ class Precision:
 
     @classmethod
     def named(cls, precision: str | Precision) -> Precision:
-        """The policy called "float64", "float32" or "bfloat16", or `precision` itself.
+        """The policy called "float64", "float32", "bfloat16" or "as_is", or `precision` itself.
 
         Args:
             precision: A name or a ready object.
@@ -67,9 +70,9 @@ class Precision:
         return precision if isinstance(precision, Precision) else cls(runtime_dtype=precision)
 
     @property
-    def runtime(self) -> torch.dtype:
-        """The model's torch dtype."""
-        return DTYPES[self.runtime_dtype]
+    def runtime(self) -> torch.dtype | None:
+        """The model's torch dtype; None to leave it."""
+        return DTYPES.get(self.runtime_dtype)
 
     @property
     def entropy(self) -> torch.dtype:

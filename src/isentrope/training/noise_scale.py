@@ -67,7 +67,7 @@ class OnlineNoiseScale:
         """
         self._memory = memory
         self._steps = 0
-        self._sums = dict.fromkeys(_COLUMNS, 0.0)
+        self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
 
     def update(self, trace: float, square: float) -> None:
         """Add a step.

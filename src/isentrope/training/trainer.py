@@ -27,8 +27,9 @@ from datasets import Dataset
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.data import DataLoader
-from trl import GRPOConfig, GRPOTrainer
-from trl.models import unwrap_model_for_generation
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from isentrope.policy.language_model import Policy
@@ -58,6 +59,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
         files: Where the run writes.
         batch: The update batch of the step in progress.
     """
+
+    args: GRPOConfig
+    model: Any
+    max_completion_length: int
 
     def __init__(
         self,
@@ -95,7 +100,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         """
         super().__init__(
             model=model,
-            reward_funcs=[_never_called],
+            reward_funcs=cast(Any, _never_called),
             args=args,
             train_dataset=Dataset.from_dict({"prompt": [p.key for p in batches.prompts]}),
             processing_class=tokenizer,
@@ -122,7 +127,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return DataLoader(cast(Any, range(ticks)), collate_fn=list)
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        parts, uses = self.args.steps_per_generation, self.num_iterations
+        parts, uses = cast(int, self.args.steps_per_generation), self.num_iterations
         if self._step % (parts * uses) == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions([])
             self._buffered_inputs = split_tensor_dict(batch, parts)
@@ -150,12 +155,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if self.use_vllm:
             ids = [p.tolist() for p in prompt_ids]
             drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
+            assert logprobs is not None
             return [torch.tensor(x) for x in drawn], [torch.tensor(x) for x in logprobs]
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,
             gather_deepspeed3_params=self.args.ds3_gather_for_generation,
-            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            gradient_checkpointing_kwargs=cast(Any, self.args.gradient_checkpointing_kwargs),
         )
         training = self.model.training
         whole = self._dist.summon_full_params(self.model_wrapped, recurse=False)
@@ -215,7 +221,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         found = super()._get_grad_norm(model, grad_norm)
-        self.gradient_norm = float(found)
+        self.gradient_norm = float(cast(float, found))
         return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

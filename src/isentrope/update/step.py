@@ -98,7 +98,7 @@ def optimizer_step(
     loss_gradient = policy.weighted_gradient(rollouts, -coefficients)
     size = norm(loss_gradient)
     clip = _clip_factor(size, max_grad_norm)
-    components, preconditioner = _apply(policy, state, loss_gradient, clip)
+    components, preconditioner = follow_rule(policy, state, loss_gradient, clip)
     baseline = axpy(1.0, components["momentum"], components["decay"])
     direction = axpy(1.0, baseline, components["gradient"])
     policy.require_direction(direction)
@@ -152,10 +152,20 @@ def _clip_factor(size: float, max_grad_norm: float | None) -> float:
     return min(1.0, max_grad_norm / (size + 1e-6))
 
 
-def _apply(
-    policy: Policy, state: OptimizerState, loss_gradient: Vector, clip: float
+def follow_rule(
+    policy: Policy, state: OptimizerState, loss_gradient: Vector, clip: float = 1.0
 ) -> tuple[dict[str, Vector], Vector]:
-    """Components of v and P, from the optimizer's rule applied to each parameter."""
+    """Components of v and P, from the optimizer's rule applied to each parameter.
+
+    Args:
+        policy: The policy at θ.
+        state: The optimizer's state before the step.
+        loss_gradient: Gradient of the loss.
+        clip: What clipping multiplies it by.
+
+    Returns:
+        "momentum", "decay" and "gradient", which sum to v, and P; all float64.
+    """
     follow = RULES[state.rule]
     components: dict[str, Vector] = {"momentum": {}, "decay": {}, "gradient": {}}
     preconditioner: Vector = {}

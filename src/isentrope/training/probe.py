@@ -1,0 +1,276 @@
+"""The online probe: every k steps, what the step just taken did to entropy, told and seen.
+
+    probe = EntropyProbe(prompts)
+    probe.attach(trainer)
+
+It needs nothing of a trainer but the public hooks of transformers: `on_pre_optimizer_step`, where
+.grad is the gradient the optimizer will use, and `on_optimizer_step`, where θ' is in the model. It
+draws its own E mini-batch from the live policy, on prompts that are not trained on, and leaves the
+model, its gradients, the optimizer and the random state as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import Functional, Method
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
+from isentrope.training.probe_reading import (
+    Foresight,
+    ProbeReading,
+    look_ahead,
+    look_back,
+    read,
+)
+from isentrope.training.processes import rank, world_size
+from isentrope.training.running_mean import RunningMean
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import follow_rule
+from isentrope.vectors import Vector
+
+log = logging.getLogger("isentrope")
+_MEANS = ("first_order", "change")
+
+
+class EntropyProbe(TrainerCallback):
+    """A callback that reads entropy changes while a transformers or TRL trainer runs.
+
+    Attributes:
+        history: Every reading so far, of this process's life.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[PromptLike],
+        *,
+        every: int = 8,
+        size: int = 32,
+        functional: Functional = "per_token",
+        method: Method = "prefix",
+        second_order: bool = False,
+        fresh: bool = False,
+        seed: int = 0,
+        memory: float = 0.9,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+        path: str | Path | None = None,
+    ) -> None:
+        """Say what is probed, and how often.
+
+        Args:
+            prompts: Held-out prompts; the run must not train on them.
+            every: Steps from one reading to the next; the first step has one.
+            size: Prompts a reading, drawn with replacement, one response each.
+            functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
+            method: "prefix" or "sequence".
+            second_order: Also δH₂ and the linear range, at about twice the cost.
+            fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
+            seed: Fixes prompts and tokens of every reading.
+            memory: Of the running means over readings.
+            temperature: Sampling temperature; by default the trainer's.
+            max_new_tokens: Longest response in tokens; by default the trainer's.
+            path: A jsonl file to which each reading is appended.
+
+        Raises:
+            ValueError: If a number is out of range or there are no prompts.
+        """
+        if every < 1 or size < 2:
+            raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
+        self._prompts = name_prompts(prompts)
+        self._every, self._size = every, size
+        self._functional: Functional = functional
+        self._method: Method = method
+        self._second_order, self._fresh, self._seed = second_order, fresh, seed
+        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+        self._path = Path(path) if path else None
+        self._means = {name: RunningMean(memory) for name in _MEANS}
+        self._policy: Policy | None = None
+        self._before: tuple[Foresight, Foresight | None, float] | None = None
+        self._latest: dict[str, float] = {}
+        self.history: list[ProbeReading] = []
+
+    def attach(self, trainer: Any) -> EntropyProbe:
+        """Follow a trainer, and put each reading into what it logs.
+
+        Args:
+            trainer: A transformers Trainer, TRL's among them.
+
+        Returns:
+            The probe itself.
+        """
+        trainer.add_callback(self)
+        plain = trainer.log
+
+        def log_with_probe(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            plain({**logs, **(self.latest() if "loss" in logs else {})}, *args, **kwargs)
+
+        trainer.log = log_with_probe
+        return self
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the step just taken; empty if it was not probed."""
+        return dict(self._latest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running means, as plain JSON."""
+        return {name: mean.state_dict() for name, mean in self._means.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved running means.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        for name, mean in self._means.items():
+            mean.load_state_dict(state[name])
+
+    # --- hooks of transformers.Trainer -------------------------------------------------------
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Look ahead along the step that is about to be taken."""
+        self._latest, self._before = {}, None
+        if state.global_step % self._every:
+            return
+        policy = self._live_policy(args, kwargs)
+        step = state.global_step + 1
+        components, eta = _components(policy, kwargs["optimizer"])
+        if not components:
+            log.warning("Step %d moves nothing, or its gradient is not finite: not probed.", step)
+            return
+        length = _setting(self._max_new_tokens, args, "max_completion_length", "max_new_tokens")
+        with _evaluating(policy):
+            E = self._draw(policy, step, 0, length)
+            before = look_ahead(policy, E, components, self._second_order)
+            other = None
+            if self._fresh:
+                apart = self._draw(policy, step, 1, length)
+                other = look_ahead(policy, apart, components, False)
+        self._before = before, other, eta
+
+    def on_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Look back from θ', and put the reading together."""
+        if self._before is None or self._policy is None:
+            return
+        before, other, eta = self._before
+        step, self._before = state.global_step + 1, None
+        with _evaluating(self._policy):
+            after = look_back(self._policy, before)
+            fresh = self._measured(step, eta, other) if other else None
+        choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
+        reading = read(step, eta, before, after, **choice, fresh=fresh)
+        self.history.append(reading)
+        self._latest = reading.to_dict()
+        for name, mean in self._means.items():
+            found: Estimate = getattr(reading, name)
+            mean.update(found.value, found.se)
+            self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
+        if self._path and rank() == 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **self._latest}) + "\n")
+
+    def _measured(self, step: int, eta: float, before: Foresight) -> Estimate:
+        after = look_back(cast(Policy, self._policy), before)
+        choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
+        return read(step, eta, before, after, **choice).change
+
+    def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
+        model, tokenizer = kwargs["model"], kwargs.get("processing_class")
+        model = getattr(model, "module", model) if world_size() > 1 else model
+        if self._policy is None or self._policy.model is not model:
+            if any(isinstance(p, DTensor) for p in model.parameters()):
+                raise ValueError(
+                    "The entropy probe needs whole parameters on every process, and these are "
+                    "sharded (FSDP, ZeRO): set entropy_probe.enabled=false, and measure the "
+                    "checkpoints."
+                )
+            self._policy = Policy(
+                model,
+                tokenizer,
+                temperature=_setting(self._temperature, args, "temperature", "temperature"),
+                precision="as_is",
+            )
+            self._prompts = as_prompts(self._policy, self._prompts)
+        return self._policy
+
+    def _draw(self, policy: Policy, step: int, which: int, max_new_tokens: int) -> Rollouts:
+        """This process's share of an E mini-batch that does not depend on how it is shared."""
+        entropy = np.random.SeedSequence([self._seed, step, which, 7]).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(entropy[0]) >> 1)
+        draws = torch.randint(len(self._prompts), (self._size,), generator=generator)
+        shape = (self._size, max_new_tokens)
+        uniforms = torch.rand(*shape, generator=generator, dtype=torch.float64)
+        if self._size < world_size():
+            raise ValueError(f"A probe of {self._size} prompts cannot be shared by {world_size()}.")
+        mine = torch.arange(self._size).tensor_split(world_size())[rank()]
+        prompts = [self._prompts[i] for i in draws[mine].tolist()]
+        require_room(policy, prompts, max_new_tokens)
+        ids = [torch.tensor(p.token_ids) for p in prompts]
+        responses, logprobs = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+        return Rollouts(ids, responses, torch.arange(len(ids)), sampler_logprobs=logprobs)
+
+
+def _setting(given: Any, args: Any, field: str, name: str) -> Any:
+    found = getattr(args, field, None) if given is None else given
+    if found is None:
+        raise ValueError(
+            f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."
+        )
+    return found
+
+
+def _components(policy: Policy, optimizer: Any) -> tuple[dict[str, Vector], float]:
+    """The parts of v that are not zero, and η; no parts if the gradient is not finite."""
+    inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
+    state = load_optimizer_state(policy, inner)
+    gradient = {n: policy.model.get_parameter(n).grad for n in policy.names}
+    idle = [n for n, g in gradient.items() if g is None]
+    if idle:
+        raise ValueError(
+            f"Parameter {idle[0]!r} has no gradient on this process: the entropy probe needs "
+            "whole gradients (no FSDP, no ZeRO) of every trainable parameter."
+        )
+    whole: Vector = {n: cast(Tensor, g).double() for n, g in gradient.items()}
+    if not all(bool(g.isfinite().all()) for g in whole.values()):
+        return {}, state.learning_rate
+    parts, _ = follow_rule(policy, state, whole)
+    moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
+    return moving, state.learning_rate
+
+
+@contextmanager
+def _evaluating(policy: Policy) -> Iterator[None]:
+    """Evaluation mode, without the hook that gradient checkpointing puts on the embeddings.
+
+    Yields:
+        Nothing.
+    """
+    model: Any = policy.model
+    modes = {module: module.training for module in model.modules()}
+    policy.require_no_dropout()
+    hooked = bool(getattr(policy.causal_lm, "_require_grads_hooks", ()))
+    if hooked:
+        policy.causal_lm.disable_input_require_grads()
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        if hooked:
+            policy.causal_lm.enable_input_require_grads()

@@ -1,0 +1,58 @@
+"""An exponentially weighted mean of estimates, with its error.
+
+    m_t = Σ_k β^(t−k) x_k / Σ_k β^(t−k),     SE² = Σ_k β^(2(t−k)) se_k² / (Σ_k β^(t−k))²
+
+The errors of the x_k are independent (fresh samples each). What is estimated moves with training:
+the mean is of the last 1/(1 − β) readings, and its error is the sampling error alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class RunningMean:
+    """The mean so far."""
+
+    def __init__(self, memory: float = 0.9) -> None:
+        """Start with nothing.
+
+        Args:
+            memory: β in [0, 1).
+        """
+        self._memory = memory
+        self._weight = self._value = self._variance = 0.0
+
+    def update(self, value: float, se: float) -> None:
+        """Add an estimate.
+
+        Args:
+            value: x.
+            se: Its standard error.
+        """
+        self._weight = self._memory * self._weight + 1
+        self._value = self._memory * self._value + value
+        self._variance = self._memory**2 * self._variance + se**2
+
+    @property
+    def value(self) -> float:
+        """The mean; needs one estimate."""
+        return self._value / self._weight
+
+    @property
+    def se(self) -> float:
+        """Its standard error."""
+        return self._variance**0.5 / self._weight
+
+    def state_dict(self) -> dict[str, float]:
+        """The sums, as plain JSON."""
+        return {"weight": self._weight, "value": self._value, "variance": self._variance}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from saved sums.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        self._weight, self._value = state["weight"], state["value"]
+        self._variance = state["variance"]
