@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 out = Console(width=None if sys.stdout.isatty() else 120)
 """Results; a file has room for a whole table."""
-err = Console(stderr=True)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
 """Progress, notes and errors."""
 
 ConfigFile = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file of settings.")]

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 import isentrope
-from isentrope.cli import check, config, demo, measure, train
+from isentrope.cli import check, config, demo, measure, sft, train
 from isentrope.cli.app import app, out
 
 __all__ = ["app"]
 
 app.command(name="demo")(demo.demo)
+app.command(name="sft")(sft.sft)
 app.command(name="train")(train.train)
 app.command(name="measure")(measure.measure)
 app.command(name="check")(check.check)

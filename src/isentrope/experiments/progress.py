@@ -64,27 +64,50 @@ class Progress:
             steps: Steps of the run.
 
         Returns:
-            Called with the metrics of each step; it closes itself after the last one.
+            Called with the metrics of each step.
         """
-        stack, reading = ExitStack(), ""
-        update: Callable[..., None] | None = None
+        reading = ""
 
-        def observe(metrics: dict[str, float]) -> None:
-            nonlocal update, reading
+        def words(metrics: dict[str, float]) -> str:
+            nonlocal reading
             if "probe/first_order" in metrics:
                 first, error = metrics["probe/first_order"], metrics["probe/first_order_se"]
-                reading = f" · δH₁ {first:+.1e} ± {error:.0e}"
-            words = (
+                step = int(metrics["step"])
+                reading = f" · δH₁ {first:+.1e} ± {error:.0e} (step {step})"
+            return (
                 f"reward {metrics['reward']:.3f} · entropy {metrics['entropy']:.3f}{reading}"
                 f" · {metrics['tokens_per_second']:.0f} tokens/s"
             )
-            step = int(metrics["step"])
+
+        return self._line(steps, words)
+
+    def fine_tuning(self, steps: int) -> Callable[[dict[str, float]], None]:
+        """A line for supervised fine-tuning: its loss.
+
+        Args:
+            steps: Steps of the run.
+
+        Returns:
+            Called with the metrics of each step.
+        """
+        return self._line(steps, lambda metrics: f"loss {metrics['loss']:.3f} nats a token")
+
+    def _line(
+        self, steps: int, words: Callable[[dict[str, float]], str]
+    ) -> Callable[[dict[str, float]], None]:
+        """A bar that closes itself after the last step; without a console, a line to the log."""
+        stack = ExitStack()
+        update: Callable[..., None] | None = None
+
+        def observe(metrics: dict[str, float]) -> None:
+            nonlocal update
+            step, said = int(metrics["step"]), words(metrics)
             if self.console is None:
-                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, words)
+                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, said)
                 return
             if update is None:
-                update = stack.enter_context(self._bar("train", steps))
-            update(completed=step, description=words)
+                update = stack.enter_context(self._bar("", steps))
+            update(completed=step, description=said)
             if step >= steps:
                 stack.close()
 

@@ -51,7 +51,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     Raises:
         FileExistsError: If the folder holds a run.
     """
-    _join_processes()
+    join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     if (files.folder / CONFIG).exists():
         raise FileExistsError(
@@ -94,7 +94,7 @@ def resume(
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
     for difference in differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
-    _join_processes()
+    join_processes()
     checkpoint = files.latest()
     trainer = _trainer(config, files, progress or Progress(), checkpoint)
     barrier()
@@ -104,8 +104,8 @@ def resume(
     return _run(trainer, files, config, checkpoint)
 
 
-def _join_processes() -> None:
-    """Under torchrun, join the group, by the backend of the device."""
+def join_processes() -> None:
+    """Under torchrun, join the group, by the backend of the device; else nothing."""
     from accelerate import PartialState
 
     if "WORLD_SIZE" in os.environ:

@@ -74,14 +74,16 @@ class RunFiles:
                 doomed = self.checkpoint(step).rename(self.checkpoints / f".removed_{step}")
                 shutil.rmtree(doomed)
 
-    def log(self, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+    def log(self, metrics: Mapping[str, float], timing: Mapping[str, float] | None = None) -> None:
         """Add the lines of a step.
 
         Args:
             metrics: With `step`; nothing in it may depend on the clock. NaN becomes null.
-            timing: With `step`.
+            timing: With `step`; None where times are not kept.
         """
         for path, line in ((self.metrics, metrics), (self.timing, timing)):
+            if line is None:
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 told = {k: v if math.isfinite(v) else None for k, v in line.items()}

@@ -152,6 +152,19 @@ class ChatAddition(Addition):
         self._tokenizer, self._question = tokenizer, question
         super().__init__(split, digits=digits, limit=limit, seed=seed)
 
+    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
+        """Draw prompts with replacement, answered in one short sentence without slips.
+
+        Args:
+            n: Number of demonstrations.
+            seed: Fixes the prompts.
+
+        Returns:
+            (prompt, response text) pairs.
+        """
+        chosen = random.Random(seed).choices(self.prompts, k=n)
+        return [(p, f"{a} + {b} = {a + b}.") for p in chosen for a, b in [_numbers(p)]]
+
     def _prompt(self, a: int, b: int) -> Prompt:
         message = {"role": "user", "content": self._question.format(a=a, b=b)}
         text = self._tokenizer.apply_chat_template(

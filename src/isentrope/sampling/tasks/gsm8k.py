@@ -8,6 +8,7 @@ Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not 
 from __future__ import annotations
 
 import json
+import random
 import re
 import threading
 from fractions import Fraction
@@ -36,6 +37,8 @@ _FORMAT = re.compile(
     r"<answer>(?:(?!</?(?:think|answer)>).)+</answer>\s*",
     re.DOTALL,
 )
+_MARKS = re.compile(r"<<.*?>>")
+"""Calculator annotations."""
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
 
 
@@ -78,6 +81,7 @@ class GSM8K:
         self.prompts = [_prompt(row, i, split, template) for i, row in enumerate(rows)]
         if not self.prompts:
             raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
+        self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for row in rows]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response's answer equals the reference, else 0.
@@ -101,6 +105,28 @@ class GSM8K:
         if given is not None and wanted is not None:
             return float(given == wanted)
         return float(self.math_verify and _verified(answers[-1], reference))
+
+    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
+        """The data set's own solutions in the template's format, in passes of random order.
+
+        Args:
+            n: Number of demonstrations.
+            seed: Fixes the order.
+
+        Returns:
+            (prompt, response text) pairs; each response earns both rewards.
+        """
+        rng, order = random.Random(seed), []
+        while len(order) < n:
+            order += rng.sample(range(len(self.prompts)), len(self.prompts))
+        return [
+            (
+                self.prompts[i],
+                f" {self._solutions[i].strip()} </think> "
+                f"<answer>{self.prompts[i].reference}</answer>",
+            )
+            for i in order[:n]
+        ]
 
     def format_reward(self, response_text: str) -> float:
         """1 if the response is reasoning, </think>, one <answer> … </answer> and no more, else 0.

@@ -1,0 +1,20 @@
+"""`isentrope sft CONFIG`: supervised fine-tuning on a task's demonstrations."""
+
+from __future__ import annotations
+
+from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
+
+
+@one_sentence
+def sft(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
+    """Fine-tune a model on a task's demonstrations, loss on the response alone."""
+    from isentrope.experiments.config_io import load_config
+    from isentrope.experiments.progress import Progress
+    from isentrope.experiments.sft import sft as run_sft
+    from isentrope.experiments.train_config import SftConfig
+    from isentrope.training.processes import rank
+
+    asked = load_config(config, overrides(settings, folder), SftConfig)
+    made = run_sft(asked, progress=Progress(err))
+    if rank() == 0:
+        out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)
