@@ -15,6 +15,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks import load_task
+from isentrope.training.probe import EntropyProbe
 from isentrope.update.step import Step, optimizer_step
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "EntropyChange",
     "EntropyMeasurements",
+    "EntropyProbe",
     "Estimate",
     "Policy",
     "Precision",

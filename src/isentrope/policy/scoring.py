@@ -8,8 +8,9 @@ ever held, and the same code serves values, forward mode and reverse mode.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -183,6 +184,41 @@ def score_along(
             return policy.packed_scores(batch, policy.parameters_along(direction, e))
 
         return sum(derivatives_at_zero(at, order, policy.device), ())
+
+    return _collect(policy, rollouts, packed)
+
+
+def score_along_each(
+    policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
+) -> tuple[Scores, ...]:
+    """Scores at θ and their first derivative along each of several directions, in one pass.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        directions: v_1 … v_m, at least one.
+
+    Returns:
+        (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one by one.
+    """
+    for direction in directions:
+        policy.require_direction(direction)
+    options: dict[str, Any] = {"dtype": torch.float64, "device": policy.device}
+    zero, basis = torch.zeros(len(directions), **options), torch.eye(len(directions), **options)
+
+    def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
+        def at(e: Tensor) -> tuple[Tensor, Tensor]:  # θ + Σ_m e_m v_m
+            moved = {
+                n: (p.double() + sum(e[m] * v[n] for m, v in enumerate(directions))).to(p.dtype)
+                for n, p in policy.theta.items()
+            }
+            return policy.packed_scores(batch, moved)
+
+        def along(tangent: Tensor) -> Any:
+            return torch.func.jvp(at, (zero,), (tangent,))
+
+        base, slopes = torch.func.vmap(along, out_dims=(None, 0))(basis)
+        return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return _collect(policy, rollouts, packed)
 

@@ -58,7 +58,7 @@ class EntropyProbe(TrainerCallback):
         self,
         prompts: Sequence[PromptLike],
         *,
-        every: int = 8,
+        every: int = 10,
         size: int = 32,
         functional: Functional = "per_token",
         method: Method = "prefix",

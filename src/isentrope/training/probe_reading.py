@@ -21,7 +21,7 @@ from isentrope.estimators.functional import Functional, Functionals, Method, alo
 from isentrope.estimators.importance import Trust, diagnose
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score, score_along
+from isentrope.policy.scoring import Scores, score, score_along, score_along_each
 from isentrope.rollouts import Rollouts
 from isentrope.training.processes import gather
 from isentrope.vectors import Vector
@@ -120,8 +120,7 @@ def look_ahead(
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
     """
-    series = {name: score_along(policy, mine, part, 1) for name, part in components.items()}
-    parts = [next(iter(series.values()))[0], *(slopes for _, slopes in series.values())]
+    parts = [*score_along_each(policy, mine, list(components.values()))]
     if second_order:
         v = {n: sum(part[n] for part in components.values()) for n in policy.names}
         parts.append(score_along(policy, mine, v, 2)[2])  # pyright: ignore[reportArgumentType]

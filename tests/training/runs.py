@@ -1,0 +1,105 @@
+"""Tiny training runs: a random policy of two layers, on a task that chance solves."""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import PrinterCallback
+
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.training.checkpoints import save_base_model
+from isentrope.training.contract import frozen_hash, trainable_shapes
+from isentrope.training.probe import EntropyProbe
+from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.run_files import RunFiles
+from isentrope.training.toy import with_lora
+from isentrope.training.update_batches import UpdateBatches
+from tests.training.conftest import Short, small_policy
+
+STEPS, GROUPS, SIZE, LENGTH = 4, 4, 4, 3
+
+
+def trl_args(folder, steps=STEPS, **options):
+    from trl import GRPOConfig
+
+    usual = {
+        "per_device_train_batch_size": GROUPS * SIZE // 2,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.03,  # clips some steps and not others
+        "save_steps": 1,
+    }
+    return GRPOConfig(
+        output_dir=str(folder),
+        max_steps=steps,
+        num_generations=SIZE,
+        max_completion_length=LENGTH,
+        logging_steps=1,
+        disable_tqdm=True,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=options.pop("gradient_checkpointing", False),
+        beta=0.0,
+        **{"loss_type": "dr_grpo", "scale_rewards": "none", **usual, **options},
+    )
+
+
+def trainer(folder, *, steps=STEPS, probe=None, weighting="uniform", longest=False, **options):
+    """A trainer over the base model in `folder`, which is made if need be."""
+    from isentrope.training.trainer import EntropyGRPOTrainer
+
+    folder = Path(folder)
+    if not (folder / "base").exists():
+        save_base_model(small_policy(), folder / "base")
+    policy = with_lora(Policy.from_checkpoint(folder / "base", precision="float32"), 2, seed=0)
+    task = Short()
+    prompts = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(16)])
+    sampler = PromptSampler([p.key for p in prompts], seed=3, weighting=weighting)
+    batches = UpdateBatches(
+        prompts, task, sampler, n=GROUPS, group_size=SIZE, max_new_tokens=LENGTH, seed=1
+    )
+    made = EntropyGRPOTrainer(
+        policy.model,
+        policy.tokenizer,
+        trl_args(folder / "training_state", steps, **options),
+        batches,
+        RunFiles(folder),
+        longest_normaliser=longest,
+        contract={
+            "trainable": trainable_shapes(policy.model),
+            "frozen_sha256": frozen_hash(policy.model),
+        },
+        stateful={} if probe is None else {"entropy_probe": probe},
+    )
+    made.remove_callback(PrinterCallback)
+    if probe is not None:
+        made.add_callback(probe)
+    return made
+
+
+def probe(**options):
+    settings = {"every": 2, "size": 8, "seed": 5, **options}
+    return EntropyProbe([f"{i}+2=" for i in range(5)], **settings)
+
+
+def lines(folder):
+    text = (Path(folder) / "logs" / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def parameters(folder, step):
+    from safetensors.torch import load_file
+
+    return load_file(Path(folder) / "training_state" / f"step_{step}" / "adapter_model.safetensors")
+
+
+def theta(made):
+    return {n: p.detach().clone() for n, p in made.policy.theta.items()}
+
+
+def relative(found, expected):
+    flat = [torch.cat([x[n].double().flatten() for n in expected]) for x in (found, expected)]
+    return float((flat[0] - flat[1]).norm() / flat[1].norm())

@@ -1,0 +1,157 @@
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from isentrope.policy.language_model import Policy
+from isentrope.training import trainer as trainer_module
+from isentrope.training.contract import read_contract, read_next_update
+from isentrope.update.step import optimizer_step
+from tests.training import runs
+
+
+def replayed(folder, step, objective="recorded"):
+    """(v rebuilt from the contract, the recorded Δθ/η) of step → step + 1."""
+    here = folder / "training_state" / f"step_{step}"
+    there = folder / "training_state" / f"step_{step + 1}"
+    policy, moved = (Policy.from_checkpoint(f, precision="float64") for f in (here, there))
+    U, update = read_next_update(here)
+    found = optimizer_step(
+        policy, U, here, objective=objective, max_grad_norm=update["max_grad_norm"]
+    )
+    assert found.matched_by == "sidecar"
+    assert found.gradient_norm == pytest.approx(update["gradient_norm"], rel=1e-5)
+    rate = update["learning_rate"]
+    taken = {n: (moved.theta[n] - p) / rate for n, p in policy.theta.items()}
+    return found.direction, taken
+
+
+@pytest.mark.parametrize(
+    ("options", "objective"),
+    [
+        ({}, "dr_grpo"),
+        ({"longest": True}, "dr_grpo_longest"),
+        ({"loss_type": "grpo", "scale_rewards": "group"}, "recorded"),
+        ({"lr_scheduler_type": "linear", "weight_decay": 0.1}, "dr_grpo"),
+    ],
+)
+def test_every_step_is_rebuilt_from_its_contract(tmp_path, options, objective):
+    runs.trainer(tmp_path, **options).train()
+    for step in range(1, runs.STEPS):
+        for way in {"recorded", objective}:
+            assert runs.relative(*replayed(tmp_path, step, way)) < 1e-5
+
+
+def test_a_step_that_uses_its_batch_again_is_rebuilt_too(tmp_path):
+    made = runs.trainer(tmp_path, num_iterations=2)
+    made.train()
+    assert runs.relative(*replayed(tmp_path, 1)) < 1e-5
+    first, second = (runs.lines(tmp_path)[i]["policy_ratio/log_max"] for i in (0, 1))
+    assert first < 1e-5 < 1e-4 < second
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "difficulty"])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, weighting):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    runs.trainer(whole, probe=runs.probe(), weighting=weighting).train()
+    runs.trainer(parts, probe=runs.probe(), weighting=weighting, steps=2).train()
+    again = runs.trainer(parts, probe=runs.probe(), weighting=weighting)
+    checkpoint = again.files.latest()
+    again.files.rewind(2)
+    again.restore(checkpoint)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    for name in ("training_state/step_4/adapter_model.safetensors", "logs/metrics.jsonl"):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+    for name in ("optimizer.pt", "isentrope_state.json"):
+        one, other = (f / "training_state" / "step_4" / name for f in (whole, parts))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_batches_are_full_of_groups_with_an_advantage_and_the_rest_is_counted(tmp_path):
+    made = runs.trainer(tmp_path)
+    made.train()
+    for line in runs.lines(tmp_path):
+        assert line["drawn"] - line["rejected"] == runs.GROUPS
+        assert line["rejected"] == line["all_right"] + line["all_wrong"]
+    assert sum(line["rejected"] for line in runs.lines(tmp_path)) > 0
+    table = pd.read_parquet(tmp_path / "logs" / "rollouts" / "step_2.parquet")
+    assert (table.groupby("prompt_index").reward.nunique() == 2).all()
+    assert list(table.groupby("prompt_index").size()) == [runs.SIZE] * runs.GROUPS
+
+
+def test_the_table_of_rollouts_holds_ids_texts_and_per_token_numbers(tmp_path):
+    made = runs.trainer(tmp_path)
+    made.train()
+    table = pd.read_parquet(tmp_path / "logs" / "rollouts" / "step_1.parquet")
+    for _, row in table.iterrows():
+        for name in ("sampler_logprobs", "logprobs", "entropies", "token_weights"):
+            assert len(row[name]) == len(row.response_ids) == row.length
+        assert row.prompt_key.startswith("short/")
+        assert row.difficulty == 0.5
+    assert abs(table.logprobs.explode() - table.sampler_logprobs.explode()).max() < 1e-5
+
+
+def test_on_policy_the_policy_ratio_is_one_and_else_it_is_said(tmp_path, caplog):
+    runs.trainer(tmp_path / "on").train()
+    assert all(line["policy_ratio/log_max"] < 1e-5 for line in runs.lines(tmp_path / "on"))
+    assert not caplog.records
+    made = runs.trainer(tmp_path / "off")
+    plain = made.batches.draw
+
+    def warmer(policy, step, respond):
+        policy.temperature = 1.5
+        try:
+            return plain(policy, step, respond)
+        finally:
+            policy.temperature = 1.0
+
+    made.batches.draw = warmer
+    made.train()
+    assert "not on-policy to rounding" in caplog.text
+
+
+def test_a_checkpoint_carries_its_contract(tmp_path):
+    made = runs.trainer(tmp_path)
+    made.train()
+    contract = read_contract(tmp_path / "training_state" / "step_3")
+    assert contract["step"] == 3
+    assert contract["learning_rate_next"] == 1e-2
+    assert contract["trainable"] == {n: list(p.shape) for n, p in made.policy.theta.items()}
+    names = json.loads((tmp_path / "training_state/step_3/parameter_names.json").read_text())
+    assert [n for group in names for n in group] == list(made.policy.names)
+
+
+def test_only_whole_checkpoints_are_left_and_old_ones_go(tmp_path):
+    made = runs.trainer(tmp_path)
+    made.keep = (1, 2)
+    made.train()
+    assert sorted(p.name for p in made.files.checkpoints.iterdir()) == ["step_2", "step_4"]
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(tmp_path, monkeypatch):
+    made = runs.trainer(tmp_path)
+    whole = trainer_module.write_contract
+
+    def full(folder, contract, names):
+        if contract["step"] == 3:
+            raise OSError(28, "No space left on device")
+        whole(folder, contract, names)
+
+    monkeypatch.setattr(trainer_module, "write_contract", full)
+    with pytest.raises(OSError, match=r"Step 3 could not be saved .*No space left.*step_2\. Make"):
+        made.train()
+    assert sorted(p.name for p in made.files.checkpoints.iterdir()) == ["step_1", "step_2"]
+    Policy.from_checkpoint(made.files.latest(), precision="float32")
+
+
+def test_the_longest_normaliser_scales_each_group_by_its_longest_response(tmp_path):
+    for name, longest in (("constant", False), ("longest", True)):
+        runs.trainer(tmp_path / name, longest=longest, steps=1).train()
+    constant, scaled = (
+        pd.read_parquet(tmp_path / name / "logs/rollouts/step_1.parquet")
+        for name in ("constant", "longest")
+    )
+    factor = runs.LENGTH / constant.groupby("prompt_index").length.transform("max")
+    for one, other, by in zip(constant.token_weights, scaled.token_weights, factor, strict=True):
+        torch.testing.assert_close(torch.tensor(other), torch.tensor(one) * by, rtol=1e-5, atol=0)
