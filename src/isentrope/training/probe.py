@@ -255,22 +255,26 @@ def _components(policy: Policy, optimizer: Any) -> tuple[dict[str, Vector], floa
 
 @contextmanager
 def _evaluating(policy: Policy) -> Iterator[None]:
-    """Evaluation mode, without the hook that gradient checkpointing puts on the embeddings.
+    """Evaluation mode, without the hooks of gradient checkpointing on the embeddings.
+
+    Those hooks (transformers and peft each add theirs, more than once) call requires_grad_ inside
+    the forward pass, which forward mode refuses.
 
     Yields:
         Nothing.
     """
-    model: Any = policy.model
-    modes = {module: module.training for module in model.modules()}
     policy.require_no_dropout()
-    hooked = bool(getattr(policy.causal_lm, "_require_grads_hooks", ()))
-    if hooked:
-        policy.causal_lm.disable_input_require_grads()
-    model.eval()
+    modes = {module: module.training for module in policy.model.modules()}
+    hooks = policy.causal_lm.get_input_embeddings()._forward_hooks
+    saved = dict(hooks)
+    for key, hook in saved.items():
+        if "require_grad" in getattr(hook, "__name__", ""):
+            del hooks[key]
+    policy.model.eval()
     try:
         yield
     finally:
         for module, training in modes.items():
             module.training = training
-        if hooked:
-            policy.causal_lm.enable_input_require_grads()
+        hooks.clear()
+        hooks.update(saved)
