@@ -103,3 +103,33 @@ def theta(made):
 def relative(found, expected):
     flat = [torch.cat([x[n].double().flatten() for n in expected]) for x in (found, expected)]
     return float((flat[0] - flat[1]).norm() / flat[1].norm())
+
+
+def settings(folder, **sections):
+    """A configuration of `isentrope train` over a tiny model: one token, right by chance."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "base").exists():
+        save_base_model(small_policy(), folder / "base")
+        rows = [{"prompt": f"{i}+1=", "reference": "7", "key": f"sum/{i}"} for i in range(90)]
+        (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    usual = {
+        "model": {"path": str(folder / "base"), "lora_rank": 2, "lora_alpha": 4},
+        "data": {"dataset_name": "prompts", "dataset_path": str(folder / "prompts.jsonl")},
+        "sampling": {"max_new_tokens": 1},
+        "training": {
+            "steps": 12,
+            "learning_rate": 1e-2,
+            "prompts_per_step": 4,
+            "group_size": 8,
+            "micro_batch": 2,
+            "save_every": 2,
+            "prompt_weighting": "difficulty",
+        },
+        "entropy_probe": {"every": 3, "size": 4},
+        "output": {"directory": str(folder / "run"), "report_to": [], "log_level": "WARNING"},
+    }
+    return {
+        name: (usual[name] | sections.get(name, {})) if isinstance(usual.get(name), dict) else new
+        for name, new in (usual | sections).items()
+    }
