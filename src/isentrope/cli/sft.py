@@ -17,4 +17,5 @@ def sft(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None
     asked = load_config(config, overrides(settings, folder), SftConfig)
     made = run_sft(asked, progress=Progress(err))
     if rank() == 0:
-        out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)
+        said = f"Loss of the last step: {made.loss:.4f} nats a token\nWrote {made.model}"
+        out.print(said, markup=False, highlight=False, soft_wrap=True)

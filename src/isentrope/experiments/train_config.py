@@ -30,7 +30,7 @@ class ModelConfig(Section):
     """Type of the base model's weights; a fresh adapter's are float32."""
 
 
-class DataConfig(Section):
+class DemonstrationConfig(Section):
     """Where prompts come from."""
 
     dataset_name: str = "gsm8k_r1_template"
@@ -39,8 +39,6 @@ class DataConfig(Section):
     """File or folder of the data set; null: the task's own source."""
     train_split: str = "train"
     """Split that is trained on."""
-    held_out_split: str = "test"
-    """Split that the entropy probe draws from; never trained on."""
 
     @field_validator("dataset_name")
     @classmethod
@@ -48,6 +46,13 @@ class DataConfig(Section):
         if value not in TASKS:
             raise ValueError(f"choose one of {', '.join(TASKS)}, not {value!r}")
         return value
+
+
+class DataConfig(DemonstrationConfig):
+    """Where prompts come from."""
+
+    held_out_split: str = "test"
+    """Split that the entropy probe draws from; never trained on."""
 
 
 class SamplingConfig(Section):
@@ -129,13 +134,18 @@ class NoiseScaleConfig(Section):
     """Of the running means over steps."""
 
 
-class RunConfig(OutputConfig):
+class TrackedConfig(OutputConfig):
+    """Where results go and how much is said on the way."""
+
+    report_to: tuple[str, ...] = ("tensorboard",)
+    """Trackers that transformers knows; an empty list for none."""
+
+
+class RunConfig(TrackedConfig):
     """Where results go and how much is said on the way."""
 
     rollouts_every: Annotated[int, Field(ge=0)] = 1
     """Steps between tables of rollouts under logs/rollouts; 0: none."""
-    report_to: tuple[str, ...] = ("tensorboard",)
-    """Trackers that transformers knows; an empty list for none."""
 
 
 class TrainConfig(Section):
@@ -177,10 +187,10 @@ class SftConfig(Section):
     """Everything that `isentrope sft` is told."""
 
     model: ModelConfig
-    data: DataConfig = DataConfig()
+    data: DemonstrationConfig = DemonstrationConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's SFTConfig."""
-    output: RunConfig = RunConfig()
+    output: TrackedConfig = TrackedConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml."""

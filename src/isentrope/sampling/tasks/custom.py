@@ -1,6 +1,7 @@
 """Prompts and responses of a user's own, one JSON object a line.
 
-Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional
+Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional;
+            with "response": "4" in every line they are demonstrations too
 Responses:  the same with "response": "4", and "reward" and "finished" optional
 
 Instead of texts, "prompt_ids" and "response_ids" give token ids.
@@ -19,8 +20,10 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
+from isentrope.sampling.tasks.passes import in_passes
 
 _PROMPT_FIELDS = {"prompt", "prompt_ids", "reference", "key"}
+_DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
 _RESPONSE_FIELDS = _PROMPT_FIELDS | {"response", "response_ids", "reward", "finished"}
 
 
@@ -37,8 +40,9 @@ class PromptFile:
         Args:
             path: A jsonl file.
         """
-        rows = _rows(Path(path), _PROMPT_FIELDS)
+        rows = _rows(Path(path), _DEMONSTRATION_FIELDS)
         self.prompts = [_prompt(row, where) for where, row in rows]
+        self._responses = [(where, row.get("response")) for where, row in rows]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response equals the reference, else 0.
@@ -59,6 +63,25 @@ class PromptFile:
                 "'reference' to every line, or use these prompts for E only."
             )
         return float(response_text.strip() == reference.strip())
+
+    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
+        """The file's own responses, in passes of random order.
+
+        Args:
+            n: Number of demonstrations.
+            seed: Fixes the order.
+
+        Returns:
+            (prompt, response text) pairs.
+
+        Raises:
+            ValueError: If a line has no response, or one that is not a text.
+        """
+        for where, response in self._responses:
+            if not isinstance(response, str):
+                raise ValueError(f"{where} has no text in 'response', so it shows nothing.")
+        order = in_passes(len(self.prompts), n, seed)
+        return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 
 
 def read_responses(policy: Policy, path: str | Path) -> Rollouts:

@@ -8,7 +8,6 @@ Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not 
 from __future__ import annotations
 
 import json
-import random
 import re
 import threading
 from fractions import Fraction
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.passes import in_passes
 
 R1_TEMPLATE = (
     "A conversation between User and Assistant. The User asks a question, and the Assistant "
@@ -116,16 +116,13 @@ class GSM8K:
         Returns:
             (prompt, response text) pairs; each response earns both rewards.
         """
-        rng, order = random.Random(seed), []
-        while len(order) < n:
-            order += rng.sample(range(len(self.prompts)), len(self.prompts))
         return [
             (
                 self.prompts[i],
                 f" {self._solutions[i].strip()} </think> "
                 f"<answer>{self.prompts[i].reference}</answer>",
             )
-            for i in order[:n]
+            for i in in_passes(len(self.prompts), n, seed)
         ]
 
     def format_reward(self, response_text: str) -> float:

@@ -1,0 +1,72 @@
+"""Demonstrations: prompts with a response to learn from, as token ids.
+
+    input_ids = prompt + response + EOS,     labels = −100 on the prompt, the token elsewhere
+
+Prompts and responses are cut into tokens as sampling cuts them; no template comes in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import Prompt
+from isentrope.training.sft import demonstration_rollouts
+
+IGNORED = -100
+"""The label of a token that has no loss."""
+
+
+@runtime_checkable
+class Demonstrator(Protocol):
+    """A task that can show how it is done."""
+
+    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
+        """N (prompt, response text) pairs, fixed by the seed."""
+        ...
+
+
+def encode(
+    policy: Policy, demonstrations: Sequence[tuple[Prompt, str]], max_length: int | None = None
+) -> dict[str, list[list[int]]]:
+    """Demonstrations as token ids, with labels on the response and its EOS alone.
+
+    Args:
+        policy: Gives tokenizer, EOS and context.
+        demonstrations: (prompt, response text) pairs, at least one.
+        max_length: Longest prompt and response together; None: the model's context.
+
+    Returns:
+        Columns `input_ids` and `labels`, one row a demonstration, in the same order.
+
+    Raises:
+        ValueError: If there is none, one is too long, or the policy has no EOS.
+    """
+    if not demonstrations:
+        raise ValueError("There are no demonstrations to learn from.")
+    if policy.eos_token_id is None:
+        raise ValueError(
+            "The model has no token that ends a response, so it could not learn to stop: set "
+            "eos_token in its tokenizer_config.json."
+        )
+    rollouts = demonstration_rollouts(policy, list(demonstrations))
+    rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    for i, (prompt, _) in enumerate(demonstrations):
+        shown, said = rollouts.prompt_ids[i].tolist(), rollouts.response_ids[i].tolist()
+        _require_fit(policy, prompt.key, len(shown) + len(said), max_length)
+        rows["input_ids"].append(shown + said)
+        rows["labels"].append([IGNORED] * len(shown) + said)
+    return rows
+
+
+def _require_fit(policy: Policy, key: str, length: int, max_length: int | None) -> None:
+    context = getattr(policy.model.config, "max_position_embeddings", None)
+    limits = ((max_length, "fine_tuning.max_length"), (context, "positions of the model"))
+    for limit, name in limits:
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"The demonstration of prompt {key!r} has {length} tokens, EOS counted, which is "
+                f"more than the {limit} {name}: nothing is cut, so leave it out of the data set"
+                f"{' or raise that limit' if name.startswith('fine') else ''}."
+            )
