@@ -6,6 +6,7 @@ Dropout in an adapter is refused: the update would be random, and could not be r
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
 """The path that stands for the toy policy with random weights."""
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def load_trainable(
@@ -43,17 +46,23 @@ def load_trainable(
         The model in evaluation mode, on the CPU, and its tokenizer.
 
     Raises:
-        ValueError: If an adapter was found and another rank or full training asked for.
+        FileNotFoundError: If there is no such model.
+        ValueError: If an adapter was found and another rank or scale or full training asked for,
+            or a fresh adapter over the toy.
     """
-    folder = Path(path).expanduser()
     if path == TOY:
+        if lora_rank:
+            raise ValueError(
+                "The toy's random weights are nowhere on disk, so an adapter over them could not "
+                "be loaded again: set model.lora_rank=0."
+            )
         toy = build_toy_policy(seed)
-        model, tokenizer = toy.model, toy.tokenizer
-    elif (folder / "adapter_config.json").exists():
-        return _with_found_adapter(folder, lora_rank, dtype), load_tokenizer(folder)
-    else:
-        source = str(require_checkpoint(folder).resolve()) if folder.exists() else path
-        model, tokenizer = _causal_lm(source, dtype), load_tokenizer(source)
+        return toy.model, toy.tokenizer
+    source = find_model(path)
+    if (Path(source) / "adapter_config.json").exists():
+        model = _with_found_adapter(Path(source), lora_rank, lora_alpha, dtype)
+        return model, load_tokenizer(source)
+    model, tokenizer = _causal_lm(source, dtype), load_tokenizer(source)
     if lora_rank == 0:
         return model.requires_grad_(True).eval(), tokenizer
     config = LoraConfig(
@@ -66,6 +75,26 @@ def load_trainable(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config).eval(), tokenizer
+
+
+def find_model(path: str) -> str:
+    """What a configuration's `model.path` stands for.
+
+    Args:
+        path: Folder of a model or an adapter, a name on the model hub, or "toy".
+
+    Returns:
+        The folder, absolute; or the name as it is.
+
+    Raises:
+        FileNotFoundError: If it is neither a checkpoint folder nor of the form of a name.
+    """
+    folder = Path(path).expanduser()
+    if path == TOY or (not folder.exists() and _HUB_NAME.fullmatch(path)):
+        return path
+    if not folder.exists():
+        raise FileNotFoundError(f"There is no model folder {path} (model.path).")
+    return str(require_checkpoint(folder).resolve())
 
 
 def load_tokenizer(source: str | Path) -> Any:
@@ -86,24 +115,36 @@ def _causal_lm(source: str, dtype: str) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     kind = getattr(torch, dtype)
-    return AutoModelForCausalLM.from_pretrained(source, dtype=kind, use_safetensors=True)
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=kind, use_safetensors=True)
+    except OSError as error:
+        if Path(source).exists():
+            raise
+        raise FileNotFoundError(
+            f"The model {source!r} is neither a folder here nor to be had from the model hub: "
+            f"{error}"
+        ) from error
 
 
-def _with_found_adapter(folder: Path, lora_rank: int, dtype: str) -> nn.Module:
+def _with_found_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: str) -> nn.Module:
     settings = json.loads((folder / "adapter_config.json").read_text())
-    if settings["r"] != lora_rank:
-        raise ValueError(
-            f"{folder} holds an adapter of rank {settings['r']}, and model.lora_rank is "
-            f"{lora_rank}: set it to {settings['r']} to go on training that adapter, or give the "
-            "folder of the base model for a fresh one."
-        )
+    asked = {"rank": (settings["r"], lora_rank), "alpha": (settings["lora_alpha"], lora_alpha)}
+    for name, (found, wanted) in asked.items():
+        if found != wanted:
+            raise ValueError(
+                f"{folder} holds an adapter of {name} {found}, and model.lora_{name} is "
+                f"{wanted}: set it to {found} to go on training that adapter, or give the folder "
+                "of the base model for a fresh one."
+            )
     if settings.get("lora_dropout"):
         raise ValueError(
             f"The adapter in {folder} has dropout {settings['lora_dropout']}: its update would be "
             "random. Set lora_dropout to 0 in its adapter_config.json."
         )
-    base = _causal_lm(settings["base_model_name_or_path"], dtype)
+    source = find_model(settings["base_model_name_or_path"])
+    base = _causal_lm(source, dtype)
     model = PeftModel.from_pretrained(base, folder, is_trainable=True)  # pyright: ignore
+    model.peft_config["default"].base_model_name_or_path = source
     if missing := adapter_mismatch(model, folder):
         raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return model.eval()
