@@ -2,11 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.experiments.config_io import load_config
+from isentrope.experiments.config_io import read_yaml
+from isentrope.experiments.kinds import load_any
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+CONFIGS = Path(__file__).parents[2] / "configs"
+EXAMPLES = sorted(p for p in CONFIGS.glob("*.yaml") if {"checkpoint", "model"} & set(read_yaml(p)))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_the_example_configurations_are_understood(path):
-    assert load_config(path).checkpoint.checkpoint_path
+    load_any(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,13 +17,21 @@ def show(
     config: Annotated[
         str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")
     ] = None,
+    kind: Annotated[
+        Literal["measure", "sft", "train"] | None,
+        typer.Option("--for", help="The verb whose defaults are shown; measure if left out."),
+    ] = None,
     settings: Overrides = None,
 ) -> None:
     """Print every setting, its default or its value in CONFIG, and what it does."""
-    from isentrope.experiments.config_io import dump_config, load_config
+    from isentrope.experiments.config_io import dump_config
+    from isentrope.experiments.kinds import defaults, load_any
 
-    defaults = {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}}
-    text = dump_config(load_config(config or defaults, settings or ()), comments=True)
+    if config is not None and kind is not None:
+        raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
+    changes = settings or ()
+    asked = load_any(config, changes) if config else defaults(kind or "measure", changes)
+    text = dump_config(asked, comments=True)
     out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -31,9 +39,7 @@ def show(
 @one_sentence
 def validate(config: ConfigFile, settings: Overrides = None) -> None:
     """Check CONFIG: its keys and values, and that the files it names are there."""
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.measure import require_inputs
+    from isentrope.experiments.kinds import intention, load_any
 
-    subjects = require_inputs(load_config(config, settings or ()))
-    names = ", ".join(subject.name for subject in subjects)
-    out.print(f"{config} is in order; it measures {names}.", highlight=False, soft_wrap=True)
+    said = f"{config} is in order; {intention(load_any(config, settings or ()))}."
+    out.print(said, highlight=False, soft_wrap=True)
