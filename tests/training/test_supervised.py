@@ -47,18 +47,20 @@ def theta_of(policy):
     return {n: p.clone() for n, p in policy.theta.items()}
 
 
-@pytest.mark.parametrize("micro_batch", [8, 2])
+@pytest.mark.parametrize(("micro_batch", "checkpointing"), [(8, False), (2, False), (4, True)])
 @pytest.mark.parametrize("adapter", [False, True])
-def test_the_loss_and_gradient_of_trl_are_those_of_mean_surprisal(tmp_path, micro_batch, adapter):
+def test_the_loss_and_gradient_of_trl_are_those_of_mean_surprisal(
+    tmp_path, micro_batch, checkpointing, adapter
+):
     policy = with_lora(small_policy(), 2, seed=0) if adapter else small_policy()
     loss = mean_surprisal(policy, demonstration_rollouts(policy, SHOWN[:8]))
     loss.backward()
     expected = {n: policy.model.get_parameter(n).grad.clone() for n in policy.names}
     before = theta_of(policy)
     policy.model.zero_grad()
-    sizes = {"per_device_train_batch_size": micro_batch}
-    sizes["gradient_accumulation_steps"] = 8 // micro_batch
-    (told,) = fine_tuned(policy, tmp_path, max_steps=1, **sizes)
+    options = {"per_device_train_batch_size": micro_batch, "gradient_checkpointing": checkpointing}
+    options["gradient_accumulation_steps"] = 8 // micro_batch
+    (told,) = fine_tuned(policy, tmp_path, max_steps=1, **options)
     after = theta_of(policy)
     assert told["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
     assert relative({n: before[n] - after[n] for n in before}, expected) < 1e-5
