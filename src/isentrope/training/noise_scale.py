@@ -88,12 +88,12 @@ class OnlineNoiseScale:
         """B_simple with its interval.
 
         Returns:
-            The estimate in prompts; None before the third step.
+            The estimate in prompts; None before the third step, or with a memory of one step.
         """
         s = self._sums
-        if self._steps < 3 or s["den"] == 0:
+        effective = s["w"] ** 2 / (s["ww"] or 1.0)
+        if self._steps < 3 or effective < 2 or s["den"] == 0:
             return None
-        effective = s["w"] ** 2 / s["ww"]
         ratio = s["num"] / s["den"]
         spread = s["nn"] - 2 * ratio * s["nd"] + ratio**2 * s["dd"]
         small_sample = effective / (effective - 1)

@@ -1,0 +1,109 @@
+"""Two processes on one machine: torchrun, gloo."""
+
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import yaml
+
+from isentrope.experiments.config_io import load_config
+from isentrope.experiments.train import resume, train
+from isentrope.experiments.train_config import TrainConfig
+from isentrope.policy.language_model import Policy
+from isentrope.training.contract import read_next_update
+from isentrope.training.noise_scale import micro_batch_moments
+from isentrope.update.objective import token_weights
+from isentrope.vectors import norm
+from tests.training import runs
+from tests.training.test_trainer import replayed
+
+TRAINING = {"steps": 10, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}
+PROBE = {"every": 1, "size": 5}
+
+
+def settings(folder, name):
+    made = runs.settings(folder, training=TRAINING, entropy_probe=PROBE)
+    return made | {"output": made["output"] | {"directory": str(folder / name)}}
+
+
+def torchrun(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", "29561", "-m", "isentrope.cli.main", "train", *arguments]
+    done = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of two processes in two/, the same run of one process in one/."""
+    made = tmp_path_factory.mktemp("two_processes")
+    (made / "two.yaml").write_text(yaml.safe_dump(settings(made, "two")))
+    torchrun(str(made / "two.yaml"))
+    train(load_config(settings(made, "one"), root=TrainConfig))
+    return made
+
+
+@pytest.mark.slow
+def test_every_step_is_rebuilt_from_its_contract(folder):
+    for step in range(1, 10):
+        assert runs.relative(*replayed(folder / "two", step)) < 1e-5
+
+
+@pytest.mark.slow
+def test_no_prompt_is_drawn_twice_in_a_step_and_batch_and_gradient_are_those_of_one(folder):
+    for step, (one, two) in enumerate(
+        zip(runs.lines(folder / "one"), runs.lines(folder / "two"), strict=True), start=1
+    ):
+        table = {
+            name: pd.read_parquet(folder / name / "logs" / "rollouts" / f"step_{step}.parquet")
+            for name in ("one", "two")
+        }
+        assert table["two"].groupby("prompt_key").prompt_index.nunique().max() == 1
+        assert list(table["one"].response) == list(table["two"].response)
+        assert two["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-5)
+        assert two["drawn"] == one["drawn"]
+    last = [runs.parameters(folder / name, 10) for name in ("two", "one")]
+    assert runs.relative(*last) < 1e-5
+
+
+@pytest.mark.slow
+def test_the_probe_does_not_depend_on_the_number_of_processes(folder):
+    for a, b in zip(runs.lines(folder / "one"), runs.lines(folder / "two"), strict=True):
+        for name in ("first_order", "first_order_se", "change", "momentum", "ess"):
+            assert b[f"probe/{name}"] == pytest.approx(a[f"probe/{name}"], rel=1e-3, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_noise_scale_is_that_of_the_micro_batches_seen_alone(folder):
+    here = folder / "two" / "training_state" / "step_9"
+    policy, (U, _) = Policy.from_checkpoint(here, precision="float64"), read_next_update(here)
+    weights = token_weights(U, "recorded")
+
+    def gradient(rows):
+        return policy.weighted_gradient(U.select(rows), weights[list(rows)])
+
+    # 8 groups of 8: each process has two micro-batches of 2 groups, and sees its first one alone
+    alone = [4 * norm(gradient(rows)) for rows in (range(16), range(32, 48))]
+    mean_square = sum(x**2 for x in alone) / 2
+    trace, _ = micro_batch_moments(mean_square, norm(gradient(range(64))) ** 2, 4, 2)
+    sums = [
+        line["noise_scale/trace"] * (1 - 0.95 ** line["step"]) / 0.05
+        for line in runs.lines(folder / "two")[-2:]
+    ]
+    assert sums[1] - 0.95 * sums[0] == pytest.approx(trace, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_resume_to_the_bit_and_one_is_refused(folder):
+    (folder / "parts.yaml").write_text(yaml.safe_dump(settings(folder, "parts")))
+    torchrun(str(folder / "parts.yaml"), "--set", "training.steps=6")
+    with pytest.raises(ValueError, match="the number of processes was 2 and is 1"):
+        resume(folder / "parts")
+    torchrun("--resume", str(folder / "parts"), "--set", "training.steps=10")
+    for name in ("training_state/step_10/adapter_model.safetensors", "logs/metrics.jsonl"):
+        assert (folder / "parts" / name).read_bytes() == (folder / "two" / name).read_bytes()
