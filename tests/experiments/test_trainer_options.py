@@ -20,7 +20,10 @@ def test_any_other_field_passes_through():
     ("given", "said"),
     [
         ({"lerning_rat": 1}, "Unknown key 'trainer.lerning_rat': the nearest"),
-        ({"learning_rate": 1e-3}, "trainer.learning_rate is not set there but by training."),
+        (
+            {"learning_rate": 1e-3},
+            "trainer.learning_rate cannot be given there: it is set by training.",
+        ),
         ({"bf16": "yes"}, "trainer.bf16: 'yes' is a str, and GRPOConfig wants bool"),
         ({"num_iterations": 1.5}, "trainer.num_iterations: 1.5 is a float"),
     ],

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import isentrope
 
-PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
+PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
 """Packages whose versions can move a number."""
 
 

@@ -238,6 +238,7 @@ def _probe(config: TrainConfig, tokenizer: Any) -> EntropyProbe | None:
         functional=asked.functional,
         method=asked.method,
         second_order=asked.second_order,
+        fresh=asked.fresh,
         seed=config.training.seed,
         memory=asked.memory,
     )

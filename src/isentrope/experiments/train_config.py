@@ -121,6 +121,8 @@ class ProbeConfig(Section):
     """The estimator."""
     second_order: bool = False
     """Also the second-order term and the linear range, at about twice the cost."""
+    fresh: bool = False
+    """Also measure on a second mini-batch, whose error is independent of the prediction's."""
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of the running mean over readings: how much of it the next reading leaves standing."""
 

@@ -33,7 +33,9 @@ def trainer_options(
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     for name, value in given.items():
         if name in taken:
-            raise ConfigError(f"trainer.{name} is not set there but by {taken[name]}.")
+            by, why = taken[name], taken[name].removeprefix("nothing: ")
+            reason = why if why != by else f"it is set by {by}"
+            raise ConfigError(f"trainer.{name} cannot be given there: {reason}.")
         if name not in fields:
             near = get_close_matches(name, sorted(fields - set(taken)), n=1, cutoff=0.0)[0]
             raise ConfigError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -217,7 +217,7 @@ def score_along_each(
         def along(tangent: Tensor) -> Any:
             return torch.func.jvp(at, (zero,), (tangent,))
 
-        base, slopes = torch.func.vmap(along, out_dims=(None, 0))(basis)
+        base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(basis)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return _collect(policy, rollouts, packed)

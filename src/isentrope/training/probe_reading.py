@@ -40,10 +40,11 @@ class ProbeReading:
         per_sequence: ℋ at θ.
         first_order: ηδH₁.
         components: Its parts by "momentum", "decay" and "gradient".
+        predicted: ηδH₁, and η²δH₂ where it is known.
         second_order: η²δH₂, or None.
         linear_fraction: η/η*, or None.
         change: ΔH, measured after the step on the same samples.
-        residual: ΔH less the orders that were predicted, with its paired error.
+        residual: ΔH − predicted, with its paired error.
         fresh: ΔH on other samples of θ, or None.
         trust: Diagnostics of the importance weights.
     """
@@ -54,6 +55,7 @@ class ProbeReading:
     per_sequence: Estimate
     first_order: Estimate
     components: dict[str, Estimate]
+    predicted: Estimate
     second_order: Estimate | None
     linear_fraction: Estimate | None
     change: Estimate
@@ -72,6 +74,7 @@ class ProbeReading:
             "entropy_per_sequence": self.per_sequence,
             "first_order": self.first_order,
             **self.components,
+            "predicted": self.predicted,
             "second_order": self.second_order,
             "linear_fraction": self.linear_fraction,
             "change": self.change,
@@ -212,6 +215,7 @@ def read(
         per_sequence=estimate(1, "nats per sequence"),
         first_order=estimate(2),
         components={name: estimate(3 + k) for k, name in enumerate(COMPONENTS)},
+        predicted=estimate(10),
         second_order=estimate(6) if curved else None,
         linear_fraction=estimate(7, "η/η*") if curved else None,
         change=estimate(8, trust=trust),
@@ -229,7 +233,7 @@ def _statistics(
     log_ratios: Tensor,
     entropies: Tensor,
 ) -> Tensor:
-    """(h, ℋ, ηδH₁, its three parts, η²δH₂, η/η*, ΔH, residual) as functions of ω."""
+    """(h, ℋ, ηδH₁, its three parts, η²δH₂, η/η*, ΔH, residual, predicted) as functions of ω."""
     base = before.base.logprobs - before.sampler, before.base.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
     value = f(omega, *base)
@@ -252,4 +256,5 @@ def _statistics(
     fraction = (second / first).abs() if before.curvature is not None and eta else zero
     change = f(omega, log_ratios, entropies) - value
     each = [one(omega, *base) for one in both]
-    return torch.stack([*each, first, *parts, second, fraction, change, change - first - second])
+    told = first + second
+    return torch.stack([*each, first, *parts, second, fraction, change, change - told, told])

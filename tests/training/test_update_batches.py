@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.prompts import Prompt, as_prompts
+from isentrope.training import update_batches
+from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.update_batches import UpdateBatches
+from tests.training.conftest import Short, small_policy
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return Policy(small_policy().model, small_policy().tokenizer, precision="float32")
+
+
+def batches(policy, task, n=4, prompts=16, **options):
+    encoded = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(prompts)])
+    sampler = PromptSampler([p.key for p in encoded], seed=0)
+    return UpdateBatches(
+        encoded, task, sampler, n=n, group_size=4, max_new_tokens=3, seed=1, **options
+    )
+
+
+def draw(policy, made, step=1):
+    return made.draw(policy, step, lambda ids, u: sample_responses(policy, ids, u, 3))
+
+
+def test_a_batch_depends_on_seed_and_step_alone(policy):
+    one, same, later = (draw(policy, batches(policy, Short()), step) for step in (1, 1, 2))
+    assert one.rollouts.response_texts == same.rollouts.response_texts
+    assert one.rollouts.response_texts != later.rollouts.response_texts
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, processes):
+    whole = draw(policy, batches(policy, Short(), n=6))
+    monkeypatch.setattr(update_batches, "world_size", lambda: processes)
+    made = [batches(policy, Short(), n=6) for _ in range(processes)]
+    shares = {}  # what the processes would send: each answers its slots, in order
+
+    def answered(self, policy, indices, uniforms, respond):
+        parts = []
+        for rank in range(processes):
+            monkeypatch.setattr(update_batches, "rank", lambda rank=rank: rank)
+            monkeypatch.setattr(update_batches, "gather", lambda x: (parts.append(x), [x] * 9)[1])
+            plain(self, policy, indices, uniforms, respond)
+        shares[len(shares)] = [list(p.prompt_keys) for p in parts]
+        joined = update_batches.concatenate(parts)
+        return joined.select(range(len(indices) * self.group_size))
+
+    plain = UpdateBatches._answered
+    monkeypatch.setattr(UpdateBatches, "_answered", answered)
+    shared = draw(policy, made[0])
+    assert shared.rollouts.response_texts == whole.rollouts.response_texts
+    torch.testing.assert_close(shared.rollouts.rewards, whole.rollouts.rewards)
+    first = [set(keys) for keys in shares[0]]
+    assert all(not (a & b) for i, a in enumerate(first) for b in first[:i])
+
+
+@pytest.mark.parametrize(
+    ("reward", "error", "said"),
+    [
+        (lambda r: [1.0] * len(r), ValueError, "After 2 redraws only 0 of 4 prompt groups have"),
+        (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses; one number a response"),
+        (lambda r: [float("nan")] * len(r), ValueError, "reward of response 0 is nan, not finite"),
+        (lambda r: {}["x"], RuntimeError, "The reward function failed with KeyError: 'x'"),
+    ],
+)
+def test_a_reward_function_that_is_no_use_is_said_in_a_sentence(policy, reward, error, said):
+    with pytest.raises(error, match=said):
+        draw(policy, batches(policy, reward, redraw_limit=2))
+
+
+def test_a_set_smaller_than_a_batch_is_said_in_a_sentence(policy):
+    with pytest.raises(ValueError, match="wants 4 prompts and the training set has 3: use more"):
+        draw(policy, batches(policy, Short(), prompts=3))
+
+
+def test_groups_that_processes_cannot_share_are_refused(policy, monkeypatch):
+    monkeypatch.setattr(update_batches, "world_size", lambda: 3)
+    with pytest.raises(ValueError, match="4 prompt groups a step cannot be shared evenly by 3"):
+        batches(policy, Short())
