@@ -24,6 +24,7 @@ from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.training.contract import CONTRACT
 from isentrope.update.objective import token_weights
 from isentrope.vectors import Vector
 
@@ -74,12 +75,14 @@ def check_contract(config: MeasureConfig, checkpoint: Path) -> Finding:
 
     Args:
         config: What would be measured.
-        checkpoint: Folder; its `trainer_state.json` may name the settings of training.
+        checkpoint: Folder; its `contract.json`, or else its `trainer_state.json`, may name the
+            settings of training.
 
     Returns:
         The finding; not checked where the checkpoint says nothing.
     """
-    name, path = "settings of training", checkpoint / TRAINER_STATE
+    name, path = "settings of training", checkpoint / CONTRACT
+    path = path if path.exists() else checkpoint / TRAINER_STATE
     trained = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     ours = {
         "temperature": ("sampling.temperature", config.sampling.temperature),
@@ -90,7 +93,7 @@ def check_contract(config: MeasureConfig, checkpoint: Path) -> Finding:
     }
     known = [key for key in ours if key in trained]
     if not known:
-        return Finding(name, None, f"{TRAINER_STATE} does not say how the checkpoint was trained")
+        return Finding(name, None, f"{path.name} does not say how the checkpoint was trained")
     unlike = [
         f"{ours[key][0]} is {ours[key][1]!r}, training had {trained[key]!r}"
         for key in known
