@@ -10,6 +10,7 @@ from isentrope.experiments.train_config import TrainConfig
 from isentrope.training.trainer import EntropyGRPOTrainer
 from tests.training import runs
 
+MORE = ["training.steps=3"]
 SHORT = {"training": {"steps": 2, "save_every": 1}}
 
 
@@ -36,6 +37,9 @@ def test_a_run_folder_holds_what_a_run_is(tmp_path):
 
 def test_a_run_goes_on_with_more_steps(tmp_path):
     folder = train(config(tmp_path))
+    before = (folder / "logs" / "metrics.jsonl").read_bytes()
+    assert resume(folder) == folder  # it has done its steps
+    assert (folder / "logs" / "metrics.jsonl").read_bytes() == before
     resume(folder, ["training.steps=3"])
     longer = train(config(tmp_path, "training.steps=3", f"output.directory={tmp_path / 'long'}"))
     name = "training_state/step_3/adapter_model.safetensors"
@@ -75,14 +79,14 @@ def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("lora_rank: 2", "lora_rank: 3"))
     with pytest.raises(ValueError, match=r"the trainable parameters differ in \d+ of \d+, the fir"):
-        resume(folder)
+        resume(folder, MORE)
     (folder / "config.yaml").write_text(written)
     other = runs.small_policy().model
     with torch.no_grad():
         next(other.parameters()).add_(1e-3)
     other.save_pretrained(tmp_path / "base")
     with pytest.raises(ValueError, match="the frozen weights of the base model was"):
-        resume(folder)
+        resume(folder, MORE)
 
 
 def test_a_full_gpu_names_the_knob(tmp_path, monkeypatch):

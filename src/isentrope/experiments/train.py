@@ -32,6 +32,7 @@ from isentrope.training.probe import EntropyProbe
 from isentrope.training.processes import barrier, gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
+from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
 
 CONFIG = "config.yaml"
@@ -94,12 +95,15 @@ def resume(
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
     for difference in differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
+    checkpoint, done = files.latest(), max(files.steps(), default=0)
+    if done >= config.training.steps:
+        logging.getLogger("isentrope").info("The run has done its %d steps.", done)
+        return files.folder
     join_processes()
-    checkpoint = files.latest()
     trainer = _trainer(config, files, progress or Progress(), checkpoint)
     barrier()
     if rank() == 0:
-        files.rewind(files.steps()[-1] if checkpoint else 0)
+        files.rewind(done)
     barrier()
     return _run(trainer, files, config, checkpoint)
 
@@ -212,8 +216,11 @@ def _assembled(
         contract=contract,
         stateful={name: part for name, part in parts.items() if part is not None},
         keep=(config.training.keep_last, config.training.keep_every),
-        rollouts_every=config.output.rollouts_every,
-        observe=progress.training(config.training.steps),
+        step_log=StepLog(
+            files,
+            rollouts_every=config.output.rollouts_every,
+            observe=progress.training(config.training.steps),
+        ),
     )
     trainer.remove_callback(PrinterCallback)
     if probe is not None:

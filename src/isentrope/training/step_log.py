@@ -2,17 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from isentrope.rollouts import Rollouts
+from isentrope.training.contract import write_next_update
 from isentrope.training.metrics import metrics
-from isentrope.training.token_record import TokenRecord, policy_ratio
+from isentrope.training.processes import rank
+from isentrope.training.run_files import RunFiles
+from isentrope.training.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.update_batches import UpdateBatch
+
+
+class StepLog:
+    """Writes what each finished step tells.
+
+    Attributes:
+        files: Where.
+    """
+
+    def __init__(
+        self,
+        files: RunFiles,
+        *,
+        rollouts_every: int = 1,
+        observe: Callable[[dict[str, float]], None] = lambda metrics: None,
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            files: Where to write.
+            rollouts_every: Steps between tables of rollouts; 0 for none.
+            observe: Called on the first process with the metrics and times of each step.
+        """
+        self.files = files
+        self._rollouts_every, self._observe = rollouts_every, observe
+        self._last_time = time.perf_counter()
+        self._warned = False
+
+    def finish(
+        self,
+        told: Mapping[str, Any],
+        batch: UpdateBatch,
+        record: TokenRecord,
+        eos_token_id: int,
+        readings: Mapping[str, float],
+    ) -> dict[str, float]:
+        """Write a step; only the first process does.
+
+        Args:
+            told: step, loss, learning_rate, gradient_norm, tokens (so far), max_grad_norm.
+            batch: The update batch.
+            record: What training did with its tokens.
+            eos_token_id: End of a response.
+            readings: Of the probe and the noise scale.
+
+        Returns:
+            The step's metrics and times, for trackers.
+        """
+        line = {k: v for k, v in told.items() if k != "max_grad_norm"}
+        line |= step_metrics(batch, record, eos_token_id) | dict(readings)
+        now = time.perf_counter()
+        seconds, self._last_time = now - self._last_time, now
+        tokens = float(batch.rollouts.lengths.sum())
+        timing = {"seconds": seconds, "tokens_per_second": tokens / seconds}
+        if (sentence := off_policy_warning(line)) and not self._warned:
+            self._warned = True
+            logging.getLogger("isentrope").warning(sentence)
+        if rank() == 0:
+            self._write(told, batch, record)
+            self.files.log(line, {"step": line["step"]} | timing)
+            self._observe(line | timing)
+        return {k: v for k, v in (line | timing).items() if k != "step"}
+
+    def _write(self, told: Mapping[str, Any], batch: UpdateBatch, record: TokenRecord) -> None:
+        step = int(told["step"])
+        if self._rollouts_every and step % self._rollouts_every == 0:
+            write_table(self.files.rollouts / f"step_{step}.parquet", step, batch, record)
+        before = self.files.checkpoint(step - 1)
+        if before.is_dir():
+            replayable = batch.rollouts.with_columns(token_weights=record.weights)
+            write_next_update(before, replayable, {k: v for k, v in told.items() if k != "tokens"})
 
 
 def step_metrics(batch: UpdateBatch, record: TokenRecord, eos_token_id: int) -> dict[str, float]:
@@ -39,19 +114,6 @@ def step_metrics(batch: UpdateBatch, record: TokenRecord, eos_token_id: int) -> 
         **found,
         **policy_ratio(rollouts, record),
     }
-
-
-def replayable(rollouts: Rollouts, record: TokenRecord) -> Rollouts:
-    """The batch with the weights that its tokens had in the gradient.
-
-    Args:
-        rollouts: The batch.
-        record: What training did with its tokens.
-
-    Returns:
-        A copy with `token_weights`, for `optimizer_step(..., objective="recorded")`.
-    """
-    return rollouts.with_columns(token_weights=record.weights)
 
 
 def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) -> Path:

@@ -15,10 +15,8 @@ is kept of it, is ours:
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,18 +31,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
-from isentrope.training.contract import (
-    hyper_parameters,
-    optimizer_names,
-    write_contract,
-    write_next_update,
-)
+from isentrope.training.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.training.processes import barrier, rank, world_size
 from isentrope.training.run_files import RunFiles
-from isentrope.training.step_log import replayable, step_metrics, write_table
-from isentrope.training.token_record import TokenRecord, TokenRecorder, off_policy_warning
+from isentrope.training.step_log import StepLog
+from isentrope.training.token_record import TokenRecorder
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 STATE = "isentrope_state.json"
@@ -77,8 +69,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         contract: Mapping[str, Any] | None = None,
         stateful: Mapping[str, Any] | None = None,
         keep: tuple[int | None, int | None] = (None, None),
-        rollouts_every: int = 1,
-        observe: Callable[[dict[str, float]], None] = lambda metrics: None,
+        step_log: StepLog | None = None,
     ) -> None:
         """Set a run up; nothing is sampled yet.
 
@@ -95,8 +86,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt
                 sampler is always among them.
             keep: `keep_last` and `keep_every` of the checkpoints.
-            rollouts_every: Steps between tables of rollouts; 0 for none.
-            observe: Called on the first process with the metrics and times of each step.
+            step_log: What becomes of each step's numbers.
         """
         super().__init__(
             model=model,
@@ -114,10 +104,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.gradient_norm = float("nan")
         self.contract = dict(contract or {})
         self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {})}
-        self.keep, self.rollouts_every, self.observe = keep, rollouts_every, observe
+        self.keep, self.step_log = keep, step_log or StepLog(files)
         self.noise_scale = self.stateful.get("noise_scale")
-        self._last_time = time.perf_counter()
-        self._warned = False
 
     # --- batches -----------------------------------------------------------------------------
 
@@ -233,52 +221,23 @@ class EntropyGRPOTrainer(GRPOTrainer):
         """
         if "loss" not in logs:
             return super().log(logs, start_time)
-        step, batch = self.state.global_step, cast(UpdateBatch, self.batch)
+        batch = cast(UpdateBatch, self.batch)
         record = self.recorder.collect(self._mine(batch).lengths.tolist())
-        metrics: dict[str, Any] = {
-            "step": step,
+        told: dict[str, Any] = {
+            "step": self.state.global_step,
             "loss": logs["loss"],
             "learning_rate": logs["learning_rate"],
             "gradient_norm": self.gradient_norm,
             "tokens": self.state.num_input_tokens_seen,
-            **step_metrics(batch, record, cast(int, self.policy.eos_token_id)),
+            "max_grad_norm": self.args.max_grad_norm or None,
         }
-        for name, part in self.stateful.items():
-            if name != "prompt_sampler":
-                metrics |= part.latest()
-        timing = self._timing(batch.rollouts)
-        self._warn_off_policy(metrics)
-        self._metrics["train"].clear()  # TRL's own, of which the above has what is exact
-        if rank() == 0:
-            self._write(step, batch, record, metrics, timing)
-        super().log({k: v for k, v in (metrics | timing).items() if k != "step"}, start_time)
-
-    def _timing(self, rollouts: Rollouts) -> dict[str, float]:
-        now = time.perf_counter()
-        seconds, self._last_time = now - self._last_time, now
-        tokens = float(rollouts.lengths.sum())
-        return {"seconds": seconds, "tokens_per_second": tokens / seconds}
-
-    def _warn_off_policy(self, metrics: dict[str, Any]) -> None:
-        sentence = None if self._warned else off_policy_warning(metrics)
-        if sentence:
-            self._warned = True
-            logging.getLogger("isentrope").warning(sentence)
-
-    def _write(
-        self, step: int, batch: UpdateBatch, record: TokenRecord, metrics: dict, timing: dict
-    ):
-        if self.rollouts_every and step % self.rollouts_every == 0:
-            write_table(self.files.rollouts / f"step_{step}.parquet", step, batch, record)
-        before = self.files.checkpoint(step - 1)
-        if before.is_dir():
-            told = ("step", "learning_rate", "gradient_norm", "loss")
-            update = {k: metrics[k] for k in told} | {
-                "max_grad_norm": self.args.max_grad_norm or None
-            }
-            write_next_update(before, replayable(batch.rollouts, record), update)
-        self.files.log(metrics, {"step": step} | timing)
-        self.observe(metrics | timing)
+        parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
+        eos = cast(int, self.policy.eos_token_id)
+        line = self.step_log.finish(
+            told, batch, record, eos, {k: v for p in parts for k, v in p.items()}
+        )
+        self._metrics["train"].clear()  # TRL's own, of which the line has what is exact
+        super().log(line, start_time)
 
     # --- checkpoints -------------------------------------------------------------------------
 
