@@ -27,6 +27,24 @@ def test_every_prompt_is_drawn_once_a_pass_in_a_new_order():
     assert len({tuple(p) for p in passes}) == 4
 
 
+def test_no_prompt_is_more_than_one_draw_ahead_where_steps_do_not_divide_the_set():
+    s, counts = sampler(), np.zeros(10)
+    for step in range(1, 40):
+        drawn = s.draw(4, step) + s.draw(3, step)  # two rounds, 7 of 10
+        assert len(set(drawn)) == 7
+        counts[drawn] += 1
+        assert counts.max() - counts.min() <= 1
+
+
+def test_the_parts_of_a_draw_that_processes_take_are_disjoint():
+    ranks = [sampler("difficulty", seed=5) for _ in range(2)]  # each process has its own copy
+    for step in range(1, 10):
+        shares = [s.draw(8, step)[4 * r : 4 * r + 4] for r, s in enumerate(ranks)]
+        assert not set(shares[0]) & set(shares[1])
+        for s in ranks:
+            s.update(sorted(shares[0] + shares[1]), [0.25] * 8)
+
+
 def test_a_seed_fixes_the_draws_and_another_changes_them():
     assert sampler(seed=3).draw(6, 1) == sampler(seed=3).draw(6, 1) != sampler(seed=4).draw(6, 1)
 
@@ -59,15 +77,17 @@ def test_a_pass_rate_is_a_running_mean_with_half_a_pass_in_one_as_prior():
 def test_a_restored_sampler_draws_the_same_though_its_set_is_in_another_order(weighting):
     s = sampler(weighting)
     for step in range(1, 5):
-        s.update(s.draw(4, step), [0.1, 0.9, 0.5, 1.0])
+        s.update(s.draw(7, step), [0.1, 0.9, 0.5, 1.0, 0.0, 0.2, 0.7])
     state = json.loads(json.dumps(s.state_dict()))
-    again = sampler(weighting)
+    again, reordered = sampler(weighting), sampler(weighting, keys=KEYS[::-1])
+    again.update([0, 1], [1.0, 1.0])  # what it knew before is forgotten
     again.load_state_dict(state)
-    for step in range(5, 9):
-        assert again.draw(4, step) == s.draw(4, step)
-    reordered = sampler(weighting, keys=KEYS[::-1])
     reordered.load_state_dict(state)
-    assert reordered.difficulty(0) == s.difficulty(9)
+    for step in range(5, 12):
+        drawn = s.draw(7, step)
+        assert again.draw(7, step) == drawn
+        assert [9 - i for i in reordered.draw(7, step)] == drawn
+    assert [reordered.difficulty(9 - i) for i in range(10)] == [s.difficulty(i) for i in range(10)]
 
 
 def test_what_cannot_be_drawn_or_restored_is_said_in_a_sentence():
@@ -86,3 +106,14 @@ def test_what_cannot_be_drawn_or_restored_is_said_in_a_sentence():
     s.update([0], [1.0])
     with pytest.raises(ValueError, match=r"knows 1 prompts .* 'set/0'"):
         sampler(keys=["other"]).load_state_dict(s.state_dict())
+    with pytest.raises(ValueError, match="prompts 10, this run 11"):
+        sampler(keys=[*KEYS, "other"]).load_state_dict(s.state_dict())
+
+
+def test_rewards_that_pass_rates_cannot_be_learnt_from_are_refused():
+    with pytest.raises(ValueError, match="got 1 for 2 prompts"):
+        sampler().update([0, 1], [0.5])
+    with pytest.raises(ValueError, match="got 2 for 2 prompts, 1 of them different"):
+        sampler().update([3, 3], [0.5, 1.0])
+    with pytest.raises(ValueError, match="not finite"):
+        sampler().update([0], [float("nan")])

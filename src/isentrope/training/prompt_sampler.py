@@ -7,9 +7,12 @@ p̂ is the running pass rate of a prompt, (r̄ c + 1/2)/(c + 1): r̄ the exponen
 its groups' mean rewards, clipped to [0, 1], and c the number of groups so far counted with the same
 memory; a prompt not seen yet has p̂ = 1/2. A group whose rewards are all equal moves nothing, and
 p̂(1 − p̂) is the variance that its advantages have; ε = 0.1 keeps every prompt in play.
+A step in which one pass ends and the next begins may not draw a prompt twice: the second time is
+put off to the step after, so a prompt is never more than one draw ahead of another.
 
 Every draw is a function of (seed, step, round) and the state, which all processes share: each
-takes its own part of one list, so no two of them hold the same prompt in a step.
+takes its own part of one list, so no two of them hold the same prompt in a step. Prompts count in
+the order of their keys, so the order of the data set changes nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ class PromptSampler:
             raise ValueError(f"Unknown weighting {weighting!r}: choose uniform or difficulty.")
         self.keys = list(keys)
         self._seed, self._weighting, self._memory = seed, weighting, memory
-        self._drawn = 0  # prompts of all passes so far
+        self._sorted = np.array(sorted(range(len(keys)), key=keys.__getitem__))
+        self._drawn = 0  # places of all passes gone through so far
+        self._put_off: list[int] = []  # prompts of those places that are still to be drawn
         self._step, self._round, self._taken = -1, 0, set[int]()
         self._reward = np.zeros(len(keys))  # Σ of weighted rewards
         self._count = np.zeros(len(keys))  # Σ of weights
@@ -95,19 +100,22 @@ class PromptSampler:
         rates = self._pass_rates()
         weights = 4 * rates * (1 - rates) + FLOOR
         weights[list(self._taken)] = 0.0
-        return rng.choice(len(weights), n, replace=False, p=weights / weights.sum()).tolist()
+        weights = weights[self._sorted]
+        chosen = rng.choice(len(weights), n, replace=False, p=weights / weights.sum())
+        return self._sorted[chosen].tolist()
 
     def _in_passes(self, n: int) -> list[int]:
-        chosen: list[int] = []
+        chosen = [index for index in self._put_off if index not in self._taken][:n]
+        self._put_off = [index for index in self._put_off if index not in chosen]
         while len(chosen) < n:
             number, place = divmod(self._drawn, len(self.keys))
             order = np.random.default_rng([self._seed, number]).permutation(len(self.keys))
-            for index in order[place:].tolist():
+            for index in self._sorted[order[place:]].tolist():
                 if len(chosen) == n:
                     break
                 self._drawn += 1
-                if index not in self._taken and index not in chosen:  # as a pass ends in a step
-                    chosen.append(index)
+                again = index in self._taken or index in chosen  # as a pass ends in a step
+                (self._put_off if again else chosen).append(index)
         return chosen
 
     def update(self, indices: Sequence[int], rewards: Sequence[float]) -> None:
@@ -116,8 +124,18 @@ class PromptSampler:
         Args:
             indices: Prompts, each at most once.
             rewards: Mean reward of each one's group.
+
+        Raises:
+            ValueError: If a prompt comes twice, or there is not one finite reward for each.
         """
         where = list(indices)
+        if len(set(where)) < len(where) or len(rewards) != len(where):
+            raise ValueError(
+                f"Pass rates want one mean reward for each prompt, got {len(rewards)} for "
+                f"{len(where)} prompts, {len(set(where))} of them different."
+            )
+        if not np.isfinite(rewards).all():
+            raise ValueError("The mean reward of a group is not finite: check the reward function.")
         self._reward[where] = self._memory * self._reward[where] + np.clip(rewards, 0, 1)
         self._count[where] = self._memory * self._count[where] + 1
 
@@ -142,7 +160,9 @@ class PromptSampler:
             "seed": self._seed,
             "weighting": self._weighting,
             "memory": self._memory,
+            "prompts": len(self.keys),
             "drawn": self._drawn,
+            "put_off": [self.keys[i] for i in self._put_off],
             "seen": {self.keys[i]: [float(self._reward[i]), float(self._count[i])] for i in seen},
         }
 
@@ -153,21 +173,22 @@ class PromptSampler:
             state: What `state_dict` returned.
 
         Raises:
-            ValueError: If it is of another seed, weighting or memory, or knows other prompts.
+            ValueError: If it is of another seed, weighting or memory, or of other prompts.
         """
-        own = self.state_dict()
-        for name in ("seed", "weighting", "memory"):
-            if state[name] != own[name]:
-                raise ValueError(
-                    f"The sampler's state has {name} {state[name]!r}, this run {own[name]!r}."
-                )
         places = {key: i for i, key in enumerate(self.keys)}
-        if strange := [key for key in state["seen"] if key not in places]:
+        if strange := [key for key in [*state["seen"], *state["put_off"]] if key not in places]:
             raise ValueError(
                 f"The sampler's state knows {len(strange)} prompts that the training set has not, "
                 f"the first is {strange[0]!r}."
             )
-        self._drawn = int(state["drawn"])
-        self._step = -1
+        own = self.state_dict()
+        for name in ("seed", "weighting", "memory", "prompts"):
+            if state[name] != own[name]:
+                raise ValueError(
+                    f"The sampler's state has {name} {state[name]!r}, this run {own[name]!r}."
+                )
+        self._drawn, self._step = int(state["drawn"]), -1
+        self._put_off = [places[key] for key in state["put_off"]]
+        self._reward[:], self._count[:] = 0.0, 0.0
         for key, (reward, count) in state["seen"].items():
             self._reward[places[key]], self._count[places[key]] = reward, count
