@@ -41,6 +41,7 @@ def test_a_run_goes_on_with_more_steps(tmp_path):
     assert resume(folder) == folder  # it has done its steps
     assert (folder / "logs" / "metrics.jsonl").read_bytes() == before
     resume(folder, ["training.steps=3"])
+    assert yaml.safe_load((folder / "config.yaml").read_text())["training"]["steps"] == 3
     longer = train(config(tmp_path, "training.steps=3", f"output.directory={tmp_path / 'long'}"))
     name = "training_state/step_3/adapter_model.safetensors"
     assert (folder / name).read_bytes() == (longer / name).read_bytes()

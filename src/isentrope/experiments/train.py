@@ -104,6 +104,7 @@ def resume(
     barrier()
     if rank() == 0:
         files.rewind(done)
+        write_bytes(files.folder / CONFIG, dump_config(config).encode())
     barrier()
     return _run(trainer, files, config, checkpoint)
 

@@ -107,6 +107,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "bf16": False,
         "gradient_checkpointing": False,
         "use_cpu": on_cpu,
+        "ddp_find_unused_parameters": False,
     } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
     options: dict[str, Any] = usual | given | fixed
     return GRPOConfig(**options)

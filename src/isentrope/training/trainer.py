@@ -87,6 +87,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 sampler is always among them.
             keep: `keep_last` and `keep_every` of the checkpoints.
             step_log: What becomes of each step's numbers.
+
+        Raises:
+            ValueError: If parameters are sharded and TRL's vLLM does not sample.
         """
         super().__init__(
             model=model,
@@ -95,6 +98,11 @@ class EntropyGRPOTrainer(GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [p.key for p in batches.prompts]}),
             processing_class=tokenizer,
         )
+        if self.is_fsdp_enabled and not self.use_vllm:
+            raise ValueError(
+                "Responses cannot be sampled here from parameters that FSDP shards: set "
+                "trainer.use_vllm=true, or train without FSDP."
+            )
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
         self.batches, self.files = batches, files
