@@ -133,7 +133,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_model(settings, tmp_path, monk
         ("data.dataset_path=absent.jsonl", "no file absent.jsonl"),
         ("fine_tuning.max_length=8", "more than the 8 fine_tuning.max_length"),
         ("fine_tuning.micro_batch=4", "batch_size=6 cannot be shared by 1 process"),
-        ("trainer.learning_rate=1e-3", r"but by fine_tuning\.learning_rate"),
+        ("trainer.learning_rate=1e-3", r"set by fine_tuning\.learning_rate"),
         ("trainer.logging_steps=5", "every step is logged"),
         ("trainer.weight_decy=0", "nearest field of SFTConfig is 'weight_decay'"),
         ("trainer.weight_decay=high", "'high' is a str"),
