@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,8 +178,9 @@ class EntropyProbe(TrainerCallback):
         self._latest = reading.to_dict()
         for name, mean in self._means.items():
             found: Estimate = getattr(reading, name)
-            mean.update(found.value, found.se)
-            self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
+            if math.isfinite(found.value + found.se):
+                mean.update(found.value, found.se)
+                self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         if self._path and rank() == 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
