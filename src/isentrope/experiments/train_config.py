@@ -111,7 +111,7 @@ class ProbeConfig(Section):
 
     enabled: bool = True
     """Probe while training."""
-    every: Count = 10
+    every: Count = 20
     """Steps from one reading to the next; the first step has one."""
     size: Annotated[int, Field(ge=2)] = 32
     """Held-out prompts a reading, one response each."""

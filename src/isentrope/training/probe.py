@@ -59,7 +59,7 @@ class EntropyProbe(TrainerCallback):
         self,
         prompts: Sequence[PromptLike],
         *,
-        every: int = 10,
+        every: int = 20,
         size: int = 32,
         functional: Functional = "per_token",
         method: Method = "prefix",
