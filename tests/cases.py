@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.estimators.functional import Functionals
@@ -45,6 +46,13 @@ def policy(name: str, vocabulary: int = 5, seed: int = 0, **options) -> Policy:
     """A float64 policy over 5 tokens; token 0 ends a response."""
     options = {"eos_token_id": 0, "pad_token_id": 0, **options}
     return Policy(model(name, vocabulary, seed), **options)
+
+
+def lora_policy(name: str, precision: str = "float64", **options) -> Policy:
+    """The same with a random LoRA adapter of rank 2 on every linear layer, and nothing else."""
+    config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, **options)
+    adapted = get_peft_model(model(name), config).eval()
+    return Policy(adapted, precision=precision, eos_token_id=0, pad_token_id=0)
 
 
 @cache

@@ -124,6 +124,11 @@ class Policy:
         return self._scorer.lm
 
     @property
+    def head(self) -> Any:
+        """The output embedding: hidden states in, logits out."""
+        return self._scorer.lm.get_output_embeddings()
+
+    @property
     def theta(self) -> Vector:
         """θ: the trainable parameters by name, detached, sharing the model's memory."""
         return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
@@ -205,6 +210,21 @@ class Policy:
     def packed_scores_and_features(self, batch: MicroBatch, features: int) -> tuple[Tensor, ...]:
         """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
         return self._call(batch, None, features)
+
+    def packed_hidden(self, batch: MicroBatch) -> Tensor:
+        """The hidden states that predict a micro-batch's tokens, through the model itself.
+
+        Module hooks see this pass, and autograd differentiates it by the model's own parameters.
+
+        Args:
+            batch: Micro-batch on the policy's device.
+
+        Returns:
+            (m, d).
+        """
+        self.require_no_dropout()
+        with self.precision.active():
+            return self._scorer.hidden(batch)
 
     def _call(self, batch: MicroBatch, params: Vector | None, features: int) -> tuple[Tensor, ...]:
         self.require_no_dropout()

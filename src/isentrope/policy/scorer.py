@@ -29,6 +29,11 @@ class Scorer(nn.Module):
         outer = {id(p): n for n, p in model.named_parameters()}
         self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
 
+    def hidden(self, batch: MicroBatch) -> Tensor:
+        """The (m, d) hidden states from which the tokens of a micro-batch are predicted."""
+        hidden = self.lm.get_decoder()(input_ids=batch.input_ids, use_cache=False)[0]
+        return hidden[batch.rows, batch.columns]
+
     def forward(
         self,
         batch: MicroBatch,
@@ -49,8 +54,7 @@ class Scorer(nn.Module):
         Returns:
             s and H, each (m,), and (m, features) where asked for.
         """
-        hidden = self.lm.get_decoder()(input_ids=batch.input_ids, use_cache=False)[0]
-        hidden = hidden[batch.rows, batch.columns]  # (m, d)
+        hidden = self.hidden(batch)
         scores = token_statistics(
             hidden,
             self.lm.get_output_embeddings(),

@@ -1,0 +1,121 @@
+"""What an attribution holds (T6): contributions by group, their sums, errors and the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import Functional
+from isentrope.kernel.gradient_groups import GradientGroups
+from isentrope.policy.scoring import Scores
+from isentrope.rollouts import Rollouts
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What each piece of U does to one quantity, per unit η.
+
+    Attributes:
+        by_group: (G, n) by group of the batch that the quantity is measured on; sums over G.
+        by_group_and_token: (G, n, t), or None where tokens were not asked for.
+        budget: "momentum", "decay", "gradient" and "total", with errors.
+        groups: The gradient that was used.
+        unit: For example "nats per token per η".
+    """
+
+    by_group: Tensor
+    by_group_and_token: Tensor | None
+    budget: dict[str, Estimate]
+    groups: GradientGroups
+    unit: str
+
+    @property
+    def sequences(self) -> Tensor:
+        """(n,) of each sequence."""
+        return self.by_group.sum(0)
+
+    @property
+    def sequences_se(self) -> Tensor:
+        """(n,) its standard error."""
+        return self.groups.standard_error(self.by_group)
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """(n, t) of each token, 0 where there is none."""
+        return None if self.by_group_and_token is None else self.by_group_and_token.sum(0)
+
+    @property
+    def tokens_se(self) -> Tensor | None:
+        """(n, t) its standard error."""
+        x = self.by_group_and_token
+        return None if x is None else self.groups.standard_error(x)
+
+    @property
+    def closure(self) -> float:
+        """Budget less total: rounding, and nothing else."""
+        parts = (self.budget["momentum"].value, self.budget["decay"].value)
+        return sum(parts) + float(self.sequences.sum()) - self.budget["total"].value
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Who moved the entropy, and who earned the reward.
+
+    Attributes:
+        entropy: δH of sequences and tokens.
+        reward: δJ of the same, or None without a reward batch.
+        U: The update batch.
+        scores: s and H of U's tokens at θ, or None where tokens were not asked for.
+        coefficients: (n, t) c_ik of the step.
+        functional: "per_token" or "per_sequence".
+        how: The passes that were made, in words.
+        reliability: Rank correlation between the two halves of E, of "sequences" and "tokens".
+    """
+
+    entropy: Attribution
+    reward: Attribution | None
+    U: Rollouts
+    scores: Scores | None
+    coefficients: Tensor
+    functional: Functional
+    how: str
+    reliability: dict[str, Estimate]
+
+    @property
+    def baseline(self) -> Estimate:
+        """δH of momentum and decay: what was decided before this batch."""
+        return self.entropy.budget["baseline"]
+
+    @property
+    def total(self) -> Estimate:
+        """δH₁ of the whole step, per unit η."""
+        return self.entropy.budget["total"]
+
+    @property
+    def per_sequence(self) -> Tensor:
+        """(n,) δH_i per unit η."""
+        return self.entropy.sequences
+
+    @property
+    def per_token(self) -> list[Tensor]:
+        """δH_ik per unit η, ragged: one 1-D tensor a sequence."""
+        tokens = self.entropy.tokens
+        if tokens is None:
+            raise ValueError("Tokens were not asked for: call influence with tokens=True.")
+        return [row[:length] for row, length in zip(tokens, self.U.lengths.tolist(), strict=True)]
+
+    def to_frame(self, of: Literal["sequences", "tokens"] = "sequences"):
+        """A table with a row a sequence, or a token.
+
+        Args:
+            of: Which.
+
+        Returns:
+            A pandas DataFrame; deltaH and deltaJ per unit η, with errors.
+        """
+        from isentrope.kernel.influence_tables import sequence_table, token_table
+
+        return sequence_table(self) if of == "sequences" else token_table(self)

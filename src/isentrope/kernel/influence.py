@@ -1,0 +1,247 @@
+"""Influence: how much of δH₁ each sequence and each token of an update batch causes (T6).
+
+    δH_ik = c_ik ∂_u s_ik,     δH_i = Σ_k δH_ik,     u = P g_H          per unit η
+    δH₁ = <g_H, momentum> + <g_H, decay> + Σ_i δH_i
+
+One backward pass over E gives u; then one backward pass over U gives every sequence, or one
+forward-mode pass every token. With g_J, the gradient of the expected reward, the same passes give
+δJ_ik: what each token earned. g_H and g_J come in groups of prompts (`gradient_groups`), which is
+where the errors and the split-half reliability are from.
+
+E and U must be independent draws. With one batch for both (T4c) the pairs of sequences of one
+prompt draw are left out: a response's advantage holds the rewards of its whole group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import UNITS, Functional, Method
+from isentrope.kernel.attribution import Attribution, Influence
+from isentrope.kernel.gradient_groups import GradientGroups, entropy_groups, reward_groups
+from isentrope.kernel.gram import gram
+from isentrope.kernel.reliability import split_half
+from isentrope.kernel.sequence_gradients import Method as Pass
+from isentrope.kernel.sequence_gradients import SequenceGradients
+from isentrope.kernel.weighted import Weighted
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import Scores, score_along_each
+from isentrope.rollouts import Rollouts
+from isentrope.update.step import Step
+from isentrope.vectors import Vector
+
+Overlap = Literal["refuse", "independent", "u_statistic"]
+
+DIRECTIONS_AT_ONCE = 4
+"""Directions of one forward-mode pass: each takes the memory of an evaluation."""
+
+
+def influence(
+    policy: Policy,
+    E: Rollouts,
+    U: Rollouts,
+    step: Step,
+    *,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
+    tokens: bool = True,
+    reward: Rollouts | None = None,
+    groups: int = 8,
+    overlap: Overlap = "refuse",
+    confidence: float = 0.95,
+    passes: Pass = "hooks",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Influence:
+    """Attribute the first-order entropy change of a step to the sequences and tokens of U.
+
+    Args:
+        policy: The policy at the θ of the step.
+        E: Unfiltered evaluation batch, drawn independently of U.
+        U: The update batch of the step.
+        step: What `optimizer_step` returned for U.
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: Estimator whose gradient is taken.
+        tokens: Whether tokens are asked for (forward mode over U) or sequences only (backward).
+        reward: Unfiltered batch with rewards, for δJ; None: E itself where it has rewards.
+        groups: Groups of prompts for errors and reliability; 1 for values alone.
+        overlap: What it means that a sequence of U is also in E: an error ("refuse"), chance
+            ("independent": E was drawn afresh), or the same batch ("u_statistic").
+        confidence: Nominal coverage of the intervals of the budget.
+        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        progress: Called with a few words before each pass.
+
+    Returns:
+        The influences, per unit η.
+
+    Raises:
+        ValueError: If the step is of another batch, E and U share sequences, or tokens are asked
+            of one batch in both roles.
+    """
+    if len(U) != len(step.token_weights):
+        raise ValueError(f"The step is of {len(step.token_weights)} sequences, U has {len(U)}.")
+    if overlap == "u_statistic":
+        _require_same_batch(E, U)
+        if tokens:
+            raise ValueError(
+                "With one batch for both roles each sequence has a direction of its own, so there "
+                "are no token values: pass tokens=False, or a fresh E."
+            )
+    elif overlap == "refuse":
+        require_disjoint(E, U)
+    rewarded = reward if reward is not None else E if E.rewards is not None else None
+    progress("gradient of the entropy")
+    of_entropy = entropy_groups(policy, E, groups, functional=functional, method=method)
+    sources = [(of_entropy, f"{UNITS[functional]} per η")]
+    if rewarded is not None:
+        progress("gradient of the reward")
+        sources.append((reward_groups(policy, rewarded, groups), "reward per η"))
+    u = [direction for g, _ in sources for direction in g.preconditioned(step.preconditioner)]
+    progress("tokens of U" if tokens else "sequences of U")
+    scores, by_token = _tokens(policy, U, step, u) if tokens else (None, None)
+    by_sequence = (
+        by_token.sum(2) if by_token is not None else _sequences(policy, U, step, u, passes)
+    )
+    found = []
+    for k, (gradient, unit) in enumerate(sources):
+        here = slice(k * groups, (k + 1) * groups)
+        rows = by_sequence[here]
+        if overlap == "u_statistic" and k == 0:
+            rows = _without_own_prompt(policy, U, step, gradient, passes)
+        table = None if by_token is None else by_token[here]
+        budget = _budget(gradient, step, rows, unit, confidence)
+        found.append(Attribution(rows, table, budget, gradient, unit))
+    return Influence(
+        entropy=found[0],
+        reward=found[1] if len(found) > 1 else None,
+        U=U,
+        scores=scores,
+        coefficients=step.token_weights,
+        functional=functional,
+        how=_words(tokens, overlap, passes),
+        reliability=_reliability(found[0], step.token_weights != 0),
+    )
+
+
+def require_disjoint(E: Rollouts, U: Rollouts) -> None:
+    """Refuse two batches that share a sequence.
+
+    Args:
+        E: One batch.
+        U: Another.
+
+    Raises:
+        ValueError: If a prompt with its response is in both.
+    """
+    if shared := len(_sequence_set(E) & _sequence_set(U)):
+        raise ValueError(
+            f"{shared} sequences are in both E and U, so E does not measure U's effect without "
+            "bias: draw E on other prompts; or, if E was drawn afresh on U's prompts and the equal "
+            "responses are chance, say overlap='independent'; or, if E is U itself, ask for "
+            "overlap='u_statistic', which leaves each prompt's own pairs out."
+        )
+
+
+def _sequence_set(rollouts: Rollouts) -> set[tuple[bytes, bytes]]:
+    pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
+    return {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
+
+
+def _require_same_batch(E: Rollouts, U: Rollouts) -> None:
+    same = len(E) == len(U) and all(
+        torch.equal(a, b) for a, b in zip(E.response_ids, U.response_ids, strict=True)
+    )
+    if not same or U.n_prompts < 2:
+        raise ValueError(
+            "overlap='u_statistic' takes one batch in both roles: pass U as E too, with two prompt "
+            "draws or more."
+        )
+
+
+def _words(tokens: bool, overlap: Overlap, passes: Pass) -> str:
+    if overlap == "u_statistic":
+        return "E x U inner products without pairs of one prompt draw (U-statistic)"
+    if tokens:
+        return "one backward pass over E, forward mode over U"
+    return f"one backward pass over E, per-sequence gradients over U ({passes})"
+
+
+def _tokens(
+    policy: Policy, U: Rollouts, step: Step, directions: list[Vector]
+) -> tuple[Scores, Tensor]:
+    """c_ik ∂_u s_ik for every direction, (directions, n, t)."""
+    found: list[Tensor] = []
+    scores = None
+    for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
+        some = directions[start : start + DIRECTIONS_AT_ONCE]
+        scores, *slopes = score_along_each(policy, U, some)
+        found += [step.token_weights * slope.logprobs for slope in slopes]
+    assert scores is not None
+    return scores, torch.stack(found)
+
+
+def _sequences(
+    policy: Policy, U: Rollouts, step: Step, directions: list[Vector], passes: Pass
+) -> Tensor:
+    """<u, Σ_k c_ik ∂s_ik> for every direction, (directions, n)."""
+    out = torch.zeros(len(U), len(directions), dtype=torch.float64, device=policy.device)
+    stacked = {
+        n: torch.stack([u[n].flatten() for u in directions]).to(p) for n, p in policy.theta.items()
+    }
+
+    def project(name: str, rows: Tensor, gradients: Tensor) -> None:
+        out.index_add_(0, rows, (gradients.flatten(1) @ stacked[name].T).double())
+
+    SequenceGradients(policy, passes).visit(Weighted(U, step.token_weights), project)
+    return out.T.cpu()
+
+
+def _without_own_prompt(
+    policy: Policy, U: Rollouts, step: Step, gradient: GradientGroups, passes: Pass
+) -> Tensor:
+    """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
+    a, b = gradient.logprob_weights, gradient.entropy_weights
+    left = Weighted(U, a, b)
+    right = Weighted(U, step.token_weights)
+    pairs = gram(policy, left, right, step.preconditioner, method=passes)
+    own = U.prompt_index[:, None] == U.prompt_index
+    pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
+    out = torch.zeros(len(gradient.parts), len(U), dtype=torch.float64)
+    return out.index_add_(0, gradient.group, pairs)
+
+
+def _budget(
+    gradient: GradientGroups, step: Step, by_group: Tensor, unit: str, confidence: float
+) -> dict[str, Estimate]:
+    momentum, decay, update = (
+        gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
+    )
+    columns = {
+        "momentum": momentum,
+        "decay": decay,
+        "baseline": momentum + decay,
+        "gradient": by_group.sum(1),
+        "total": momentum + decay + update,
+    }
+    return {
+        name: Estimate.from_standard_error(
+            float(x.sum()),
+            float(gradient.standard_error(x)),
+            len(x),
+            unit=unit,
+            method="delete-a-group jackknife",
+            confidence=confidence,
+        )
+        for name, x in columns.items()
+    }
+
+
+def _reliability(found: Attribution, used: Tensor) -> dict[str, Estimate]:
+    said = {"sequences": split_half(found.by_group[:, used.any(1)])}
+    if found.by_group_and_token is not None:
+        said["tokens"] = split_half(found.by_group_and_token[:, used])
+    return said

@@ -1,0 +1,148 @@
+"""The kinds of layer whose per-sequence gradients hooks can form, and which of them a model has.
+
+For a micro-batch with inputs x (b, l, in) and output gradients g (b, l, out):
+
+    linear      W: Σ_l g_l x_lᵀ      bias: Σ_l g_l          (stored transposed in a Conv1D)
+    embedding   W: g_l added to the row of its token
+    norm        w: Σ_l g_l ⊙ x̂_l    bias: Σ_l g_l          x̂ = y(w = 1) − y(w = 0), no bias
+
+Padding needs no mask: a causal model's output gradients are exactly zero there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
+
+from isentrope.policy.batching import MicroBatch
+from isentrope.policy.language_model import Policy
+
+Part = Callable[[Tensor, Tensor], Tensor]
+"""(b, l, in) kept inputs and (b, l, out) output gradients → (b, *shape)."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module with trainable parameters of its own.
+
+    Attributes:
+        module: The module.
+        names: Its own parameter names ("weight", "bias") → the model's.
+    """
+
+    module: nn.Module
+    names: dict[str, str]
+
+    def keep(self, x: Tensor) -> Tensor:
+        """What of the input is needed later: the input itself, or x̂ of a norm."""
+        if not _is_norm(self.module) or "weight" not in self.names:
+            return x
+        bias = {"bias": 0.0} if getattr(self.module, "bias", None) is not None else {}
+
+        def output(weight: float) -> Tensor:
+            filled = {
+                name: torch.full_like(getattr(self.module, name), value)
+                for name, value in {"weight": weight, **bias}.items()
+            }
+            return functional_call(self.module, filled, (x,))
+
+        return output(1.0) - output(0.0)
+
+    def parts(self) -> Iterator[tuple[str, Part, int]]:
+        """Name, gradient and size of each trainable parameter of the layer."""
+        for own, name in self.names.items():
+            parameter = getattr(self.module, own)
+            yield name, self._part(own), prod(parameter.shape)
+
+    def _part(self, own: str) -> Part:
+        if own == "bias":
+            return lambda x, g: g.sum(1)
+        if isinstance(self.module, nn.Embedding):
+            return self._embedding
+        if _is_norm(self.module):
+            return lambda x, g: (x * g).sum(1)
+        if isinstance(self.module, Conv1D):
+            return lambda x, g: x.mT @ g
+        return lambda x, g: g.mT @ x
+
+    def _embedding(self, ids: Tensor, g: Tensor) -> Tensor:
+        assert isinstance(self.module, nn.Embedding)
+        if self.module.padding_idx is not None:
+            g = g.masked_fill((ids == self.module.padding_idx)[..., None], 0.0)
+        out = g.new_zeros(len(ids), *self.module.weight.shape)
+        rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
+        return out.index_put_((rows, ids), g, accumulate=True)
+
+
+def find_layers(policy: Policy) -> list[Layer]:
+    """The layers that hold a policy's trainable parameters.
+
+    Args:
+        policy: The policy.
+
+    Returns:
+        One layer a module.
+
+    Raises:
+        ValueError: If a trainable parameter is in a module of another kind.
+    """
+    name_of = {id(p): n for n, p in policy.model.named_parameters() if p.requires_grad}
+    layers = []
+    for path, module in policy.model.named_modules():
+        own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+        names = {key: name_of[id(p)] for key, p in own.items() if id(p) in name_of}
+        if not names:
+            continue
+        if not (_is_linear(module) or isinstance(module, nn.Embedding) or _is_norm(module)):
+            raise ValueError(
+                f"The trainable parameter {next(iter(names.values()))!r} is in "
+                f"{path or 'the model'!r}, a {type(module).__name__}, a kind of layer whose "
+                "per-sequence gradients the hooks do not know: use method='one_by_one' (exact for "
+                "every kind of layer, one backward pass a sequence), or freeze it."
+            )
+        layers.append(Layer(module, names))
+    return layers
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) in (nn.Linear, Conv1D)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """An elementwise scale and shift after a normalisation, in any library's spelling."""
+    own = dict(module.named_parameters(recurse=False))
+    vectors = all(p.ndim == 1 for p in own.values()) and set(own) <= {"weight", "bias"}
+    return vectors and "Norm" in type(module).__name__
+
+
+def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
+    """Bring a layer's input or output gradient to (b, l, ...): packed tokens are put in place.
+
+    Args:
+        x: (b, l), (b, l, d), or packed (m, d) as the output embedding has it.
+        batch: The micro-batch.
+
+    Returns:
+        One row a sequence.
+
+    Raises:
+        ValueError: If the tensor does not keep the sequences apart.
+    """
+    size, longest = batch.input_ids.shape
+    packed = x.ndim == 2 and x.is_floating_point()
+    if x.shape[:2] == (size, longest) and not packed:
+        return x
+    if packed and len(x) == len(batch.rows):
+        padded = x.new_zeros(size, int(batch.positions.max()) + 1, x.shape[1])
+        padded[batch.rows, batch.positions] = x
+        return padded
+    raise ValueError(
+        f"A layer's tensor has shape {tuple(x.shape)} for {size} sequences of {longest} tokens, so "
+        "it does not keep them apart: use method='one_by_one'."
+    )

@@ -1,0 +1,247 @@
+"""Per-sequence gradients from one backward pass, layer by layer as it goes (T7).
+
+    G_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik),     one a sequence, a = 1 and b = 0 for ∂S(t_i)
+
+A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
+sequence i: all it takes is its input and its output gradient, which hooks see. An embedding adds
+g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
+layers. The output embedding is differentiated by hand, from the softmax:
+
+    ∂/∂l_a (s_k) = (1{a = t_k} − π_a)/T,     ∂/∂l_a (H_k) = −π_a (log π_a + H_k)/T
+
+No summed weight gradients are formed, and nothing is kept: each layer's rows are handed to a
+visitor as they come. What the hooks cannot see is refused by name, and on the first tokens of two
+sequences their gradients are held against autograd before any work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.kernel.layers import Layer, by_sequence, find_layers
+from isentrope.kernel.weighted import Weighted, beginnings
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import LOGITS_HELD
+
+Method = Literal["hooks", "one_by_one"]
+Visit = Callable[[str, Tensor, Tensor], None]
+"""Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
+
+ELEMENTS_HELD = 2**24
+"""Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
+
+
+class SequenceGradients:
+    """Computes per-sequence gradients of a policy's trainable parameters."""
+
+    def __init__(self, policy: Policy, method: Method = "hooks") -> None:
+        """Find the layers that hold the trainable parameters.
+
+        Args:
+            policy: The policy.
+            method: "hooks" for one backward pass a micro-batch; "one_by_one" for one a sequence,
+                which is exact for every kind of layer and slower.
+
+        Raises:
+            ValueError: If a trainable parameter belongs to a kind of layer that hooks do not know.
+        """
+        if method not in ("hooks", "one_by_one"):
+            raise ValueError(f"method={method!r}; choose 'hooks' or 'one_by_one'.")
+        self.policy = policy
+        self._layers = find_layers(policy) if method == "hooks" else None
+        self._checked = False
+
+    def visit(self, weighted: Weighted, visit: Visit) -> None:
+        """Hand every gradient to a visitor; a row may be visited several times, to be summed.
+
+        Args:
+            weighted: Whose gradients.
+            visit: Called with name, rows and gradients, at the policy's runtime dtype.
+
+        Raises:
+            ValueError: If a trainable parameter gets no gradient, or the hooks disagree with
+                autograd.
+        """
+        if self._layers is None:
+            self._one_by_one(weighted, visit)
+            return
+        if not self._checked:
+            self._check(weighted)
+            self._checked = True
+        for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
+            self._visit_batch(batch.to(self.policy.device), weighted, visit)
+
+    def _one_by_one(self, weighted: Weighted, visit: Visit) -> None:
+        rows = weighted.row_of
+        for i in range(len(rows)):
+            one = weighted.select(torch.tensor([i]))
+            gradient = self.policy.weighted_gradient(
+                one.rollouts, one.logprob_weights, one.entropy_weights
+            )
+            for name, tensor in gradient.items():
+                visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
+
+    def _visit_batch(self, batch: MicroBatch, weighted: Weighted, visit: Visit) -> set[str]:
+        seen: set[str] = set()
+        rows = weighted.row_of.to(batch.sequences.device)[batch.sequences]
+
+        def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
+            for name, part, size in layer.parts():
+                seen.add(name)
+                step = max(1, ELEMENTS_HELD // size)
+                for start in range(0, len(of), step):
+                    here = slice(start, start + step)
+                    visit(name, of[here], part(x[here], g[here]))
+
+        def whole_batch(layer: Layer, x: Tensor, g: Tensor) -> None:
+            hand_over(layer, by_sequence(x, batch), by_sequence(g, batch))
+
+        a = batch.pack(weighted.logprob_weights.to(batch.rows.device))
+        b = weighted.entropy_weights
+        b = None if b is None else batch.pack(b.to(batch.rows.device))
+        policy = self.policy
+        recording = _Recording(policy, self._layers or [], whole_batch)
+        with policy.precision.active(), torch.enable_grad(), recording:
+            hidden = policy.packed_hidden(batch)
+            root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
+            if recording.sources:
+                torch.autograd.grad(root, recording.sources, cotangent, allow_unused=True)
+        return seen
+
+    def _through_head(
+        self,
+        hidden: Tensor,
+        batch: MicroBatch,
+        a: Tensor,
+        b: Tensor | None,
+        rows: Tensor,
+        hand_over: Callable[[Layer, Tensor, Tensor, Tensor], None],
+    ) -> tuple[Tensor, Tensor]:
+        """The tensor to go back from, and its gradient; rows of a trainable head on the way."""
+        head, temperature = self.policy.head, self.policy.temperature
+        if type(head) is not nn.Linear:
+            logits = head(hidden)
+            return logits, _logit_gradient(logits.detach(), batch.targets, a, b, temperature)
+        layer = next((x for x in self._layers or () if x.module is head), None)
+        chunk = max(1, LOGITS_HELD // head.weight.shape[0])
+        pieces = batch.rows.bincount().tolist() if layer else _cut(len(a), chunk)
+        gradient, start = torch.empty_like(hidden), 0
+        with torch.no_grad():
+            for i, size in enumerate(pieces):  # a trainable head takes one sequence at a time
+                here = slice(start, start + size)
+                start += size
+                logits = nn.functional.linear(hidden[here], head.weight, head.bias)
+                entropy_weights = None if b is None else b[here]
+                g = _logit_gradient(
+                    logits, batch.targets[here], a[here], entropy_weights, temperature
+                ).to(hidden.dtype)
+                gradient[here] = g @ head.weight
+                if layer:
+                    hand_over(layer, hidden[here][None], g[None], rows[i : i + 1])
+        return hidden, gradient
+
+    def _check(self, weighted: Weighted) -> None:
+        """Hold the hooks against autograd on the first tokens of two sequences."""
+        few = beginnings(weighted)
+        found = {n: torch.zeros(2, *p.shape).to(p) for n, p in self.policy.theta.items()}
+
+        def add(name: str, rows: Tensor, gradients: Tensor) -> None:
+            found[name].index_add_(0, rows.to(gradients.device), gradients)
+
+        seen = set()
+        for batch in micro_batches(few.rollouts, self.policy.max_tokens):
+            seen |= self._visit_batch(batch.to(self.policy.device), few, add)
+        if unseen := sorted(set(self.policy.names) - seen):
+            raise ValueError(
+                f"The trainable parameter {unseen[0]!r} gets no gradient ({len(unseen)} such): the "
+                "model does not use it in its forward pass. Freeze it, or use "
+                "method='one_by_one' if it is used where hooks cannot see it."
+            )
+        for i in range(2):
+            one = few.select(torch.tensor([i]))
+            truth = self.policy.weighted_gradient(
+                one.rollouts, one.logprob_weights, one.entropy_weights
+            )
+            self._compare({n: found[n][i] for n in found}, truth)
+
+    def _compare(self, found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+        scale = max(float(x.abs().max()) for x in truth.values())
+        epsilon = max(torch.finfo(p.dtype).eps for p in self.policy.theta.values())
+        bound = min(3e3 * epsilon, 0.1) * scale
+        for name, expected in truth.items():
+            error = float((found[name].double() - expected).abs().max())
+            if not error <= bound:
+                raise ValueError(
+                    f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "
+                    f"(largest entry {scale:.1e}): use method='one_by_one', which is slower and "
+                    "right for every kind of layer."
+                )
+
+
+class _Recording:
+    """Forward hooks that keep each layer's input, and hand it over when its gradient is known."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        layers: list[Layer],
+        hand_over: Callable[[Layer, Tensor, Tensor], None],
+    ) -> None:
+        self.sources: list[Tensor] = []  # where autograd may stop: nothing trainable is below
+        self._embedding = policy.causal_lm.get_input_embeddings()
+        self._layers, self._hand_over = layers, hand_over
+        self._handles: list[Any] = []
+        self._inside = False
+
+    def __enter__(self) -> _Recording:
+        hooks = [(self._embedding, self._stop), *((x.module, self._hook(x)) for x in self._layers)]
+        self._handles = [module.register_forward_hook(hook) for module, hook in hooks]
+        return self
+
+    def _stop(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        """Embeddings that were made to require a gradient (for checkpointing) hide the sources."""
+        if output.requires_grad:
+            self.sources.append(output)
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, layer: Layer):
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if self._inside or not output.requires_grad:  # inside: a norm asked for its x̂
+                return
+            self._inside = True
+            with torch.no_grad():
+                kept = layer.keep(args[0].detach())
+            self._inside = False
+            if not args[0].requires_grad:
+                self.sources.append(output)
+            output.register_hook(lambda g: self._hand_over(layer, kept, g))
+
+        return hook
+
+
+def _logit_gradient(
+    logits: Tensor, targets: Tensor, a: Tensor, b: Tensor | None, temperature: float
+) -> Tensor:
+    """∂ Σ_k (a_k s_k + b_k H_k) / ∂ logits, (m, v)."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    log_p = (logits.to(dtype) / temperature).log_softmax(-1)
+    p = log_p.exp()
+    if b is None:
+        gradient = p.mul_(-a[:, None].to(dtype))
+    else:
+        entropy = -(p * log_p).sum(-1, keepdim=True)
+        gradient = -p * (a[:, None].to(dtype) + b[:, None].to(dtype) * (log_p + entropy))
+    gradient.scatter_add_(1, targets[:, None], a[:, None].to(dtype))
+    return gradient.div_(temperature)
+
+
+def _cut(n: int, size: int) -> list[int]:
+    return [min(size, n - start) for start in range(0, n, size)]

@@ -1,0 +1,145 @@
+"""Where the gradients of the smaller side are held, and in how many tiles (T7).
+
+A Gram matrix of n × n' gradients in d parameters needs one side held, d numbers a row, while the
+other side streams past it layer by layer. If that is more than the memory allows, the held side
+is cut into T tiles of whole rows, and the other side streams by T times:
+
+    time in forward+backward passes over a sequence     n_held + T · n_streamed
+    (one batch with itself: tile k meets the rows after it only)
+
+Tiles, the CPU and the disk give the same numbers. bfloat16 halves a row and int8 (blocks of 64
+with a scale each) quarters it, with relative errors of about 2e-4 and 1e-3 in the matrix: they
+are for those who ask for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+INT8_BLOCK = 64
+
+Kept = Literal["exact", "bfloat16", "int8"]
+Where = Literal["device", "cpu", "disk"]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How gradients may be held.
+
+    Attributes:
+        memory: Bytes that the held gradients may take; None for no limit. The model, its
+            activations and the result are not counted.
+        kept: "exact" at the runtime dtype, or "bfloat16" or "int8", which round.
+        where: "device" with the model, "cpu", or "disk" (a temporary file a parameter; the
+            memory is then not a limit).
+    """
+
+    memory: int | None = None
+    kept: Kept = "exact"
+    where: Where = "device"
+
+    def row_bytes(self, parameters: int, element: int) -> int:
+        """Bytes of one held gradient.
+
+        Args:
+            parameters: d.
+            element: Bytes of a number at the runtime dtype.
+
+        Returns:
+            Bytes.
+
+        Raises:
+            ValueError: If `kept` is not one of the three.
+        """
+        match self.kept:
+            case "exact":
+                return parameters * element
+            case "bfloat16":
+                return 2 * parameters
+            case "int8":
+                return parameters + 4 * (-(-parameters // INT8_BLOCK))
+        raise ValueError(f"storage={self.kept!r}; choose exact, bfloat16 or int8.")
+
+
+@dataclass(frozen=True)
+class StoragePlan:
+    """What will be held, and what it will cost.
+
+    Attributes:
+        hold_left: Whether rows of the left side are held; else those of the right.
+        symmetric: Whether a batch is multiplied with itself.
+        tiles: (start, end) rows of each tile of the held side.
+        row_bytes: Bytes of one held gradient.
+        streamed: Rows of the other side.
+        storage: As asked for.
+    """
+
+    hold_left: bool
+    symmetric: bool
+    tiles: tuple[tuple[int, int], ...]
+    row_bytes: int
+    streamed: int
+    storage: Storage
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held at the most."""
+        return max(end - start for start, end in self.tiles) * self.row_bytes
+
+    @property
+    def passes(self) -> float:
+        """Forward+backward passes, in units of one over every row of both sides once."""
+        held = self.tiles[-1][1]
+        if self.symmetric:
+            return sum(held - start for start, _ in self.tiles) / held
+        return (held + len(self.tiles) * self.streamed) / (held + self.streamed)
+
+    def __str__(self) -> str:
+        held = self.tiles[-1][1]
+        side = "rows" if self.hold_left else "columns"
+        tiles = f" in {len(self.tiles)} tiles" if len(self.tiles) > 1 else ""
+        others = "" if self.symmetric else f"; {self.streamed} stream by"
+        return (
+            f"holds {held} {side}{tiles}, {self.held_bytes / 2**20:.3g} MiB at a time "
+            f"({self.storage.kept}, {self.storage.where}){others}: the time of {self.passes:.2f} "
+            f"forward+backward passes over {'the batch' if self.symmetric else 'both batches'}"
+        )
+
+
+def plan_storage(
+    n_left: int, n_right: int | None, parameters: int, element: int, storage: Storage
+) -> StoragePlan:
+    """Decide what to hold.
+
+    Args:
+        n_left: Rows of the left side.
+        n_right: Rows of the right side; None: the left side with itself.
+        parameters: d.
+        element: Bytes of a number at the runtime dtype.
+        storage: What is allowed.
+
+    Returns:
+        The plan with the fewest passes: the smaller side, in as few tiles as fit.
+
+    Raises:
+        ValueError: If not one row fits.
+    """
+    hold_left = n_right is None or n_left <= n_right
+    held = n_left if hold_left else n_right or 0
+    streamed = n_left if n_right is None or not hold_left else n_right
+    row = storage.row_bytes(parameters, element)
+    fit = held
+    if storage.memory is not None and storage.where != "disk":
+        fit = min(held, storage.memory // row)
+        if fit < 1:
+            raise ValueError(
+                f"A memory of {storage.memory:,} bytes does not hold one gradient of {parameters:,}"
+                f" parameters: the smallest that works is {row:,} bytes ({storage.kept}); or hold "
+                "them on disk."
+            )
+    count = -(-held // fit)
+    edges = [round(k * held / count) for k in range(count + 1)]
+    tiles = tuple(pairwise(edges))
+    return StoragePlan(hold_left, n_right is None, tiles, row, streamed, storage)
