@@ -174,6 +174,40 @@ def _by_group(
 def _with_ratio_terms(
     policy: Policy, E: Rollouts, sample: EntropySample, parts: list[Vector], group: Tensor
 ) -> list[Vector]:
+    ratio = ratio_terms(sample, group)
+    of_length = policy.weighted_gradient(E, ratio.length_weights)
+    total = GradientGroups(parts, group, ratio.length_weights, None).total
+    return [
+        axpy(-float(b), total, axpy(-float(a), of_length, part))
+        for part, a, b in zip(parts, ratio.of_length, ratio.of_total, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class RatioTerms:
+    """How leaving groups out moves the ratio h = ℋ/N that all samples share.
+
+    Attributes:
+        of_length: (G,) I_h/N, the coefficient of ∂N.
+        of_total: (G,) I_N/N, the coefficient of ∂h.
+        length_weights: (n, t) cotangents of s whose gradient is ∂N.
+    """
+
+    of_length: Tensor
+    of_total: Tensor
+    length_weights: Tensor
+
+
+def ratio_terms(sample: EntropySample, group: Tensor) -> RatioTerms:
+    """The shared terms of a per-token functional, by group.
+
+    Args:
+        sample: E at θ, with the functional h.
+        group: (n,) the group of each sample.
+
+    Returns:
+        Coefficients that sum to zero over groups, and ∂N as weights.
+    """
     f = sample.functional
     whole = "prefix" if f.method == "doubly-robust" else f.method
     length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
@@ -183,12 +217,7 @@ def _with_ratio_terms(
         return torch.stack((h, length(omega, sample.log_ratios, f.tokens)))
 
     known = infinitesimal_jackknife(statistics, group)
-    n = float(known.values[1])
     ones = torch.ones(len(group), dtype=torch.float64)
-    by_logprob = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    length_gradient = policy.weighted_gradient(E, by_logprob)
-    total = GradientGroups(parts, group, by_logprob, None).total
-    return [
-        axpy(-float(of_n) / n, total, axpy(-float(of_h) / n, length_gradient, part))
-        for part, (of_h, of_n) in zip(parts, known.influences.T, strict=True)
-    ]
+    weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
+    of_h, of_n = known.influences / known.values[1]
+    return RatioTerms(of_h, of_n, weights)
