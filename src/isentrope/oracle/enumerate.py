@@ -16,6 +16,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import Functional
 from isentrope.forward_mode import derivatives_at_zero
+from isentrope.oracle.kernel import exact_kernel
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -167,6 +168,26 @@ class ExactPolicy:
             value = entropy / length if functional == "per_token" else entropy
             grads = torch.autograd.grad(value, list(theta.values()))
         return dict(zip(theta, grads, strict=True))
+
+    def kernel(
+        self,
+        preconditioner: Vector | None = None,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """The Fisher kernel K₁(t, t') = Σ_α P_α ∂_αS(t) ∂_αS(t') of the responses (T7).
+
+        Args:
+            preconditioner: P, diagonal, by parameter name; None for 1.
+            rows: Indices into `rollouts`, all responses by default.
+            columns: The same for the columns; the rows by default.
+
+        Returns:
+            (rows, columns) float64; the n × d score vectors are held while it is computed.
+        """
+        left = self.rollouts if rows is None else self.rollouts.select(rows)
+        right = left if columns is None else self.rollouts.select(columns)
+        return exact_kernel(self.policy, left, right, preconditioner)
 
     def draw(self, n: int, seed: int, probabilities: Tensor | None = None) -> Tensor:
         """Indices into `rollouts` of n independent draws: a uniform prompt, then a response.
