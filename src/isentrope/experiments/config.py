@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from isentrope.experiments.config_analysis import AnalysisConfig, KernelConfig
 from isentrope.experiments.config_stages import (
     Count,
     LoggingConfig,
@@ -141,6 +142,10 @@ class EstimatorConfig(Section):
     """Gradient clipping as in training; null: none."""
     max_response_length: Count | None = None
     """The constant length L of dr_grpo; null: sampling.max_new_tokens."""
+    off_policy: bool = False
+    """U was drawn by an earlier policy: weight its tokens by the ratio to their sampler."""
+    clip: Annotated[float, Field(gt=0)] | None = 0.2
+    """With off_policy: how far from 1 a ratio may go before its token is dropped; null: any."""
 
     @model_validator(mode="after")
     def _length_needs_its_objective(self) -> EstimatorConfig:
@@ -181,13 +186,15 @@ class EstimatorConfig(Section):
 
 
 class MeasureConfig(Section):
-    """Everything that `isentrope measure` is told."""
+    """Everything that measure, influence, kernel, noise, audit and check are told."""
 
     checkpoint: CheckpointConfig
     batch_config: BatchConfig = BatchConfig()
     estimator: EstimatorConfig = EstimatorConfig()
     precision: PrecisionConfig = PrecisionConfig()
     sampling: SamplingConfig = SamplingConfig()
+    analysis: AnalysisConfig = AnalysisConfig()
+    fisher_kernel: KernelConfig = KernelConfig()
     detailed_logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None

@@ -104,7 +104,7 @@ def measure(
             _write(config, found, results[-1], here, draw)
             details.write(found, folder / "logs")
         if not (folder / "config.yaml").exists():
-            write_bytes(folder / "config.yaml", _resolved(config).encode())
+            write_bytes(folder / "config.yaml", resolved(config).encode())
     if len(results) > 1:
         write_bytes(folder / "measurements" / "all.parquet", parquet(sweep_table(results)))
     return Run(folder, targets, results)
@@ -138,7 +138,7 @@ def _write(
     draw: Callable[[dict[str, Any]], Any] | None,
 ) -> None:
     write_json(folder / "results.json", results)
-    (folder / "config.yaml").write_text(_resolved(config), encoding="utf-8")
+    (folder / "config.yaml").write_text(resolved(config), encoding="utf-8")
     sweep_table([results]).to_parquet(folder / "sweep.parquet")
     if draw is not None:
         draw(results).savefig(folder / FIGURE, dpi=150)
@@ -147,8 +147,15 @@ def _write(
         found.batches.U.save(folder / "U.parquet")
 
 
-def _resolved(config: MeasureConfig) -> str:
-    """The configuration with what it was run with; its output folder left to the rerun."""
+def resolved(config: MeasureConfig) -> str:
+    """The configuration with what it was run with; its output folder left to the rerun.
+
+    Args:
+        config: What was asked.
+
+    Returns:
+        YAML.
+    """
     provenance = versions() | {"seeds": config.batch_config.seeds}
     output = config.output.model_copy(update={"directory": None})
     return dump_config(config.model_copy(update={"provenance": provenance, "output": output}))

@@ -7,10 +7,8 @@ contributes, and whether the instrument is in order. Nothing is written.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
@@ -18,17 +16,15 @@ from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.identities import martingale_z, score_identity_z
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.rounding import RoundingFloor, rounding_floor
-from isentrope.experiments.batches import Batches, make_batches
+from isentrope.experiments.batches import Batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
+from isentrope.experiments.preparation import prepare_checkpoint
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.policy.language_model import Policy
-from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import Step, optimizer_step
+from isentrope.update.step import Step
 from isentrope.vectors import norm
-
-log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)
@@ -97,15 +93,9 @@ def measure_checkpoint(
         What was found.
     """
     clock = Clock()
-    with clock.stage("load"):
-        policy = subject.load(config)
-        state = load_optimizer_state(policy, subject.optimizer)
-        etas = config.estimator.etas(state.learning_rate)
-        log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    with clock.stage("batches"):
-        batches = make_batches(config, policy, progress)
-    with clock.stage("update"), at_precision(policy, config.precision.updating):
-        step = _step(config, policy, batches, subject.optimizer)
+    ready = prepare_checkpoint(config, subject, progress, clock)
+    policy, batches, step = ready.policy, ready.batches, ready.step
+    etas = config.estimator.etas(step.learning_rate)
     with at_precision(policy, config.precision.measuring):
         with clock.stage("sweep"):
             change = _sweep(config, policy, batches, step, etas, progress)
@@ -127,30 +117,12 @@ def measure_checkpoint(
             entropies=_entropies(change, config.estimator.confidence),
             budget=budget,
             checks=checks,
-            described=_describe(config, policy, subject),
+            described=ready.described,
             seconds=clock.seconds,
         )
         with clock.stage("log"):
             observe(policy, found)
     return found
-
-
-def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Path) -> Step:
-    estimator = config.estimator
-    step = optimizer_step(
-        policy,
-        batches.U,
-        optimizer,
-        objective=estimator.objective,
-        max_response_length=estimator.max_response_length or config.sampling.max_new_tokens,
-        max_grad_norm=estimator.max_grad_norm,
-    )
-    if norm(step.direction) == 0:
-        raise ValueError(
-            "The step is zero, so there is no change to measure: no response of U has an "
-            "advantage, and the optimizer has neither momentum nor decay."
-        )
-    return step
 
 
 def _method(config: MeasureConfig) -> Method:
@@ -265,20 +237,3 @@ def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
     sample = replace(change.sample, functional=f, series=change.sample.series[:1])
     entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
     return {change.functional: change.entropy, other: entropy}
-
-
-def _describe(config: MeasureConfig, policy: Policy, subject: Subject) -> dict[str, object]:
-    stages = {name: vars(getattr(config.precision, name)) for name in _STAGES}
-    return {
-        "name": subject.name,
-        "checkpoint": str(subject.path),
-        "optimizer": str(subject.optimizer),
-        "trainable_tensors": len(policy.names),
-        "trainable_parameters": sum(p.numel() for p in policy.theta.values()),
-        "temperature": policy.temperature,
-        "device": str(policy.device),
-        "precision": stages,
-    }
-
-
-_STAGES = ("measuring", "updating", "sampling")

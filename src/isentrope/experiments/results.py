@@ -27,10 +27,12 @@ from typing import Any
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import Point
+from isentrope.experiments.batches import Batches
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.measurement import Measurement
 from isentrope.experiments.run_folder import versions
 from isentrope.rollouts import Rollouts
+from isentrope.update.step import Step
 from isentrope.vectors import norm
 
 SCHEMA = "isentrope/measure/1"
@@ -50,17 +52,10 @@ def results_of(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
         The schema above; NaN where JSON will say null.
     """
     change, step, batches = found.change, found.step, found.batches
-    groups = batches.U.prompt_index.unique(return_counts=True)[1]
     return {
         "schema": SCHEMA,
         "policy": found.described,
-        "batches": {
-            "B_E": len(batches.E),
-            "B_U": batches.U.n_prompts,
-            "G": int(groups[0]) if len(groups.unique()) == 1 else None,
-            "E": batch_statistics(batches.E),
-            "U": batch_statistics(batches.U) | (vars(batches.report) if batches.report else {}),
-        },
+        "batches": batches_of(batches),
         "estimator": {
             "functional": change.functional,
             "method": config.estimator.method,
@@ -68,15 +63,7 @@ def results_of(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
             "unit": change.entropy.unit,
             "confidence": config.estimator.confidence,
         },
-        "step": {
-            "objective": config.estimator.objective,
-            "learning_rate": step.learning_rate,
-            "rate_of_interest": found.rate,
-            "gradient_norm": step.gradient_norm,
-            "clip_factor": step.clip_factor,
-            "direction_norm": norm(step.direction),
-            "matched_by": step.matched_by,
-        },
+        "step": step_of(config, step) | {"rate_of_interest": found.rate},
         "entropy": {name: found.entropies[name].to_dict() for name in sorted(found.entropies)},
         "first_order": _dict(change.first_order),
         "pathwise": _dict(change.pathwise),
@@ -88,6 +75,45 @@ def results_of(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
         "warnings": warnings_of(found),
         "timing": dict(found.seconds),
         "provenance": versions() | {"seeds": config.batch_config.seeds},
+    }
+
+
+def batches_of(batches: Batches) -> dict[str, Any]:
+    """What the two batches look like.
+
+    Args:
+        batches: E and U.
+
+    Returns:
+        Their sizes, and statistics of each.
+    """
+    groups = batches.U.prompt_index.unique(return_counts=True)[1]
+    return {
+        "B_E": len(batches.E),
+        "B_U": batches.U.n_prompts,
+        "G": int(groups[0]) if len(groups.unique()) == 1 else None,
+        "E": batch_statistics(batches.E),
+        "U": batch_statistics(batches.U) | (vars(batches.report) if batches.report else {}),
+    }
+
+
+def step_of(config: MeasureConfig, step: Step) -> dict[str, Any]:
+    """What the optimizer's step is.
+
+    Args:
+        config: What was asked.
+        step: The step.
+
+    Returns:
+        Its rate and norms, and how it was put together.
+    """
+    return {
+        "objective": config.estimator.objective,
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+        "clip_factor": step.clip_factor,
+        "direction_norm": norm(step.direction),
+        "matched_by": step.matched_by,
     }
 
 

@@ -1,0 +1,164 @@
+"""Attributions as tables on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+SHOWN = 8
+"""Rows of a list of tokens or sequences."""
+
+
+def print_influence(console: Console, result: dict[str, Any], folder: Path) -> None:
+    """Print the budget, who moved the entropy most, and how reliable that is.
+
+    Args:
+        console: Where to.
+        result: The content of results.json.
+        folder: Where its tables are.
+    """
+    kinds = [kind for kind in ("tokens", "sequences") if (folder / f"{kind}.parquet").exists()]
+    table = pd.read_parquet(folder / f"{kinds[0]}.parquet")
+    console.print(_most(table, kinds[0], result["policy"]["name"]))
+    entropy, reward = result["entropy"], result["reward"]
+    lines = [f"{result['policy']['name']}: δH₁ {measured(entropy['total'])} {entropy['unit']}"]
+    parts = [f"{k} {measured(entropy[k])}" for k in ("momentum", "decay", "gradient")]
+    lines.append(f"  of which     {', '.join(parts)}; closes to {entropy['closure']:.1e}")
+    if reward is not None:
+        parts = [f"{k} {measured(reward[k])}" for k in ("total", "momentum", "gradient")]
+        lines.append(f"  reward       {', '.join(parts)} {reward['unit']}")
+    if "shares" in result:
+        names = [k for k in result["shares"] if k != "measured_on"]
+        parts = [f"{k.replace('_', ' ')} {measured(result['shares'][k])}" for k in names]
+        lines.append(f"  shares       {', '.join(parts)}, on {result['shares']['measured_on']}")
+    found = result["reliability"]
+    said = ", ".join(f"{of} {_number(r['value'])}" for of, r in found.items())
+    lines.append(f"  reliability  rank correlation of the two halves of E: {said}")
+    lines.append(
+        f"  by           {result['how']}; errors from {result['groups']} groups of prompts"
+    )
+    _print(console, lines, result["warnings"])
+
+
+def _most(table: pd.DataFrame, kind: str, name: str) -> Table:
+    """The tokens (or sequences) that lower entropy most, and those that raise it most."""
+    order = table.sort_values("deltaH")
+    some = pd.concat([order.head(SHOWN), order.tail(SHOWN // 2)])
+    columns = {
+        "tokens": ["sequence", "position", "text", "s", "H", "advantage"],
+        "sequences": ["sequence", "key", "length", "reward", "advantage"],
+    }[kind]
+    values = [c for c in ("deltaH", "deltaJ") if c in table]
+    shown = Table(
+        title=f"{name}: {kind} that move entropy most, per unit η",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for column in [*columns, *(f"{c} ± se" for c in values)]:
+        shown.add_column(column, justify="right", no_wrap=True)
+    for k, (_, row) in enumerate(some.iterrows()):
+        cells = [_cell(row[c]) for c in columns]
+        cells += [f"{_number(row[c])} ± {_number(row[f'{c}_se'], 1)}" for c in values]
+        shown.add_row(*cells, end_section=k == SHOWN - 1)
+    return shown
+
+
+def print_kernel(console: Console, result: dict[str, Any]) -> None:
+    """Print the structure of each block, its spectrum and the truncations.
+
+    Args:
+        console: Where to.
+        result: The content of results.json.
+    """
+    name = result["policy"]["name"]
+    for block, said in result["blocks"].items():
+        if "structure" in said:
+            console.print(_structure(f"{name}, {block}", said["structure"]))
+        lines = [f"{name}, {block}: {said['rows']} x {said['columns']}"]
+        if "spectrum" in said:
+            spectrum = said["spectrum"]
+            nulls = [f"{n['name']} {_number(n['effective_rank'])}" for n in spectrum["nulls"]]
+            lines.append(
+                f"  spectrum     effective rank {measured(spectrum['effective_rank'])} "
+                f"(null: {', '.join(nulls)})"
+            )
+            model = said["block_model"]
+            parts = [f"{k.replace('_', ' ')} {measured(model[k])}" for k in _PARTS if model.get(k)]
+            lines.append(f"  |K|² by      {', '.join(parts)}")
+        if "clusters" in said:
+            agreement = measured(said["clusters"]["prompt_agreement"])
+            lines.append(f"  clusters     agree with prompts to {agreement} (adjusted Rand index)")
+        if "sketch" in said:
+            sketch = said["sketch"]
+            lines.append(f"  sketch       {sketch['dimension']}: error {measured(sketch['error'])}")
+        _print(console, lines, [])
+    if "truncations" in result:
+        console.print(_truncations(name, result["truncations"]))
+    _print(console, [], result["warnings"])
+
+
+_PARTS = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
+
+
+def _structure(title: str, structure: dict[str, Any]) -> Table:
+    columns = ("mean", "spread", "mean_cosine", "rms_cosine")
+    table = _table(
+        f"{title}: pairs", ["relation", "entries", *(c.replace("_", " ") for c in columns)]
+    )
+    for relation, row in structure.items():
+        table.add_row(relation, str(row["entries"]), *(measured(row[c]) for c in columns))
+    return table
+
+
+def _truncations(name: str, rows: dict[str, Any]) -> Table:
+    columns = ("ratio", "pearson", "spearman")
+    table = _table(
+        f"{name}: how much of δH₁ on U a truncated kernel predicts",
+        ["truncation", "share of δH₁", "Pearson by response", "Spearman by response"],
+    )
+    for truncation, row in rows.items():
+        table.add_row(truncation, *(measured(row[c]) for c in columns))
+    return table
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
+    return table
+
+
+def measured(estimate: dict[str, Any] | None) -> str:
+    """A number with its standard error, as short as it can be.
+
+    Args:
+        estimate: An Estimate as written in results.json, or None.
+
+    Returns:
+        For example "-2.24 ± 0.1".
+    """
+    if estimate is None or estimate["value"] is None:
+        return "–"
+    return f"{_number(estimate['value'])} ± {_number(estimate['se'], 1)}"
+
+
+def _print(console: Console, lines: list[str], warnings: list[str]) -> None:
+    for line in [*lines, *(f"  note         {sentence}" for sentence in warnings)]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return escape(repr(value)[1:-1])
+    return _number(value)
+
+
+def _number(value: Any, digits: int = 3) -> str:
+    return "–" if value is None or pd.isna(value) else f"{value:.{digits}g}"

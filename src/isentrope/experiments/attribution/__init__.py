@@ -1,0 +1,1 @@
+"""`isentrope influence | kernel | noise | audit`: who moved the entropy of a checkpoint."""

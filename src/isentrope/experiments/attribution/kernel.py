@@ -1,0 +1,163 @@
+"""`isentrope kernel`: blocks of the Fisher kernel, their structure and their spectrum.
+
+results.json        by block: structure, spectrum, block model, clusters; truncations of UU
+structure.parquet, block_model.parquet, truncations.parquet     the same as tables
+UU/  EU/  EE/       kernel.safetensors, rows.parquet, columns.parquet
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from isentrope.experiments.attribution.run import Found
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.preparation import Prepared
+from isentrope.experiments.progress import Progress
+from isentrope.kernel.block_model import block_model
+from isentrope.kernel.clusters import cluster_sequences
+from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
+from isentrope.kernel.spectrum import Spectrum
+from isentrope.kernel.truncation import Truncations, truncations
+from isentrope.policy.scoring import score
+
+log = logging.getLogger("isentrope")
+
+
+def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+    """Compute the blocks of a checkpoint's kernel and look at them.
+
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        Structure, spectra and tables; the matrices go to folders of their own.
+    """
+    asked = config.fisher_kernel
+    kernels: dict[str, FisherKernel] = {}
+    said: dict[str, Any] = {"preconditioned": asked.preconditioned, "blocks": {}}
+    tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
+    warnings: list[str] = []
+    with progress.stages("kernel", len(asked.blocks)) as begin:
+        for block in dict.fromkeys(asked.blocks):
+            begin(block)
+            K = kernels[block] = _block(config, ready, block)
+            found, of_block, sentences = _describe(config, ready, block, K)
+            said["blocks"][block] = found
+            warnings += [f"{block}: {sentence}" for sentence in sentences]
+            for name, table in of_block.items():
+                tables[name].append(table.assign(block=block))
+    joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
+    if "UU" in kernels:
+        rows = _truncations(config, ready, kernels["UU"])
+        if rows is None:
+            warnings.append(
+                "The step weights the tokens of a response unequally, so it has no sequence "
+                "weights and no truncations."
+            )
+        else:
+            joined["truncations"] = rows.to_frame()
+            said["truncations"] = {
+                row.name: {k: getattr(row, k) for k in ("total", "ratio", "pearson", "spearman")}
+                for row in rows.rows
+            }
+
+    def save(folder: Path) -> None:
+        for block, K in kernels.items():
+            K.save(folder / block)
+
+    return Found(said, joined, save, warnings)
+
+
+def _block(config: MeasureConfig, ready: Prepared, block: str) -> FisherKernel:
+    E, U, step = ready.batches.E, ready.batches.U, ready.step
+    sides = {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
+    return fisher_kernel(
+        ready.policy,
+        *sides,
+        preconditioner=step.preconditioner if config.fisher_kernel.preconditioned else None,
+        passes=config.analysis.passes,
+        storage=config.fisher_kernel.held,
+        announce=lambda plan: log.info("%s: %s", block, plan),
+    )
+
+
+def _describe(
+    config: MeasureConfig, ready: Prepared, block: str, K: FisherKernel
+) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[str]]:
+    asked, warnings = config.fisher_kernel, []
+    said: dict[str, Any] = {
+        "rows": len(K.rows),
+        "columns": len(K.columns),
+        "zero_rows": K.zero_rows,
+    }
+    if asked.sketch is not None:
+        sketched = K.sketch(asked.sketch, config.batch_config.seed)
+        said["sketch"] = {"dimension": asked.sketch, "error": sketched.error}
+    if K.zero_rows:
+        warnings.append(f"{len(K.zero_rows)} responses have a zero row: no parameter moves them.")
+    if K.rows["prompt"].nunique() < 2:
+        return said, {}, [*warnings, "There is one prompt only, so there is no structure."]
+    rewarded = K.symmetric and not K.rows["reward"].isna().any()
+    structure = K.structure(asked.right_above if rewarded else None)
+    said["structure"] = {
+        name: {"entries": r.entries, **{k: getattr(r, k) for k in _RELATION}}
+        for name, r in structure.relations.items()
+    }
+    tables = {"structure": structure.to_frame()}
+    warnings += structure.warnings
+    if not K.symmetric:
+        return said, tables, warnings
+    spectrum = K.spectrum(seed=config.batch_config.seed)
+    said["spectrum"] = _spectrum(spectrum)
+    prompts = torch.tensor(K.rows["prompt"].to_numpy())
+    rank = min(asked.rank, len(K.rows))
+    fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
+    tables["block_model"] = fitted.to_frame()
+    said["block_model"] = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
+    count = min(asked.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
+    if count >= 3:
+        clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
+        said["clusters"] = {
+            "count": clusters.count,
+            "labels": clusters.labels.tolist(),
+            "order": clusters.order.tolist(),
+            "cophenetic_correlation": clusters.cophenetic_correlation,
+            "prompt_agreement": clusters.prompt_agreement,
+        }
+        warnings += clusters.warnings
+    return said, tables, [*warnings, *spectrum.warnings]
+
+
+_RELATION = ("mean", "spread", "mean_cosine", "rms_cosine")
+
+
+def _spectrum(spectrum: Spectrum) -> dict[str, Any]:
+    return {
+        "eigenvalues": spectrum.eigenvalues.tolist(),
+        "effective_rank": spectrum.effective_rank,
+        "shares": {str(k): share for k, share in spectrum.shares.items()},
+        "fitted_dimension": spectrum.fitted_dimension,
+        "participation": spectrum.participation.tolist(),
+        "leading_carriers": spectrum.carriers(0),
+        "norm_outliers": spectrum.norm_outliers(),
+        "nulls": [vars(null) for null in spectrum.nulls],
+    }
+
+
+def _truncations(config: MeasureConfig, ready: Prepared, K: FisherKernel) -> Truncations | None:
+    """How much of δH₁ on U each truncation predicts, without pairs of a response with itself."""
+    U, weights = ready.batches.U, ready.step.token_weights
+    scores = score(ready.policy, U)
+    x = weights[:, 0]
+    if not torch.equal(weights, x[:, None] * scores.mask) or U.n_prompts < 3:
+        return None
+    surprisal = -scores.logprobs.sum(1)
+    e = (surprisal - surprisal.mean()) / len(U)
+    return truncations(K.matrix, e, x, U.prompt_index, self_pairs=False, rounding=K.rounding)

@@ -1,0 +1,151 @@
+"""A verb run on every checkpoint of a configuration, each with a folder of its own.
+
+    <run folder>/config.yaml
+    <run folder>/measurements/<verb>_<name>/
+        results.json  config.yaml  <table>.parquet ...  [E.parquet  U.parquet]
+    <run folder>/measurements/<verb>_all.parquet      the first table of several checkpoints
+
+A folder appears when its work is complete, and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from isentrope.estimate import Estimate
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.measure import Run, require_inputs, resolved
+from isentrope.experiments.precision_stages import at_precision
+from isentrope.experiments.preparation import Prepared, prepare_checkpoint
+from isentrope.experiments.progress import Clock, Progress
+from isentrope.experiments.results import batches_of, step_of
+from isentrope.experiments.run_folder import (
+    finite,
+    parquet,
+    require_new,
+    run_directory,
+    versions,
+    whole_folder,
+    write_bytes,
+    write_json,
+)
+
+log = logging.getLogger("isentrope")
+
+Verb = Literal["influence", "kernel", "noise", "audit"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a verb found at one checkpoint.
+
+    Attributes:
+        results: Its own part of results.json; Estimates are written as dictionaries.
+        tables: Written as parquet; the first is the one that is joined over checkpoints.
+        save: Writes whatever else there is into the folder.
+        warnings: Sentences on what limits the use of the numbers.
+    """
+
+    results: dict[str, Any]
+    tables: dict[str, pd.DataFrame]
+    save: Callable[[Path], object] = lambda _: None
+    warnings: list[str] = field(default_factory=list)
+
+
+Analyse = Callable[[MeasureConfig, Prepared, Progress], Found]
+
+
+def run_verb(
+    verb: Verb, analyse: Analyse, config: MeasureConfig, progress: Progress | None = None
+) -> Run:
+    """Run a verb on every checkpoint and write what it finds.
+
+    Args:
+        verb: Its name, for folders and schema.
+        analyse: What it does at one checkpoint, at the measuring precision.
+        config: What to do.
+        progress: Where to say how far it is.
+
+    Returns:
+        The folders and the results.
+    """
+    logging.getLogger("isentrope").setLevel(config.output.log_level)
+    subjects = require_inputs(config)
+    folder = run_directory(config.output.directory)
+    targets = {s.name: folder / "measurements" / f"{verb}_{s.name}" for s in subjects}
+    for target in targets.values():
+        require_new(target)
+    results, first_tables = [], []
+    for subject in subjects:
+        log.info("%s of %s", verb, subject.path)
+        clock = Clock()
+        ready = prepare_checkpoint(config, subject, progress or Progress(), clock)
+        with clock.stage(verb), at_precision(ready.policy, config.precision.measuring):
+            found = analyse(config, ready, progress or Progress())
+        said = _head(verb, config, ready, clock) | plain(found.results)
+        said["warnings"] = list(dict.fromkeys([*ready.step.warnings, *found.warnings]))
+        with whole_folder(targets[subject.name]) as here:
+            _write(config, ready, found, said, here)
+        results.append(said)
+        table = next(iter(found.tables.values()), pd.DataFrame())
+        first_tables.append(table.assign(checkpoint=subject.name))
+        if not (folder / "config.yaml").exists():
+            write_bytes(folder / "config.yaml", resolved(config).encode())
+    if len(results) > 1:
+        joined = pd.concat(first_tables, ignore_index=True)
+        write_bytes(folder / "measurements" / f"{verb}_all.parquet", parquet(joined))
+    return Run(folder, targets, results)
+
+
+def plain(content: Any) -> Any:
+    """The same content with estimates as dictionaries and None for what JSON cannot hold.
+
+    Args:
+        content: Dictionaries, lists, numbers, texts and estimates.
+
+    Returns:
+        A copy.
+    """
+    if isinstance(content, Estimate):
+        return finite(content.to_dict())
+    if isinstance(content, dict):
+        return {key: plain(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [plain(value) for value in content]
+    return finite(content)
+
+
+def _head(verb: Verb, config: MeasureConfig, ready: Prepared, clock: Clock) -> dict[str, Any]:
+    estimator = config.estimator
+    return {
+        "schema": f"isentrope/{verb}/1",
+        "policy": finite(ready.described),
+        "batches": finite(batches_of(ready.batches)),
+        "estimator": {
+            "functional": estimator.functional,
+            "method": estimator.method,
+            "confidence": estimator.confidence,
+        },
+        "step": finite(step_of(config, ready.step)),
+        "timing": dict(clock.seconds),
+        "provenance": versions() | {"seeds": config.batch_config.seeds},
+    }
+
+
+def _write(
+    config: MeasureConfig, ready: Prepared, found: Found, said: dict[str, Any], folder: Path
+) -> None:
+    write_json(folder / "results.json", said)
+    (folder / "config.yaml").write_text(resolved(config), encoding="utf-8")
+    for name, table in found.tables.items():
+        table.to_parquet(folder / f"{name}.parquet")
+    found.save(folder)
+    if config.batch_config.save_batches:
+        ready.batches.E.save(folder / "E.parquet")
+        ready.batches.U.save(folder / "U.parquet")

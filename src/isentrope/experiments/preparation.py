@@ -1,0 +1,98 @@
+"""What every verb on a checkpoint starts from: the policy, E and U, and the optimizer's step."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from isentrope.experiments.batches import Batches, make_batches
+from isentrope.experiments.checkpoints import Subject
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.precision_stages import at_precision
+from isentrope.experiments.progress import Clock, Progress
+from isentrope.policy.language_model import Policy
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import Step, optimizer_step
+from isentrope.vectors import norm
+
+log = logging.getLogger("isentrope")
+
+_STAGES = ("measuring", "updating", "sampling")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checkpoint ready to be looked at.
+
+    Attributes:
+        subject: The checkpoint.
+        policy: In float32, to be set to a precision for each stage (`at_precision`).
+        batches: E and U.
+        step: The optimizer's step on U.
+        described: What the policy is, for the record.
+    """
+
+    subject: Subject
+    policy: Policy
+    batches: Batches
+    step: Step
+    described: dict[str, object]
+
+
+def prepare_checkpoint(
+    config: MeasureConfig, subject: Subject, progress: Progress, clock: Clock
+) -> Prepared:
+    """Load a checkpoint, draw E and U, and compute the step.
+
+    Args:
+        config: What to do.
+        subject: The checkpoint.
+        progress: Where to say how far it is.
+        clock: Counts the time of each stage.
+
+    Returns:
+        All of it.
+    """
+    with clock.stage("load"):
+        policy = subject.load(config)
+        state = load_optimizer_state(policy, subject.optimizer)
+        config.estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
+        log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
+    with clock.stage("batches"):
+        batches = make_batches(config, policy, progress)
+    with clock.stage("update"), at_precision(policy, config.precision.updating):
+        step = _step(config, policy, batches, subject.optimizer)
+    return Prepared(subject, policy, batches, step, _describe(config, policy, subject))
+
+
+def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Path) -> Step:
+    estimator = config.estimator
+    step = optimizer_step(
+        policy,
+        batches.U,
+        optimizer,
+        objective=estimator.objective,
+        max_response_length=estimator.max_response_length or config.sampling.max_new_tokens,
+        max_grad_norm=estimator.max_grad_norm,
+    )
+    if norm(step.direction) == 0:
+        raise ValueError(
+            "The step is zero, so there is no change to measure: no response of U has an "
+            "advantage, and the optimizer has neither momentum nor decay."
+        )
+    return step
+
+
+def _describe(config: MeasureConfig, policy: Policy, subject: Subject) -> dict[str, object]:
+    stages = {name: vars(getattr(config.precision, name)) for name in _STAGES}
+    return {
+        "name": subject.name,
+        "checkpoint": str(subject.path),
+        "optimizer": str(subject.optimizer),
+        "trainable_tensors": len(policy.names),
+        "trainable_parameters": sum(p.numel() for p in policy.theta.values()),
+        "temperature": policy.temperature,
+        "device": str(policy.device),
+        "precision": stages,
+    }
