@@ -1,0 +1,82 @@
+"""The noise of the entropy step: how many prompts make its sign certain."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from isentrope.kernel.entropy_noise import entropy_noise_scale
+
+
+def contributions(rng, n, noise, mean=-1.0, group=4):
+    """δH_i of n prompts of `group` responses: mean sum, and B = noise · n / mean²."""
+    by_prompt = mean + (noise * n) ** 0.5 * rng.normal(size=n)
+    parts = rng.normal(size=(n, group))
+    parts += (by_prompt[:, None] - parts.sum(1, keepdims=True)) / group
+    return torch.from_numpy(parts.flatten() / n), torch.arange(n).repeat_interleave(group)
+
+
+def test_it_is_the_variance_over_prompts_by_the_unbiased_square():
+    values, prompts = contributions(np.random.default_rng(0), 32, noise=0.1)
+    found = entropy_noise_scale(values, prompts)
+    x = 32 * values.reshape(32, 4).sum(1)
+    assert found.gradient.value == pytest.approx(float(values.sum()), rel=1e-12)
+    expected = float(x.var() / (x.mean() ** 2 - x.var() / 32))
+    assert found.noise_scale.value == pytest.approx(expected, rel=1e-10)
+    assert found.noise_scale.unit == "prompts"
+
+
+def test_the_batch_it_names_has_the_right_sign_as_often_as_it_says():
+    """A population with B = 10: the sign of a batch of z² B prompts is right in 95 of 100."""
+    rng = np.random.default_rng(1)
+    found = entropy_noise_scale(*contributions(rng, 20_000, noise=10 / 20_000))
+    size = round(found.prompts_for_gradient_sign.value)
+    assert size == pytest.approx(norm.ppf(0.95) ** 2 * 10, rel=0.1)
+    batches = -1 + 10**0.5 * rng.normal(size=(20_000, size))
+    assert np.mean(batches.mean(1) < 0) == pytest.approx(0.95, abs=0.01)
+
+
+def test_momentum_moves_the_sign_that_has_to_be_certain():
+    values, prompts = contributions(np.random.default_rng(2), 4000, noise=10 / 4000)
+    along, against = (entropy_noise_scale(values, prompts, b) for b in (-2.0, 2.0))
+    alone = along.prompts_for_gradient_sign.value
+    assert along.prompts_for_sign.value == pytest.approx(alone / 9, rel=0.1)  # |−2 − 1|² = 9
+    assert against.prompts_for_sign.value == pytest.approx(alone, rel=0.2)  # |2 − 1|² = 1
+    assert along.noise_scale == against.noise_scale
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+@pytest.mark.parametrize("n", [16, 64])
+def test_intervals_cover_as_stated(n, noise):
+    rng = np.random.default_rng(3)
+    found = [entropy_noise_scale(*contributions(rng, n, noise)).noise_scale for _ in range(600)]
+    assert 0.92 <= np.mean([x.covers(noise * n) for x in found]) <= 0.99
+
+
+def test_an_uncertain_sign_has_no_upper_end_and_no_bound_is_passed_off_as_one():
+    rng = np.random.default_rng(4)
+    found = [entropy_noise_scale(*contributions(rng, 16, 50.0)).noise_scale for _ in range(100)]
+    open_ = [x for x in found if np.isinf(x.ci_high)]
+    assert len(open_) >= 88
+    assert all("bounded from below" in x.warnings[0] and x.ci_low > 0 for x in open_)
+
+
+def test_a_shift_far_from_zero_loses_no_digits():
+    values, prompts = contributions(np.random.default_rng(5), 16, noise=0.1)
+    near, far = (entropy_noise_scale(values, prompts, b).prompts_for_sign for b in (0.0, 1e6))
+    x = 16 * values.reshape(16, 4).sum(1)
+    expected = norm.ppf(0.95) ** 2 * float(x.var()) / (float(x.mean()) + 1e6) ** 2
+    assert far.value == pytest.approx(expected, rel=1e-6)
+    assert far.ci_low < far.value < far.ci_high < near.ci_low
+
+
+def test_what_cannot_be_measured_is_refused_in_a_sentence():
+    ones, index = torch.ones(6), torch.arange(6)
+    with pytest.raises(ValueError, match="same influence"):
+        entropy_noise_scale(ones, index)
+    with pytest.raises(ValueError, match="how prompts differ, and there are 3 of them"):
+        entropy_noise_scale(torch.randn(6), index % 3)
+    with pytest.raises(ValueError, match=r"parallel, got shapes \(6,\) and \(5,\)"):
+        entropy_noise_scale(ones, index[:5])
+    with pytest.raises(ValueError, match=r"between 0\.5 and 1, got 95"):
+        entropy_noise_scale(torch.randn(6), index, confidence=95)
