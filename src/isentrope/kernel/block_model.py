@@ -103,15 +103,16 @@ def block_model(
              for name, mean in means.items() if name != "cross_prompt"}  # fmt: skip
     fit = block_fit(matrix, pairs)
     values, vectors = torch.linalg.eigh(matrix - fit)
-    leading = values.abs().argsort(descending=True)[:rank]
+    order = values.abs().argsort(descending=True)
+    values, vectors = values[order], vectors[:, order]
     return BlockModel(
         a=above["diagonal"],
         b=above.get("same_prompt"),
         c=pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
-        explained=_explained(matrix, pairs, means, values[leading], vectors[:, leading]),
+        explained=_explained(matrix, pairs, means, values[:rank], vectors[:, : spare(rank)]),
         fit=fit,
-        residual_values=values[leading],
-        residual_vectors=vectors[:, leading],
+        residual_values=values[:rank],
+        residual_vectors=vectors[:, :rank],
     )
 
 
@@ -132,11 +133,18 @@ def block_fit(matrix: Tensor, pairs: PromptPairs) -> Tensor:
     return fit
 
 
+def spare(rank: int) -> int:
+    """How many eigenvectors to start `ritz_pairs` with, where `rank` are wanted."""
+    return 2 * rank + 10
+
+
 def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """Leading eigenpairs by magnitude of a matrix close to one whose eigenvectors are known.
 
     One power step and the Rayleigh–Ritz projection: what a deletion of a prompt needs, at n² r
-    operations in the place of n³. The eigenvalues are right to second order in the change.
+    operations in the place of n³. The eigenvalues are right to second order in the change, but a
+    deletion may also bring up a direction that was not among the leading ones, so start with more
+    (`spare`) than are wanted.
 
     Args:
         matrix: (n, n) symmetric.
@@ -173,7 +181,7 @@ def squared_norm(matrix: Tensor, pairs: PromptPairs) -> tuple[Tensor, Tensor]:
 
 
 def _explained(
-    matrix: Tensor, pairs: PromptPairs, means: dict[str, Tensor], values: Tensor, vectors: Tensor
+    matrix: Tensor, pairs: PromptPairs, means: dict[str, Tensor], leading: Tensor, start: Tensor
 ) -> dict[str, Estimate]:
     masks = relation_masks(pairs)
     _, square = squared_norm(matrix, pairs)
@@ -181,13 +189,13 @@ def _explained(
     parts = {
         names[name]: int(masks[name].sum()) * mean.square() / square for name, mean in means.items()
     }
-    low_rank = [values.square().sum() / square[0]]
+    low_rank = [leading.square().sum() / square[0]]
     for prompt in range(pairs.n_prompts):
         kept = pairs.rows != prompt
         rest = matrix[kept][:, kept]
         left = PromptPairs(pairs.rows[kept], pairs.rows[kept])
-        found, _ = ritz_pairs(rest - block_fit(rest, left), vectors[kept])
-        low_rank.append(found.square().sum() / rest.square().sum())
+        found, _ = ritz_pairs(rest - block_fit(rest, left), start[kept])
+        low_rank.append(found[: len(leading)].square().sum() / rest.square().sum())
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
     n = pairs.n_prompts

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-from isentrope.kernel.block_model import ritz_pairs, squared_norm
+from isentrope.kernel.block_model import ritz_pairs, spare, squared_norm
 from isentrope.kernel.structure import (
     PromptPairs,
     cosines,
@@ -76,7 +76,8 @@ class Spectrum:
         eigenvalues: (n,) descending, in the unit of K.
         vectors: (n, top) unit eigenvectors of the leading ones.
         effective_rank: At this number of prompts and responses.
-        shares: By k, the share of the k leading eigenvalues in the trace.
+        shares: By k, the share of the k leading eigenvalues in the trace. Where eigenvalues do not
+            stand apart from the bulk, the jackknife's error is too large (up to twice).
         fitted_dimension: d_eff.
         participation: (top,) 1/Σ_i u_ki⁴: over how many sequences each leading eigenvector spreads.
         norm_scores: (n,) (log K_ii − median)/(1.4826 · median absolute deviation); −∞ for a zero.
@@ -169,7 +170,7 @@ def kernel_spectrum(
     values, vectors = torch.linalg.eigh(matrix)
     values, vectors = values.flip(0), vectors.flip(1)
     top = [k for k in top if k <= len(matrix)]
-    leading = vectors[:, : max(top, default=1)]
+    largest = max(top, default=1)
     pairs = PromptPairs(prompts, prompts)
     fitted = _fitted_dimension(matrix, pairs)
     nulls = [] if dimension is None else [wishart_null("all parameters", values, dimension)]
@@ -181,11 +182,11 @@ def kernel_spectrum(
     zeros = int((diagonal <= 0).sum())
     return Spectrum(
         eigenvalues=values,
-        vectors=leading,
+        vectors=vectors[:, :largest],
         effective_rank=_effective_rank(matrix, pairs),
-        shares=_shares(matrix, pairs, values, leading, top),
+        shares=_shares(matrix, pairs, values, vectors[:, : spare(largest)], top),
         fitted_dimension=fitted,
-        participation=1 / leading.pow(4).sum(0),
+        participation=1 / vectors[:, :largest].pow(4).sum(0),
         norm_scores=_norm_scores(diagonal),
         nulls=tuple(nulls),
         warnings=(f"{zeros} sequences have a zero score vector.",) if zeros else (),
@@ -234,14 +235,14 @@ def _effective_rank(matrix: Tensor, pairs: PromptPairs) -> Estimate:
 
 
 def _shares(
-    matrix: Tensor, pairs: PromptPairs, values: Tensor, leading: Tensor, top: Sequence[int]
+    matrix: Tensor, pairs: PromptPairs, values: Tensor, start: Tensor, top: Sequence[int]
 ) -> dict[int, Estimate]:
     total = values.sum()
     deleted = []
     for prompt in range(pairs.n_prompts):
         kept = pairs.rows != prompt
         rest = matrix[kept][:, kept]
-        found, _ = ritz_pairs(rest, leading[kept])
+        found, _ = ritz_pairs(rest, start[kept])
         deleted.append((found.cumsum(0) / rest.trace())[[min(k, len(found)) - 1 for k in top]])
     by_k = torch.stack(deleted, 1)  # (k, P)
     n = pairs.n_prompts

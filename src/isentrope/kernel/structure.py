@@ -358,8 +358,8 @@ def require_kernel(
 
 def _require_semidefinite(matrix: Tensor, rounding: float) -> None:
     slack = rounding * max(float(matrix.trace()), 0.0)
-    shifted = matrix + (slack or torch.finfo(torch.float64).tiny) * torch.eye(len(matrix))
-    if int(torch.linalg.cholesky_ex(shifted).info):
+    shifted = matrix + slack * torch.eye(len(matrix))
+    if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
         lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
         raise ValueError(
             f"A kernel is a Gram matrix and has no negative eigenvalues; this one has {lowest:.3g} "

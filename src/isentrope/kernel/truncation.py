@@ -32,7 +32,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-from isentrope.kernel.block_model import block_fit, ritz_pairs
+from isentrope.kernel.block_model import block_fit, ritz_pairs, spare
 from isentrope.kernel.structure import PromptPairs, delete_one, estimate_columns, require_kernel
 
 _NO_TARGET = (
@@ -131,14 +131,14 @@ def truncations(
     ranks = [rank for rank in ranks if rank <= len(matrix)]
     centred = bool(e.sum().abs() <= 1e-9 * e.abs().sum())
     values, vectors = torch.linalg.eigh(matrix)
-    top = max(ranks, default=0)
-    pairs = (values.flip(0)[:top], vectors.flip(1)[:, :top])
+    start = spare(max(ranks, default=0))
+    pairs = (values.flip(0)[:start], vectors.flip(1)[:, :start])
     whole = _influences(matrix, e, x, prompts, pairs, ranks, self_pairs)  # (m, n)
     statistics = [_statistics(whole, scale=1.0)]
     for prompt in prompts.unique():
         kept = prompts != prompt
         rest, e_left = matrix[kept][:, kept], e[kept]
-        pairs_left = ritz_pairs(rest, pairs[1][kept]) if ranks else pairs
+        pairs_left = ritz_pairs(rest, pairs[1][kept])
         found = _influences(
             rest,
             e_left - e_left.mean() if centred else e_left,
