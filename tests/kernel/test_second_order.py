@@ -1,0 +1,84 @@
+"""K₂ against nested forward mode, the oracle and differences of the entropy itself."""
+
+import pytest
+import torch
+
+from isentrope.kernel.second_order import second_order_change, second_order_kernel
+from isentrope.kernel.weighted import score_sums
+from tests import cases
+
+POLICIES = [("table", "one_by_one"), ("qwen2", "hooks"), ("llama", "hooks")]
+
+
+def batches(name):
+    """(exact policy, E, U, x) with E and U drawn apart."""
+    exact = cases.exact(name)
+    E, U = exact.sample(24, seed=1), exact.sample(5, seed=2)
+    return exact, E, U, torch.linspace(-1, 1.5, 5, dtype=torch.float64)
+
+
+def sgd_direction(policy, U, x):
+    """v = Σ x ∂S."""
+    return policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
+
+
+@pytest.mark.parametrize(("name", "passes"), POLICIES)
+def test_it_is_the_second_order_of_nested_forward_mode(name, passes):
+    exact, E, U, x = batches(name)
+    K2 = second_order_kernel(exact.policy, E, U, passes=passes)
+    nested = second_order_change(exact.policy, E, sgd_direction(exact.policy, U, x))
+    assert float(x @ K2 @ x) / 2 == pytest.approx(nested.value, rel=1e-8)
+    torch.testing.assert_close(K2, K2.T, rtol=1e-9, atol=1e-9 * float(K2.abs().max()))
+
+
+def test_every_entry_is_a_mixed_second_order():
+    policy, U = cases.lora_policy("llama"), cases.ragged(3, seed=5)
+    E = cases.ragged(9, seed=6)
+    K2 = second_order_kernel(policy, E, U)
+    for i, j in ((0, 0), (0, 2), (1, 2)):
+        along, across = (torch.zeros(3, dtype=torch.float64) for _ in range(2))
+        along[i] += 1
+        along[j] += 1
+        across[i] += 1
+        across[j] -= 1
+        plus, minus = (
+            second_order_change(policy, E, sgd_direction(policy, U, x)).value
+            for x in (along, across)
+        )
+        assert float(K2[i, j]) == pytest.approx((plus - minus) / 2, rel=1e-7)
+
+
+@pytest.mark.parametrize(("name", "passes"), POLICIES)
+def test_with_exact_weights_it_is_the_oracles_second_derivative(name, passes):
+    exact, _, U, x = batches(name)
+    omega = exact.probabilities()
+    K2 = second_order_kernel(exact.policy, exact.rollouts, U, omega=omega, passes=passes)
+    v = sgd_direction(exact.policy, U, x)
+    truth = exact.derivatives(v, "per_sequence")[1]
+    assert float(x @ K2 @ x) / 2 == pytest.approx(truth, rel=1e-8)
+
+
+def test_micro_batches_and_the_scale_of_the_weights_change_nothing():
+    U, E = cases.ragged(3, seed=5), cases.ragged(9, seed=6)
+    omega = torch.rand(9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = second_order_kernel(cases.lora_policy("qwen2"), E, U, omega=omega)
+    policy = cases.lora_policy("qwen2")
+    policy.max_tokens = 16
+    cut = second_order_kernel(policy, E, U, omega=7 * omega)
+    torch.testing.assert_close(cut, whole, rtol=1e-9, atol=1e-9)
+
+
+def test_the_error_is_the_spread_over_batches():
+    exact = cases.exact("qwen2")
+    v = sgd_direction(exact.policy, exact.sample(5, seed=2), torch.full((5,), 0.01).double())
+    found = [second_order_change(exact.policy, exact.sample(64, seed), v) for seed in range(40)]
+    values = torch.tensor([x.value for x in found], dtype=torch.float64)
+    stated = torch.tensor([x.se for x in found]).square().mean().sqrt()
+    assert float(stated / values.std()) == pytest.approx(1, abs=0.4)
+    assert found[0].unit == "nats per sequence per η²"
+
+
+def test_weights_that_do_not_fit_are_refused():
+    policy = cases.lora_policy("qwen2")
+    with pytest.raises(ValueError, match="one weight a sequence of E"):
+        second_order_kernel(policy, cases.ragged(4), cases.ragged(2), omega=torch.ones(3))
