@@ -87,7 +87,7 @@ def _tile(
 ) -> Tensor:
     """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
     theta = gradients.policy.theta
-    scale = _scale(gradients.policy, preconditioner)
+    scaled = _scaling(gradients.policy, preconditioner)
     device = gradients.policy.device
     out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
     with tempfile.TemporaryDirectory() as folder:
@@ -96,10 +96,10 @@ def _tile(
         if plan.symmetric:
             for name in theta:
                 block = rows.block(name)
-                out[:, start:end] += ((block * scale[name]) @ block.T).double()
+                out[:, start:end] += (scaled(name, block) @ block.T).double()
 
         def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-            products = rows.block(name) @ (new.flatten(1) * scale[name]).T
+            products = rows.block(name) @ scaled(name, new.flatten(1)).T
             out.index_add_(1, columns, products.double())
 
         first = end if plan.symmetric else 0
@@ -108,10 +108,12 @@ def _tile(
     return out.cpu()
 
 
-def _scale(policy: Policy, preconditioner: Vector | None) -> dict[str, Tensor | float]:
+def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Tensor], Tensor]:
+    """Multiplies (b, size) rows of a parameter by P."""
     if preconditioner is None:
-        return dict.fromkeys(policy.theta, 1.0)
-    return {n: preconditioner[n].flatten().to(p) for n, p in policy.theta.items()}
+        return lambda _, rows: rows
+    flat = {n: preconditioner[n].flatten().to(p) for n, p in policy.theta.items()}
+    return lambda name, rows: rows * flat[name]
 
 
 def _rows_of(weighted: Weighted, start: int, end: int, shift: int = 0) -> Weighted:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +27,19 @@ from isentrope.kernel.layers import Layer, by_sequence, find_layers
 from isentrope.kernel.weighted import Weighted, beginnings
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
 from isentrope.policy.scoring import LOGITS_HELD
 
 Method = Literal["hooks", "one_by_one"]
-Visit = Callable[[str, Tensor, Tensor], None]
+Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
 
 ELEMENTS_HELD = 2**24
 """Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
+
+
+_PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool]]] = WeakKeyDictionary()
+"""Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
 
 
 class SequenceGradients:
@@ -54,7 +60,6 @@ class SequenceGradients:
             raise ValueError(f"method={method!r}; choose 'hooks' or 'one_by_one'.")
         self.policy = policy
         self._layers = find_layers(policy) if method == "hooks" else None
-        self._checked = False
 
     def visit(self, weighted: Weighted, visit: Visit) -> None:
         """Hand every gradient to a visitor; a row may be visited several times, to be summed.
@@ -70,9 +75,7 @@ class SequenceGradients:
         if self._layers is None:
             self._one_by_one(weighted, visit)
             return
-        if not self._checked:
-            self._check(weighted)
-            self._checked = True
+        self._check_once(weighted)
         for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
             self._visit_batch(batch.to(self.policy.device), weighted, visit)
 
@@ -136,6 +139,12 @@ class SequenceGradients:
                 here = slice(start, start + size)
                 start += size
                 logits = nn.functional.linear(hidden[here], head.weight, head.bias)
+                if b is None and layer is None:
+                    pulls = head.weight[batch.targets[here]] - _softmax(logits, temperature) @ (
+                        head.weight
+                    )
+                    gradient[here] = pulls * (a[here, None] / temperature).to(pulls)
+                    continue
                 entropy_weights = None if b is None else b[here]
                 g = _logit_gradient(
                     logits, batch.targets[here], a[here], entropy_weights, temperature
@@ -145,29 +154,32 @@ class SequenceGradients:
                     hand_over(layer, hidden[here][None], g[None], rows[i : i + 1])
         return hidden, gradient
 
+    def _check_once(self, weighted: Weighted) -> None:
+        """The check of this policy at this precision, for these kinds of weights."""
+        kind = (self.policy.precision, weighted.entropy_weights is None)
+        if kind not in _PROVEN.setdefault(self.policy, set()):
+            self._check(weighted)
+            _PROVEN[self.policy].add(kind)
+
     def _check(self, weighted: Weighted) -> None:
         """Hold the hooks against autograd on the first tokens of two sequences."""
         few = beginnings(weighted)
-        found = {n: torch.zeros(2, *p.shape).to(p) for n, p in self.policy.theta.items()}
-
-        def add(name: str, rows: Tensor, gradients: Tensor) -> None:
-            found[name].index_add_(0, rows.to(gradients.device), gradients)
-
+        found = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
         seen = set()
         for batch in micro_batches(few.rollouts, self.policy.max_tokens):
-            seen |= self._visit_batch(batch.to(self.policy.device), few, add)
+            seen |= self._visit_batch(
+                batch.to(self.policy.device), few, lambda name, _, g: found[name].add_(g.sum(0))
+            )
         if unseen := sorted(set(self.policy.names) - seen):
             raise ValueError(
                 f"The trainable parameter {unseen[0]!r} gets no gradient ({len(unseen)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
                 "method='one_by_one' if it is used where hooks cannot see it."
             )
-        for i in range(2):
-            one = few.select(torch.tensor([i]))
-            truth = self.policy.weighted_gradient(
-                one.rollouts, one.logprob_weights, one.entropy_weights
-            )
-            self._compare({n: found[n][i] for n in found}, truth)
+        self._compare(
+            found,
+            self.policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights),
+        )
 
     def _compare(self, found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
         scale = max(float(x.abs().max()) for x in truth.values())
@@ -227,20 +239,25 @@ class _Recording:
         return hook
 
 
+def _softmax(logits: Tensor, temperature: float) -> Tensor:
+    """π at the logits' dtype; bfloat16 is added up in float32."""
+    scaled = logits if temperature == 1 else logits / temperature
+    return scaled.softmax(-1, torch.promote_types(logits.dtype, torch.float32)).to(logits.dtype)
+
+
 def _logit_gradient(
     logits: Tensor, targets: Tensor, a: Tensor, b: Tensor | None, temperature: float
 ) -> Tensor:
     """∂ Σ_k (a_k s_k + b_k H_k) / ∂ logits, (m, v)."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     log_p = (logits.to(dtype) / temperature).log_softmax(-1)
-    p = log_p.exp()
+    p, pull = log_p.exp(), a[:, None].to(dtype)
     if b is None:
-        gradient = p.mul_(-a[:, None].to(dtype))
+        gradient = -p * pull
     else:
         entropy = -(p * log_p).sum(-1, keepdim=True)
-        gradient = -p * (a[:, None].to(dtype) + b[:, None].to(dtype) * (log_p + entropy))
-    gradient.scatter_add_(1, targets[:, None], a[:, None].to(dtype))
-    return gradient.div_(temperature)
+        gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
+    return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
 
 
 def _cut(n: int, size: int) -> list[int]:
