@@ -19,10 +19,10 @@ noise hides the gradient. So one of the two is taken off again:
 
 The interval of B is Fieller's, every B for which A − (1 + B) D is not distinguishable from zero. It
 has no upper end where |G|² is not distinguishable from zero. tr Σ > 0 has a t-interval on the
-logarithm. In simulations with Gaussian gradients all three cover 92–98 % from n = 16 to 256 and
-B from n/10 to 4n, and up to 100 % where Σ has few directions and B > n. They are too short
-(75–90 %) where few groups hold most of the noise: with c_p = |g_p − ḡ|², they say so if
-(Σ c_p)²/Σ c_p² is below n/2.
+logarithm. In simulations with Gaussian gradients, from n = 16 to 256 and B from n/10 to 4n, all
+three cover 92–98 % where the noise has 50 even directions or more, and 88–100 % where it has five
+or falls off by a power law. They are too short (71–92 %) where few groups hold most of the noise:
+with c_p = |g_p − ḡ|², they say so if (Σ c_p)²/Σ c_p² is below n/2.
 """
 
 from __future__ import annotations
