@@ -104,6 +104,26 @@ def print_kernel(console: Console, result: dict[str, Any]) -> None:
     _print(console, [], result["warnings"])
 
 
+def print_noise(console: Console, result: dict[str, Any]) -> None:
+    """Print every noise scale with its interval.
+
+    Args:
+        console: Where to.
+        result: The content of results.json.
+    """
+    table = _table(
+        f"{result['policy']['name']}: noise", ["of", "quantity", "value", "interval", ""]
+    )
+    for of in ("gradient", "preconditioned", "entropy", "supervised"):
+        for name, estimate in result.get(of, {}).items():
+            low, high = (_number(estimate[end]) for end in ("ci_low", "ci_high"))
+            interval = "–" if low == high == "–" else f"[{low}, {high}]"
+            words = (of, name.replace("_", " "), measured(estimate), interval, estimate["unit"])
+            table.add_row(*words)
+    console.print(table)
+    _print(console, [], result["warnings"])
+
+
 _PARTS = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 
 

@@ -41,24 +41,25 @@ def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -
     Returns:
         Budget, tables and shares.
     """
-    table = influence_of(config, ready, progress, tokens=config.analysis.tokens)
+    asked = config.analysis
+    table = influence_of(config, ready, progress, tokens=asked.tokens, reward=asked.reward)
     tables = {"sequences": sequence_table(table)}
-    if config.analysis.tokens:
+    if asked.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
     said: dict[str, Any] = {
         "how": table.how,
-        "groups": config.analysis.groups,
+        "groups": asked.groups,
         "entropy": _budget(table.entropy),
         "reward": None if table.reward is None else _budget(table.reward),
         "reliability": dict(table.reliability),
     }
-    if config.analysis.share_responses:
+    if asked.share_responses:
         said["shares"] = _shares(config, ready, progress)
     return Found(said, tables, warnings=_warnings(table))
 
 
 def influence_of(
-    config: MeasureConfig, ready: Prepared, progress: Progress, *, tokens: bool
+    config: MeasureConfig, ready: Prepared, progress: Progress, *, tokens: bool, reward: bool
 ) -> Influence:
     """The influence that a configuration asks for.
 
@@ -67,13 +68,14 @@ def influence_of(
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
         tokens: Whether tokens are wanted.
+        reward: Whether reward is attributed too.
 
     Returns:
         The influence of U on E.
     """
     analysis, E, U = config.analysis, ready.batches.E, ready.batches.U
     one_batch = analysis.overlap == "u_statistic"
-    reward = rewarded(config, ready, E) if analysis.reward else None
+    rewarding = rewarded(config, ready, E) if reward else None
     with progress.stages("attributing", 3) as begin:
         return influence(
             ready.policy,
@@ -83,7 +85,7 @@ def influence_of(
             functional=config.estimator.functional,
             method=weighted_method(config),
             tokens=tokens,
-            reward=reward,
+            reward=rewarding,
             groups=analysis.groups,
             overlap=analysis.overlap,
             confidence=config.estimator.confidence,

@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
@@ -21,6 +23,7 @@ from isentrope.experiments.progress import Progress
 from isentrope.kernel.block_model import block_model
 from isentrope.kernel.clusters import cluster_sequences
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
+from isentrope.kernel.second_order import second_order_change, second_order_kernel
 from isentrope.kernel.spectrum import Spectrum
 from isentrope.kernel.truncation import Truncations, truncations
 from isentrope.policy.scoring import score
@@ -54,13 +57,12 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
             for name, table in of_block.items():
                 tables[name].append(table.assign(block=block))
     joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
+    if asked.second_order:
+        said["second_order"], K2 = _second_order(config, ready)
     if "UU" in kernels:
-        rows = _truncations(config, ready, kernels["UU"])
+        rows = _truncations(ready, kernels["UU"])
         if rows is None:
-            warnings.append(
-                "The step weights the tokens of a response unequally, so it has no sequence "
-                "weights and no truncations."
-            )
+            warnings.append(_UNEQUAL)
         else:
             joined["truncations"] = rows.to_frame()
             said["truncations"] = {
@@ -71,6 +73,8 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
     def save(folder: Path) -> None:
         for block, K in kernels.items():
             K.save(folder / block)
+        if asked.second_order:
+            save_file({"matrix": K2.contiguous()}, folder / "second_order.safetensors")
 
     return Found(said, joined, save, warnings)
 
@@ -135,6 +139,10 @@ def _describe(
     return said, tables, [*warnings, *spectrum.warnings]
 
 
+_UNEQUAL = (
+    "The step weights the tokens of a response unequally or has fewer than three prompts, so there "
+    "are no sequence weights to truncate or expand the kernel with."
+)
 _RELATION = ("mean", "spread", "mean_cosine", "rms_cosine")
 
 
@@ -151,13 +159,31 @@ def _spectrum(spectrum: Spectrum) -> dict[str, Any]:
     }
 
 
-def _truncations(config: MeasureConfig, ready: Prepared, K: FisherKernel) -> Truncations | None:
-    """How much of δH₁ on U each truncation predicts, without pairs of a response with itself."""
-    U, weights = ready.batches.U, ready.step.token_weights
-    scores = score(ready.policy, U)
+def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any], Tensor]:
+    """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
+    policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
+    x = _sequence_weights(ready)
+    if x is None:
+        raise ValueError(_UNEQUAL)
+    K2 = second_order_kernel(policy, E, U, passes=config.analysis.passes)
+    direction = policy.weighted_gradient(U, weights)
+    nested = second_order_change(policy, E, direction, confidence=config.estimator.confidence)
+    return {"by_kernel": float(x @ K2 @ x / 2), "by_forward_mode": nested}, K2
+
+
+def _sequence_weights(ready: Prepared) -> Tensor | None:
+    """(n,) w_i A_i where the tokens of a response share it."""
+    weights = ready.step.token_weights
+    mask = torch.arange(weights.shape[1]) < ready.batches.U.lengths[:, None]
     x = weights[:, 0]
-    if not torch.equal(weights, x[:, None] * scores.mask) or U.n_prompts < 3:
+    return x if torch.equal(weights, x[:, None] * mask) else None
+
+
+def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | None:
+    """How much of δH₁ on U each truncation predicts, without pairs of a response with itself."""
+    U, x = ready.batches.U, _sequence_weights(ready)
+    if x is None or U.n_prompts < 3:
         return None
-    surprisal = -scores.logprobs.sum(1)
+    surprisal = -score(ready.policy, U).logprobs.sum(1)
     e = (surprisal - surprisal.mean()) / len(U)
     return truncations(K.matrix, e, x, U.prompt_index, self_pairs=False, rounding=K.rounding)

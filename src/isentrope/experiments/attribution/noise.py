@@ -1,0 +1,121 @@
+"""`isentrope noise`: how many prompts a step needs, for the loss and for the entropy.
+
+results.json   gradient, preconditioned: |G|², tr Σ, B_simple (prompts); entropy: the noise
+               scale of δH₁ and the prompts that make its sign certain; supervised, if asked
+noise.parquet  a row a number
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from isentrope.estimate import Estimate
+from isentrope.experiments.attribution.influence import influence_of
+from isentrope.experiments.attribution.run import Found
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.preparation import Prepared
+from isentrope.experiments.progress import Progress
+from isentrope.kernel.entropy_noise import entropy_noise_scale
+from isentrope.kernel.noise_scale import NoiseScale, noise_scale
+from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.tasks import load_task
+from isentrope.training.demonstrations import Demonstrator
+from isentrope.training.sft import demonstration_rollouts
+
+
+def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+    """Measure the noise scales of a checkpoint's step.
+
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        Numbers in prompts (in examples for the supervised loss).
+    """
+    policy, U, step = ready.policy, ready.batches.U, ready.step
+    found: dict[str, dict[str, Estimate]] = {}
+    with progress.stages("noise scale", 2) as begin:
+        for name, P in (("gradient", None), ("preconditioned", step.preconditioner)):
+            begin(name)
+            scale = noise_scale(
+                policy,
+                U,
+                preconditioner=P,
+                token_weights=step.token_weights,
+                confidence=config.estimator.confidence,
+                passes=config.analysis.passes,
+                storage=config.fisher_kernel.held,
+            )
+            found[name] = _of(scale)
+    table = influence_of(config, ready, progress, tokens=False, reward=False)
+    moved = entropy_noise_scale(
+        table.per_sequence,
+        U.prompt_index,
+        table.baseline.value,
+        confidence=config.estimator.confidence,
+        unit=table.entropy.unit,
+    )
+    names = ("gradient", "noise_scale", "prompts_for_gradient_sign", "prompts_for_sign")
+    found["entropy"] = {name: getattr(moved, name) for name in names}
+    found["entropy"]["baseline"] = table.baseline
+    if config.analysis.supervised:
+        found["supervised"] = _supervised(config, ready)
+    rows = [
+        {"of": of, "quantity": name, **_columns(estimate)}
+        for of, numbers in found.items()
+        for name, estimate in numbers.items()
+    ]
+    said: dict[str, Any] = dict(found)
+    sentences = [
+        f"{of}, {name}: {sentence}"
+        for of, numbers in found.items()
+        for name, estimate in numbers.items()
+        for sentence in estimate.warnings
+    ]
+    return Found(said, {"noise": pd.DataFrame(rows)}, warnings=sentences)
+
+
+def _of(scale: NoiseScale) -> dict[str, Estimate]:
+    names = ("gradient_square", "trace", "b_simple")
+    return {name: getattr(scale, name) for name in names}
+
+
+def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
+    batch = config.batch_config
+    E = _demonstrations(config, ready, batch.E_split, batch.B_E, batch.seeds["E"])
+    U = _demonstrations(config, ready, batch.U_split, batch.B_U, batch.seeds["U"])
+    options = {
+        "confidence": config.estimator.confidence,
+        "passes": config.analysis.passes,
+        "storage": config.fisher_kernel.held,
+    }
+    change = supervised_loss_change(ready.policy, E, U, **options)
+    noise = supervised_noise_scale(ready.policy, E, U, **options)
+    names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
+    return {name: getattr(change, name) for name in names} | {
+        "b_simple": noise.simple.b_simple,
+        "b_noise": noise.curved.b_simple,
+    }
+
+
+def _demonstrations(
+    config: MeasureConfig, ready: Prepared, split: str, n: int, seed: int
+) -> Rollouts:
+    name, path = config.batch_config.dataset_name, config.batch_config.dataset_path
+    task = load_task(name, split, path, tokenizer=ready.policy.tokenizer)
+    if not isinstance(task, Demonstrator):
+        raise ValueError(
+            f"The task {name} has no demonstrations, so there is no supervised loss: set "
+            "analysis.supervised=false."
+        )
+    return demonstration_rollouts(ready.policy, task.demonstrations(n, seed))
+
+
+def _columns(estimate: Estimate) -> dict[str, Any]:
+    names = ("value", "se", "ci_low", "ci_high", "n", "unit")
+    return {name: getattr(estimate, name) for name in names}
