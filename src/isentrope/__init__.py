@@ -8,6 +8,9 @@ from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.experiments.entropy_measurements import EntropyMeasurements
+from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
+from isentrope.kernel.influence import influence
+from isentrope.kernel.noise_scale import noise_scale
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.scoring import Scores, score
@@ -25,6 +28,7 @@ __all__ = [
     "EntropyMeasurements",
     "EntropyProbe",
     "Estimate",
+    "FisherKernel",
     "Policy",
     "Precision",
     "Rollouts",
@@ -34,7 +38,10 @@ __all__ = [
     "entropy_change",
     "entropy_gradient",
     "estimate_entropy_change",
+    "fisher_kernel",
+    "influence",
     "load_task",
+    "noise_scale",
     "optimizer_step",
     "oracle",
     "resampled_entropy_change",

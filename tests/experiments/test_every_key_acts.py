@@ -5,7 +5,12 @@ import shutil
 
 import pytest
 
-from isentrope.experiments import batches, checkpoints, measurement
+from isentrope.experiments import batches, checkpoints, preparation
+from isentrope.experiments.attribution import kernel as kernel_verb
+from isentrope.experiments.attribution.influence import find_influence
+from isentrope.experiments.attribution.kernel import find_kernel
+from isentrope.experiments.attribution.noise import find_noise
+from isentrope.experiments.attribution.run import run_verb
 from isentrope.experiments.config_io import all_keys, load_config
 from isentrope.experiments.measure import measure
 from tests.tiny_checkpoint import PROMPTS, settings, write_prompts
@@ -19,6 +24,7 @@ SAMPLED = [
 ]
 COLLAPSE = [*QUICK, "estimator.eta_list=[0.2, 0.3, 0.5]", "batch_config.B_E=40"]
 SWEPT = [*QUICK, "estimator.eta_list=[1e-4, 1e-3]"]
+STALE = [*QUICK, "batch_config.U_file=@/stale.jsonl", "analysis.tokens=false"]
 TF32 = [*QUICK, "precision.allow_tf32=true"]
 
 # key → (settings to compare with, another value); @ stands for the folder of checkpoints.
@@ -86,12 +92,37 @@ CHANGES = {
     "output.directory": (QUICK, "another"),
     "output.log_level": (QUICK, "WARNING"),
 }
+VERBS = {"influence": find_influence, "kernel": find_kernel, "noise": find_noise}
+TASK = ["batch_config.dataset_name=addition", "batch_config.dataset_path=null", *QUICK]
+# key → (verb, settings to compare with, another value)
+ATTRIBUTION = {
+    "estimator.off_policy": ("influence", STALE, "true"),
+    "estimator.clip": ("influence", [*STALE, "estimator.off_policy=true"], "1e-3"),
+    "analysis.tokens": ("influence", QUICK, "false"),
+    "analysis.reward": ("influence", QUICK, "false"),
+    "analysis.groups": ("influence", QUICK, "3"),
+    "analysis.overlap": ("influence", [*QUICK, "analysis.tokens=false"], "u_statistic"),
+    "analysis.share_responses": ("influence", QUICK, "2"),
+    "analysis.passes": ("influence", [*QUICK, "analysis.tokens=false"], "one_by_one"),
+    "analysis.supervised": ("noise", [*TASK, "batch_config.B_U=4"], "true"),
+    "fisher_kernel.blocks": ("kernel", QUICK, "[EU]"),
+    "fisher_kernel.preconditioned": ("kernel", QUICK, "false"),
+    "fisher_kernel.memory_gb": ("kernel", QUICK, "1e-4"),
+    "fisher_kernel.storage": ("kernel", QUICK, "int8"),
+    "fisher_kernel.where": ("kernel", QUICK, "disk"),
+    "fisher_kernel.sketch": ("kernel", QUICK, "64"),
+    "fisher_kernel.rank": ("kernel", QUICK, "1"),
+    "fisher_kernel.clusters": ("kernel", QUICK, "2"),
+    "fisher_kernel.right_above": ("kernel", QUICK, "-1"),
+    "fisher_kernel.second_order": ("kernel", QUICK, "true"),
+}
 BEFORE = {}
 
 
 def test_the_list_is_complete():
     keys = {key for key in all_keys() if "." in key}
-    assert set(CHANGES) == keys
+    assert set(CHANGES) | set(ATTRIBUTION) == keys
+    assert not set(CHANGES) & set(ATTRIBUTION)
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -104,6 +135,18 @@ def test_the_key_acts(key, tiny, tmp_path, monkeypatch, caplog):
     changed = [*given, f"{key}={value}"]
     after = footprint(tiny, tmp_path / "after", changed, monkeypatch, caplog)
     assert (after == BEFORE[tuple(given)]) is False
+
+
+@pytest.mark.parametrize("key", ATTRIBUTION)
+def test_the_key_of_an_attribution_acts(key, tiny, tmp_path, monkeypatch, caplog):
+    verb, given, value = ATTRIBUTION[key]
+    prepare(tiny)
+    before, after = (
+        footprint(tiny, tmp_path / name, settings, monkeypatch, caplog, verb)
+        for name, settings in (("before", given), ("after", [*given, f"{key}={value}"]))
+    )
+    assert (after == before) is False
+    assert '"error"' not in before + after
 
 
 def test_nothing_changes_where_no_key_does(tiny, tmp_path, monkeypatch, caplog):
@@ -122,7 +165,7 @@ def prepare(tiny):
     (tiny / "hand.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
-def footprint(tiny, folder, overrides, monkeypatch, caplog):
+def footprint(tiny, folder, overrides, monkeypatch, caplog, verb="measure"):
     """Numbers, calls to the rooms below, files and what was said; no echo of the settings."""
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -131,10 +174,12 @@ def footprint(tiny, folder, overrides, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         spy(patch, calls, checkpoints.Policy, "from_checkpoint")
         spy(patch, calls, batches, "load_task", "evaluation_batch", "update_batch", "respond")
-        spy(patch, calls, measurement, "at_precision")
+        spy(patch, calls, preparation, "at_precision")
+        spy(patch, calls, kernel_verb, "fisher_kernel")
         try:
             config = load_config(settings(tiny), [o.replace("@", str(tiny)) for o in overrides])
-            results = measure(config).results
+            run = measure(config) if verb == "measure" else run_verb(verb, VERBS[verb], config)
+            results = run.results
         except Exception as error:
             results = [{"error": str(error)}]
     for result in results:

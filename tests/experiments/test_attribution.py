@@ -1,0 +1,119 @@
+"""influence, kernel and noise on a tiny checkpoint, as a user runs them."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from isentrope.experiments.attribution.influence import find_influence
+from isentrope.experiments.attribution.kernel import find_kernel
+from isentrope.experiments.attribution.noise import find_noise
+from isentrope.experiments.attribution.run import run_verb
+from isentrope.experiments.config_io import load_config
+from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
+from isentrope.kernel.influence import influence
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.update.step import optimizer_step
+from tests.tiny_checkpoint import settings
+
+VERBS = {"influence": find_influence, "kernel": find_kernel, "noise": find_noise}
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    """Run a verb with overrides into a fresh folder; its folder and results."""
+
+    def ran(verb, *overrides, name="run"):
+        where = [
+            f"output.directory={tmp_path / name}",
+            "batch_config.allow_overlap=true",
+            "batch_config.save_batches=true",
+            *overrides,
+        ]
+        done = run_verb(verb, VERBS[verb], load_config(settings(tiny), where))
+        (folder, *_) = done.measurements.values()
+        return folder, json.loads((folder / "results.json").read_text())
+
+    return ran
+
+
+def by_hand(tiny, folder):
+    policy = Policy.from_checkpoint(tiny / "step_4")
+    E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
+    return policy, E, U, optimizer_step(policy, U, tiny / "step_4", max_response_length=3)
+
+
+def test_influence_writes_what_the_library_computes(run, tiny):
+    folder, results = run("influence", "analysis.overlap=independent")
+    policy, E, U, step = by_hand(tiny, folder)
+    table = influence(policy, E, U, step, overlap="independent")
+    sequences, tokens = (pd.read_parquet(folder / f"{x}.parquet") for x in ("sequences", "tokens"))
+    assert sequences["deltaH"].to_numpy() == pytest.approx(table.per_sequence.numpy(), rel=1e-6)
+    assert tokens["deltaH"].to_numpy() == pytest.approx(
+        torch.cat(table.per_token).numpy(), rel=1e-6
+    )
+    assert results["entropy"]["total"]["value"] == pytest.approx(table.total.value, rel=1e-6)
+    assert abs(results["entropy"]["closure"]) < 1e-9
+    assert "".join(tokens[tokens["sequence"] == 0]["text"]).startswith(U.response_texts[0])
+    assert results["reward"]["total"]["unit"] == "reward per η"
+
+
+def test_shares_are_measured_on_fresh_responses_and_sum_up(run):
+    _, results = run(
+        "influence", "analysis.overlap=independent", "analysis.share_responses=3",
+        "analysis.tokens=false",
+    )  # fmt: skip
+    shares = results["shares"]
+    parts = shares["same_prompt"]["value"] + shares["other_prompt"]["value"]
+    assert parts == pytest.approx(shares["gradient"]["value"], rel=1e-9)
+    assert "9 fresh responses" in shares["measured_on"]
+
+
+def test_kernel_writes_its_blocks_and_their_structure(run, tiny):
+    folder, results = run("kernel", "fisher_kernel.blocks=[UU, EU]", "fisher_kernel.sketch=512")
+    policy, E, U, step = by_hand(tiny, folder)
+    for block, sides in {"UU": (U, None), "EU": (E, U)}.items():
+        written = FisherKernel.load(folder / block)
+        found = fisher_kernel(policy, *sides, preconditioner=step.preconditioner)
+        assert torch.allclose(written.matrix, found.matrix, rtol=1e-6)
+        assert 0 < results["blocks"][block]["sketch"]["error"]["value"] < 1
+    assert "diagonal" in results["blocks"]["UU"]["structure"]
+    assert results["truncations"]["full"]["ratio"]["value"] == pytest.approx(1)
+    assert set(pd.read_parquet(folder / "structure.parquet")["block"]) == {"UU", "EU"}
+
+
+def test_second_order_by_kernel_is_that_of_forward_mode(run):
+    _, results = run("kernel", "fisher_kernel.second_order=true", "batch_config.B_U=2")
+    found = results["second_order"]
+    assert found["by_kernel"] == pytest.approx(found["by_forward_mode"]["value"], rel=1e-8)
+
+
+def test_noise_has_the_loss_the_preconditioned_and_the_entropy_step(run):
+    folder, results = run("noise", "batch_config.B_U=5", "analysis.overlap=independent")
+    assert {"gradient", "preconditioned", "entropy"} <= set(results)
+    table = pd.read_parquet(folder / "noise.parquet").set_index(["of", "quantity"])
+    trace = results["gradient"]["trace"]["value"]
+    assert table.loc[("gradient", "trace"), "value"] == pytest.approx(trace)
+    assert results["entropy"]["noise_scale"]["unit"] == "prompts"
+
+
+def test_several_checkpoints_make_one_table(run, tiny):
+    folder, _ = run(
+        "influence",
+        f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]",
+        "analysis.overlap=independent",
+        "analysis.tokens=false",
+    )
+    table = pd.read_parquet(folder.parent / "influence_all.parquet")
+    assert set(table["checkpoint"]) == {"step_4", "step_8"}
+
+
+def test_bad_settings_are_refused_in_a_sentence(run):
+    with pytest.raises(ValueError, match="the smallest that works"):
+        run("kernel", "fisher_kernel.memory_gb=1e-9", name="a")
+    with pytest.raises(ValueError, match="groups cannot be made"):
+        run("influence", "analysis.groups=500", "analysis.overlap=independent", name="b")
+    with pytest.raises(ValueError, match="4 or more"):
+        run("noise", "batch_config.B_U=3", "analysis.overlap=independent", name="c")
