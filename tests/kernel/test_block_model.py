@@ -101,10 +101,11 @@ def test_the_intervals_of_a_b_and_c_cover_as_stated():
 
 @pytest.mark.slow
 def test_the_intervals_of_the_explained_fractions_cover_as_stated():
-    found = [block_model(*planted_gram(30, 4, seed=s), rank=1).explained for s in range(400)]
+    found = [block_model(*planted_gram(24, 3, seed=s), rank=1).explained for s in range(300)]
     for part in PARTS:
         mean = np.mean([e[part].value for e in found])
-        assert 0.91 <= np.mean([e[part].covers(mean) for e in found]) <= 0.98, part
+        lowest = 0.90 if part == "low_rank" else 0.92  # as its docstring says
+        assert lowest <= np.mean([e[part].covers(mean) for e in found]) <= 0.98, part
 
 
 def test_what_cannot_be_fitted_is_refused():

@@ -113,9 +113,9 @@ def test_without_self_pairs_the_full_sum_is_unbiased():
 
 @pytest.mark.slow
 def test_intervals_of_ratios_and_correlations_cover_as_stated():
-    found = [truncations(*policy_like(40, 4, seed), ranks=(1,)) for seed in range(400)]
+    found = [truncations(*policy_like(30, 4, seed), ranks=()) for seed in range(300)]
     means = {
-        name: np.mean([t[name].total.value for t in found]) for name in NAMES if name[-1] != "3"
+        name: np.mean([t[name].total.value for t in found]) for name in NAMES if "rank" not in name
     }
     for name in ("diagonal", "same_prompt", "block model"):
         truth = {"ratio": means[name] / means["full"]}
@@ -125,8 +125,8 @@ def test_intervals_of_ratios_and_correlations_cover_as_stated():
         for quantity, value in truth.items():
             given = [getattr(t[name], quantity) for t in found]
             given = [x for x in given if np.isfinite(x.ci_low)]
-            assert len(given) > 350
-            assert 0.91 <= np.mean([x.covers(value) for x in given]) <= 0.98, (name, quantity)
+            assert len(given) > 250
+            assert 0.92 <= np.mean([x.covers(value) for x in given]) <= 0.98, (name, quantity)
 
 
 def test_a_sum_lost_in_noise_gives_no_interval_of_the_ratio():

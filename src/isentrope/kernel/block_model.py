@@ -42,7 +42,8 @@ class BlockModel:
         b: Between responses to one prompt, beyond c; None where each prompt has one response.
         c: Between all.
         explained: Fraction of |K|²_F by part, in the order "diagonal", "same_prompt", "constant",
-            "low_rank", "rest"; they sum to one.
+            "low_rank", "rest"; they sum to one. The interval of "low_rank" is a little short: it
+            covered 91 to 92 % in simulated batches of 24 prompts.
         fit: (n, n) the fitted a, b, c part.
         residual_values: (r,) μ_k, the largest magnitude first.
         residual_vectors: (n, r) u_k.
