@@ -126,7 +126,8 @@ def test_intervals_of_ratios_and_correlations_cover_as_stated():
             given = [getattr(t[name], quantity) for t in found]
             given = [x for x in given if np.isfinite(x.ci_low)]
             assert len(given) > 250
-            assert 0.92 <= np.mean([x.covers(value) for x in given]) <= 0.98, (name, quantity)
+            # 0.924 to 0.968 in 1000 batches; 300 know it to 0.014
+            assert 0.90 <= np.mean([x.covers(value) for x in given]) <= 0.98, (name, quantity)
 
 
 def test_a_sum_lost_in_noise_gives_no_interval_of_the_ratio():

@@ -18,8 +18,8 @@ Pairs i = j bias the double sum. Without them it is the U-statistic (T4c),
 Errors are the delete-one-prompt jackknife: rows and columns of a prompt go together, e and x of the
 others stay, and sums are scaled back to the size of the whole batch. Where Σ e = 0, S̄ was the mean
 over this batch, and it is taken anew from the responses that are left. The double sum is a product
-of four random factors and its tails are long: in simulated batches of 30 prompts nominal 95 %
-intervals of the sums covered 86 to 90 %, those of ratios and correlations 93 to 96 %.
+of four random factors and its tails are long: in 1000 simulated batches of 30 prompts nominal 95 %
+intervals of the sums covered 87 to 90 %, those of ratios and correlations 92 to 97 %.
 """
 
 from __future__ import annotations
