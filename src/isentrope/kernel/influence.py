@@ -30,7 +30,8 @@ from isentrope.kernel.sequence_gradients import Method as Pass
 from isentrope.kernel.sequence_gradients import SequenceGradients
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score_along_each
+from isentrope.policy.scoring import Scores
+from isentrope.policy.slopes import logprob_slopes
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
@@ -178,8 +179,8 @@ def _tokens(
     scores = None
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
         some = directions[start : start + DIRECTIONS_AT_ONCE]
-        scores, *slopes = score_along_each(policy, U, some)
-        found += [step.token_weights * slope.logprobs for slope in slopes]
+        scores, slopes = logprob_slopes(policy, U, some)
+        found += [step.token_weights * slope for slope in slopes]
     assert scores is not None
     return scores, torch.stack(found)
 

@@ -5,9 +5,7 @@
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
 sequence i: all it takes is its input and its output gradient, which hooks see. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
-layers. The output embedding is differentiated by hand, from the softmax:
-
-    ∂/∂l_a (s_k) = (1{a = t_k} − π_a)/T,     ∂/∂l_a (H_k) = −π_a (log π_a + H_k)/T
+layers. The output embedding is differentiated by hand (`policy.head`).
 
 No summed weight gradients are formed, and nothing is kept: each layer's rows are handed to a
 visitor as they come. What the hooks cannot see is refused by name, and on the first tokens of two
@@ -26,9 +24,9 @@ from torch import Tensor, nn
 from isentrope.kernel.layers import Layer, by_sequence, find_layers
 from isentrope.kernel.weighted import Weighted, beginnings
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
-from isentrope.policy.scoring import LOGITS_HELD
 
 Method = Literal["hooks", "one_by_one"]
 Visit = Callable[[str, Tensor, Tensor], object]
@@ -127,31 +125,22 @@ class SequenceGradients:
     ) -> tuple[Tensor, Tensor]:
         """The tensor to go back from, and its gradient; rows of a trainable head on the way."""
         head, temperature = self.policy.head, self.policy.temperature
-        if type(head) is not nn.Linear:
-            logits = head(hidden)
-            return logits, _logit_gradient(logits.detach(), batch.targets, a, b, temperature)
+        if is_frozen_linear(head):
+            return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
         layer = next((x for x in self._layers or () if x.module is head), None)
-        chunk = max(1, LOGITS_HELD // head.weight.shape[0])
-        pieces = batch.rows.bincount().tolist() if layer else _cut(len(a), chunk)
-        gradient, start = torch.empty_like(hidden), 0
+        if layer is None or type(head) is not nn.Linear:
+            logits = head(hidden)
+            return logits, logit_gradient(logits.detach(), batch.targets, a, b, temperature)
+        gradient = torch.empty_like(hidden)
         with torch.no_grad():
-            for i, size in enumerate(pieces):  # a trainable head takes one sequence at a time
-                here = slice(start, start + size)
-                start += size
-                logits = nn.functional.linear(hidden[here], head.weight, head.bias)
-                if b is None and layer is None:
-                    pulls = head.weight[batch.targets[here]] - _softmax(logits, temperature) @ (
-                        head.weight
-                    )
-                    gradient[here] = pulls * (a[here, None] / temperature).to(pulls)
-                    continue
-                entropy_weights = None if b is None else b[here]
-                g = _logit_gradient(
-                    logits, batch.targets[here], a[here], entropy_weights, temperature
+            for i, tokens in enumerate(_by_row(batch.rows)):  # one sequence at a time
+                logits = nn.functional.linear(hidden[tokens], head.weight, head.bias)
+                of_entropy = None if b is None else b[tokens]
+                g = logit_gradient(
+                    logits, batch.targets[tokens], a[tokens], of_entropy, temperature
                 ).to(hidden.dtype)
-                gradient[here] = g @ head.weight
-                if layer:
-                    hand_over(layer, hidden[here][None], g[None], rows[i : i + 1])
+                gradient[tokens] = g @ head.weight
+                hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
         return hidden, gradient
 
     def _check_once(self, weighted: Weighted) -> None:
@@ -239,26 +228,7 @@ class _Recording:
         return hook
 
 
-def _softmax(logits: Tensor, temperature: float) -> Tensor:
-    """π at the logits' dtype; bfloat16 is added up in float32."""
-    scaled = logits if temperature == 1 else logits / temperature
-    return scaled.softmax(-1, torch.promote_types(logits.dtype, torch.float32)).to(logits.dtype)
-
-
-def _logit_gradient(
-    logits: Tensor, targets: Tensor, a: Tensor, b: Tensor | None, temperature: float
-) -> Tensor:
-    """∂ Σ_k (a_k s_k + b_k H_k) / ∂ logits, (m, v)."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    log_p = (logits.to(dtype) / temperature).log_softmax(-1)
-    p, pull = log_p.exp(), a[:, None].to(dtype)
-    if b is None:
-        gradient = -p * pull
-    else:
-        entropy = -(p * log_p).sum(-1, keepdim=True)
-        gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
-    return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
-
-
-def _cut(n: int, size: int) -> list[int]:
-    return [min(size, n - start) for start in range(0, n, size)]
+def _by_row(rows: Tensor) -> list[slice]:
+    """The packed tokens of each sequence of a micro-batch."""
+    ends = rows.bincount().cumsum(0).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -22,8 +22,9 @@ from isentrope.policy.fitness import (
     require_float64,
     require_plain_head,
 )
+from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.precision import Precision
-from isentrope.policy.scorer import Scorer
+from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 
@@ -211,20 +212,24 @@ class Policy:
         """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
         return self._call(batch, None, features)
 
-    def packed_hidden(self, batch: MicroBatch) -> Tensor:
-        """The hidden states that predict a micro-batch's tokens, through the model itself.
-
-        Module hooks see this pass, and autograd differentiates it by the model's own parameters.
+    def packed_hidden(self, batch: MicroBatch, params: Vector | None = None) -> Tensor:
+        """The hidden states that predict a micro-batch's tokens.
 
         Args:
             batch: Micro-batch on the policy's device.
+            params: Trainable parameters to use; None: the model's own, which module hooks see and
+                autograd differentiates.
 
         Returns:
             (m, d).
         """
         self.require_no_dropout()
         with self.precision.active():
-            return self._scorer.hidden(batch)
+            if params is None:
+                return self._scorer.hidden(batch)
+            names = self._scorer.inner_names
+            inner = {names[n]: p for n, p in params.items()}
+            return functional_call(HiddenStates(self.model), inner, (batch,))
 
     def _call(self, batch: MicroBatch, params: Vector | None, features: int) -> tuple[Tensor, ...]:
         self.require_no_dropout()
@@ -250,21 +255,33 @@ class Policy:
         Returns:
             The gradient by parameter name, float64.
         """
-        self.require_no_dropout()
-        theta = {n: p.detach().requires_grad_() for n, p in self.theta.items()}
+        parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.theta.items()}
         for batch in micro_batches(rollouts, self.max_tokens):
             here = batch.to(self.device)
-            with torch.enable_grad():
-                s, entropy = self.packed_scores(here, theta)
-                objective = (here.pack(logprob_weights.to(s.device)) * s).sum()
-                if entropy_weights is not None:
-                    objective += (here.pack(entropy_weights.to(s.device)) * entropy).sum()
-                grads = torch.autograd.grad(objective, list(theta.values()), allow_unused=True)
-            for name, grad in zip(theta, grads, strict=True):
+            a = here.pack(logprob_weights.to(self.device))
+            b = None if entropy_weights is None else here.pack(entropy_weights.to(self.device))
+            with torch.enable_grad(), self.precision.active():
+                root, cotangent = self._objective(here, a, b, parameters)
+                grads = torch.autograd.grad(
+                    root, list(parameters.values()), cotangent, allow_unused=True
+                )
+            for name, grad in zip(parameters, grads, strict=True):
                 if grad is not None:
                     total[name] += grad.double()
         return total
+
+    def _objective(
+        self, batch: MicroBatch, a: Tensor, b: Tensor | None, parameters: Vector
+    ) -> tuple[Tensor, Tensor | None]:
+        """Where Σ_k (a_k s_k + b_k H_k) is differentiated from, and its gradient there."""
+        if is_frozen_linear(self.head):
+            hidden = self.packed_hidden(batch)
+            head, temperature = self.head, self.temperature
+            return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
+        s, entropy = self.packed_scores(batch, parameters)
+        objective = (a * s).sum()
+        return objective if b is None else objective + (b * entropy).sum(), None
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).

@@ -66,6 +66,14 @@ class Scorer(nn.Module):
         return (*scores, _project(hidden, features)) if features else scores
 
 
+class HiddenStates(Scorer):
+    """The same without the head: its output is the hidden states that predict the tokens."""
+
+    def forward(self, batch: MicroBatch) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """(m, d) hidden states of a micro-batch on the model's device."""
+        return self.hidden(batch)
+
+
 def _project(hidden: Tensor, features: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)

@@ -142,7 +142,7 @@ def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> S
         NotFiniteError: If a score is not finite, naming the first such sequence.
     """
     with torch.no_grad():
-        return _collect(policy, rollouts, lambda batch: policy.packed_scores(batch, params))[0]
+        return collect(policy, rollouts, lambda batch: policy.packed_scores(batch, params))[0]
 
 
 def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) -> Scores:
@@ -157,7 +157,7 @@ def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) 
         Scores with `features` (n, t, k).
     """
     with torch.no_grad():
-        return _collect(
+        return collect(
             policy, rollouts, lambda batch: policy.packed_scores_and_features(batch, features)
         )[0]
 
@@ -185,7 +185,7 @@ def score_along(
 
         return sum(derivatives_at_zero(at, order, policy.device), ())
 
-    return _collect(policy, rollouts, packed)
+    return collect(policy, rollouts, packed)
 
 
 def score_along_each(
@@ -220,11 +220,23 @@ def score_along_each(
         base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(basis)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
-    return _collect(policy, rollouts, packed)
+    return collect(policy, rollouts, packed)
 
 
-def _collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, ...]:
-    """Run `packed_scores` over micro-batches; its outputs come in pairs (s, H), features last."""
+def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, ...]:
+    """Run a function over micro-batches and put its outputs in place.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        packed_scores: Maps a micro-batch to pairs (s, H) of (m,), features last if there are any.
+
+    Returns:
+        Scores, one a pair.
+
+    Raises:
+        NotFiniteError: If a score is not finite.
+    """
     mask = _mask(rollouts)
     out: list[Tensor] = []
     for batch in micro_batches(rollouts, policy.max_tokens):

@@ -1,0 +1,123 @@
+"""The output embedding differentiated by hand: what of the logits' derivatives is ever needed.
+
+With logits l = W h + b, and π = softmax(l/T) at the position that predicts token t,
+
+    ∂s/∂l_a = (1{a = t} − π_a)/T              ∂H/∂l_a = −π_a (log π_a + H)/T
+    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T           the pull of the token on its hidden state
+
+So a gradient goes back from the hidden states, and a directional derivative of s is a dot product
+with the pull, whatever the direction: no graph over (tokens × vocabulary) is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.policy.scoring import LOGITS_HELD
+
+
+def is_frozen_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether an output embedding is a plain linear layer without trainable parameters."""
+    return type(head) is nn.Linear and not any(p.requires_grad for p in head.parameters())
+
+
+def hidden_gradient(
+    hidden: Tensor,
+    head: nn.Linear,
+    targets: Tensor,
+    a: Tensor,
+    b: Tensor | None,
+    temperature: float,
+) -> Tensor:
+    """∂ Σ_k (a_k s_k + b_k H_k) / ∂ hidden.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        targets: (m,) predicted tokens.
+        a: (m,) weights of the log-probabilities.
+        b: (m,) weights of the entropies, or None.
+        temperature: Sampling temperature T.
+
+    Returns:
+        (m, d) at the dtype of `hidden`.
+    """
+    gradient = torch.empty_like(hidden)
+    with torch.no_grad():
+        for here, logits in logit_rows(hidden, head):
+            if b is None:
+                average = _softmax(logits, temperature) @ head.weight
+                pulls = head.weight[targets[here]] - average
+                gradient[here] = pulls * (a[here, None] / temperature).to(pulls)
+            else:
+                of = logit_gradient(logits, targets[here], a[here], b[here], temperature)
+                gradient[here] = of.to(hidden.dtype) @ head.weight
+    return gradient
+
+
+def pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) -> Tensor:
+    """∂s_k/∂hidden_k of every token.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        targets: (m,) predicted tokens.
+        temperature: Sampling temperature T.
+
+    Returns:
+        (m, d) at the dtype of `hidden`.
+    """
+    ones = torch.ones(len(hidden), dtype=hidden.dtype, device=hidden.device)
+    return hidden_gradient(hidden, head, targets, ones, None, temperature)
+
+
+def logit_gradient(
+    logits: Tensor, targets: Tensor, a: Tensor, b: Tensor | None, temperature: float
+) -> Tensor:
+    """∂ Σ_k (a_k s_k + b_k H_k) / ∂ logits.
+
+    Args:
+        logits: (m, v).
+        targets: (m,) predicted tokens.
+        a: (m,) weights of the log-probabilities.
+        b: (m,) weights of the entropies, or None.
+        temperature: Sampling temperature T.
+
+    Returns:
+        (m, v) at the dtype of the logits, float32 at the least.
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    log_p = (logits.to(dtype) / temperature).log_softmax(-1)
+    p, pull = log_p.exp(), a[:, None].to(dtype)
+    if b is None:
+        gradient = -p * pull
+    else:
+        entropy = -(p * log_p).sum(-1, keepdim=True)
+        gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
+    return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
+
+
+def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]]:
+    """Logits a few tokens at a time.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+
+    Yields:
+        A slice of the tokens, and their logits (rows, v).
+    """
+    rows = max(1, LOGITS_HELD // head.weight.shape[0])
+    for start in range(0, len(hidden), rows):
+        here = slice(start, min(start + rows, len(hidden)))
+        yield here, nn.functional.linear(hidden[here], head.weight, head.bias)
+
+
+def _softmax(logits: Tensor, temperature: float) -> Tensor:
+    """π at the logits' dtype; bfloat16 is added up in float32."""
+    scaled = logits if temperature == 1 else logits / temperature
+    return scaled.softmax(-1, torch.promote_types(logits.dtype, torch.float32)).to(logits.dtype)

@@ -1,0 +1,82 @@
+"""Slopes of the log-probabilities along several directions, in one forward-mode pass.
+
+    ∂_v s_k = <∂s_k/∂h_k, ∂_v h_k>
+
+Forward mode goes through the decoder only; the head enters by the pull of each token on its hidden
+state (`head`), which is the same for every direction. A head that is not a plain frozen linear
+layer is gone through like the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from isentrope.policy.batching import MicroBatch
+from isentrope.policy.head import is_frozen_linear, pulls
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import Scores, collect, score_along_each, token_statistics
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+
+def logprob_slopes(
+    policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
+) -> tuple[Scores, list[Tensor]]:
+    """Scores at θ, and the first derivative of every log-probability along each direction.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        directions: v_1 … v_m, at least one.
+
+    Returns:
+        Scores, and for each direction (n, t) ∂_v s in nats per unit η, 0 where there is no token.
+    """
+    head = policy.head
+    if not is_frozen_linear(head):
+        scores, *slopes = score_along_each(policy, rollouts, directions)
+        return scores, [slope.logprobs for slope in slopes]
+    for direction in directions:
+        policy.require_direction(direction)
+
+    def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
+        hidden, slopes = _hidden_slopes(policy, batch, directions)
+        with torch.no_grad(), policy.precision.active():
+            scores = token_statistics(
+                hidden,
+                head,
+                batch.targets,
+                temperature=policy.temperature,
+                vocab_chunk=policy.vocab_chunk,
+                dtype=policy.precision.entropy,
+            )
+            pull = pulls(hidden, head, batch.targets, policy.temperature)
+            along = (slopes * pull).sum(-1)  # (directions, m)
+        return (*scores, *(x for s in along for x in (s, torch.zeros_like(s))))
+
+    scores, *found = collect(policy, rollouts, packed)
+    return scores, [slope.logprobs for slope in found]
+
+
+def _hidden_slopes(
+    policy: Policy, batch: MicroBatch, directions: Sequence[Vector]
+) -> tuple[Tensor, Tensor]:
+    """(m, d) hidden states and their (directions, m, d) derivatives."""
+    options: dict[str, Any] = {"dtype": torch.float64, "device": policy.device}
+    zero, basis = torch.zeros(len(directions), **options), torch.eye(len(directions), **options)
+
+    def at(e: Tensor) -> Tensor:  # θ + Σ_m e_m v_m
+        moved = {
+            n: (p.double() + sum(e[m] * v[n] for m, v in enumerate(directions))).to(p.dtype)
+            for n, p in policy.theta.items()
+        }
+        return policy.packed_hidden(batch, moved)
+
+    def along(tangent: Tensor) -> Any:
+        return torch.func.jvp(at, (zero,), (tangent,))
+
+    return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(basis)

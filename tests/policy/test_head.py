@@ -1,0 +1,48 @@
+"""The head differentiated by hand, against autograd through the scorer."""
+
+import pytest
+import torch
+
+from isentrope.policy.batching import micro_batches
+from isentrope.policy.scoring import score, score_along
+from isentrope.policy.slopes import logprob_slopes
+from tests import cases
+
+BATCH = cases.ragged(7)
+
+
+def policies():
+    yield "adapter, frozen head", cases.lora_policy("qwen2")
+    yield "all trainable", cases.policy("llama")
+    hot = cases.lora_policy("llama")
+    hot.temperature = 0.7
+    yield "another temperature", hot
+
+
+@pytest.mark.parametrize(("name", "policy"), policies(), ids=lambda x: x if type(x) is str else "")
+@pytest.mark.parametrize("entropies", [False, True])
+def test_gradients_are_those_of_autograd_through_the_scores(name, policy, entropies):
+    mask = score(policy, BATCH).mask
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(mask.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    found = policy.weighted_gradient(BATCH, a, b if entropies else None)
+    theta = {n: p.clone().requires_grad_() for n, p in policy.theta.items()}
+    objective = torch.zeros((), dtype=torch.float64)
+    for batch in micro_batches(BATCH, policy.max_tokens):
+        s, entropy = policy.packed_scores(batch, theta)
+        objective = objective + (batch.pack(a) * s).sum()
+        objective = objective + entropies * (batch.pack(b) * entropy).sum()
+    for n, g in zip(theta, torch.autograd.grad(objective, list(theta.values())), strict=True):
+        assert torch.allclose(found[n], g, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "policy"), policies(), ids=lambda x: x if type(x) is str else "")
+def test_slopes_are_those_of_forward_mode(name, policy):
+    directions = [cases.direction(policy, seed) for seed in (1, 2, 3)]
+    scores, slopes = logprob_slopes(policy, BATCH, directions)
+    base = score(policy, BATCH)
+    assert torch.allclose(scores.logprobs, base.logprobs, atol=1e-12)
+    assert torch.allclose(scores.entropies, base.entropies, atol=1e-12)
+    for direction, slope in zip(directions, slopes, strict=True):
+        _, truth = score_along(policy, BATCH, direction, 1)
+        assert torch.allclose(slope, truth.logprobs, rtol=1e-9, atol=1e-11)
