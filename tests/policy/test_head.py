@@ -11,17 +11,22 @@ from tests import cases
 BATCH = cases.ragged(7)
 
 
-def policies():
-    yield "adapter, frozen head", cases.lora_policy("qwen2")
-    yield "all trainable", cases.policy("llama")
-    hot = cases.lora_policy("llama")
-    hot.temperature = 0.7
-    yield "another temperature", hot
+POLICIES = {
+    "adapter, frozen head": lambda: cases.lora_policy("qwen2"),
+    "all trainable": lambda: cases.policy("llama"),
+    "another temperature": lambda: hot(cases.lora_policy("llama")),
+}
 
 
-@pytest.mark.parametrize(("name", "policy"), policies(), ids=lambda x: x if type(x) is str else "")
+def hot(policy):
+    policy.temperature = 0.7
+    return policy
+
+
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("entropies", [False, True])
-def test_gradients_are_those_of_autograd_through_the_scores(name, policy, entropies):
+def test_gradients_are_those_of_autograd_through_the_scores(name, entropies):
+    policy = POLICIES[name]()
     mask = score(policy, BATCH).mask
     generator = torch.Generator().manual_seed(1)
     a, b = (torch.randn(mask.shape, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -36,8 +41,9 @@ def test_gradients_are_those_of_autograd_through_the_scores(name, policy, entrop
         assert torch.allclose(found[n], g, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize(("name", "policy"), policies(), ids=lambda x: x if type(x) is str else "")
-def test_slopes_are_those_of_forward_mode(name, policy):
+@pytest.mark.parametrize("name", POLICIES)
+def test_slopes_are_those_of_forward_mode(name):
+    policy = POLICIES[name]()
     directions = [cases.direction(policy, seed) for seed in (1, 2, 3)]
     scores, slopes = logprob_slopes(policy, BATCH, directions)
     base = score(policy, BATCH)
