@@ -1,0 +1,168 @@
+"""Weights of a stale batch: responses of an earlier policy, replayed at today's θ (T5).
+
+    r_ik = exp( s_ik(θ) − s_ik(sampler) )
+    J = Σ_ik w_i min( r_ik A_i, clip(r_ik, 1 − lo, 1 + hi) A_i )
+    ∂J = Σ_ik c_ik ∂s_ik,     c_ik = w_i A_i r_ik 1{not clipped}
+
+A token is clipped, and has no gradient, where A > 0 and r > 1 + hi, or A < 0 and r < 1 − lo. A
+ratio beyond the other bound is let through: there the clip does not act. The weights are written
+to `Rollouts.token_weights`, so that `optimizer_step(..., objective="recorded")` replays the step.
+At r = 1 they are those of the first update on a fresh batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.update.objective import token_weights
+
+Clip = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ImportanceRatios:
+    """What became of each token's probability since it was drawn.
+
+    Attributes:
+        ratios: (n, t) float64 r_ik; 1 where there is no token.
+        clipped: (n, t) bool, tokens whose gradient the clip drops.
+        n_tokens: Number of tokens.
+        n_clipped: How many of them are clipped.
+        lowest: Smallest ratio.
+        highest: Largest ratio.
+        warnings: Sentences on what limits the weights' use.
+    """
+
+    ratios: Tensor = field(repr=False)
+    clipped: Tensor = field(repr=False)
+    n_tokens: int
+    n_clipped: int
+    lowest: float
+    highest: float
+    warnings: tuple[str, ...] = ()
+
+    def weighted(
+        self,
+        rollouts: Rollouts,
+        objective: str = "dr_grpo",
+        max_response_length: int | None = None,
+    ) -> Rollouts:
+        """The batch with c_ik as its token weights.
+
+        Args:
+            rollouts: The batch of the ratios.
+            objective: An on-policy objective (`update.objective.OBJECTIVES`), which gives w_i.
+            max_response_length: L of "dr_grpo".
+
+        Returns:
+            A copy whose `token_weights` are c_ik.
+        """
+        weights = token_weights(rollouts, objective, max_response_length) * self.ratios
+        weights = weights.masked_fill(self.clipped, 0.0)
+        rows = zip(weights, rollouts.lengths.tolist(), strict=True)
+        return rollouts.with_columns(token_weights=[row[:length] for row, length in rows])
+
+
+def off_policy_weights(
+    policy: Policy,
+    rollouts: Rollouts,
+    objective: str = "dr_grpo",
+    max_response_length: int | None = None,
+    clip: Clip | None = (0.2, 0.2),
+) -> Rollouts:
+    """A stale batch with the token weights of the clipped surrogate at θ.
+
+    Args:
+        policy: The policy at θ, later than the one that drew the responses.
+        rollouts: The batch, whole, with advantages and the sampler's log-probabilities.
+        objective: An on-policy objective (`update.objective.OBJECTIVES`), which gives w_i.
+        max_response_length: L of "dr_grpo".
+        clip: (lo, hi), or None for ratios without a clip.
+
+    Returns:
+        A copy whose `token_weights` are c_ik; `importance_ratios` tells what was clipped.
+
+    Raises:
+        ValueError: As `importance_ratios`, and if the objective is unknown or lacks its length.
+    """
+    ratios = importance_ratios(policy, rollouts, clip)
+    return ratios.weighted(rollouts, objective, max_response_length)
+
+
+def importance_ratios(
+    policy: Policy, rollouts: Rollouts, clip: Clip | None = (0.2, 0.2)
+) -> ImportanceRatios:
+    """Score a stale batch at θ and say which tokens the clip drops.
+
+    Args:
+        policy: The policy at θ.
+        rollouts: The batch, with advantages and the sampler's log-probabilities.
+        clip: (lo, hi), or None for no clip.
+
+    Returns:
+        Ratios, clipped tokens, and their number and range.
+
+    Raises:
+        ValueError: If advantages or the sampler's log-probabilities are missing, the clip is no
+            pair of positive numbers, or a ratio is not finite.
+    """
+    _require_clip(clip)
+    if rollouts.advantages is None:
+        raise ValueError("The rollouts have no advantages, whose sign decides what is clipped.")
+    if rollouts.sampler_logprobs is None:
+        raise ValueError(
+            "The rollouts do not hold the log-probabilities of the policy that drew them: give "
+            "Rollouts(..., sampler_logprobs=...), or score them under that policy first."
+        )
+    scores = score(policy, rollouts)
+    change = torch.zeros_like(scores.logprobs)
+    change[scores.mask] = scores.logprobs[scores.mask] - torch.cat(rollouts.sampler_logprobs)
+    ratios = change.exp()
+    if not bool(ratios.isfinite().all()):
+        raise ValueError(
+            f"{int((~ratios.isfinite()).sum())} importance ratios are not finite: the sampler's "
+            "log-probabilities are not those of these responses."
+        )
+    clipped = _clipped(ratios, rollouts.advantages[:, None], clip) & scores.mask
+    here, dropped = ratios[scores.mask], int(clipped.sum())
+    return ImportanceRatios(
+        ratios=ratios,
+        clipped=clipped,
+        n_tokens=len(here),
+        n_clipped=dropped,
+        lowest=float(here.min()),
+        highest=float(here.max()),
+        warnings=_warnings(dropped, len(here), here),
+    )
+
+
+def _clipped(ratios: Tensor, advantages: Tensor, clip: Clip | None) -> Tensor:
+    if clip is None:
+        return torch.zeros_like(ratios, dtype=torch.bool)
+    lo, hi = clip
+    return ((advantages > 0) & (ratios > 1 + hi)) | ((advantages < 0) & (ratios < 1 - lo))
+
+
+def _require_clip(clip: Clip | None) -> None:
+    if clip is not None and not (len(clip) == 2 and 0 < clip[0] <= 1 and clip[1] > 0):
+        raise ValueError(
+            f"clip must be (lo, hi) with 0 < lo ≤ 1 and hi > 0, got {clip}; None means no clip."
+        )
+
+
+def _warnings(dropped: int, tokens: int, ratios: Tensor) -> tuple[str, ...]:
+    said = []
+    if dropped:
+        said.append(f"The clip drops the gradient of {dropped} of {tokens} tokens.")
+    if float(ratios.max()) > 10:
+        said.append(
+            f"{int((ratios > 10).sum())} of {tokens} tokens have become more than ten times "
+            f"likelier (ratio up to {float(ratios.max()):.3g}): few tokens carry the step."
+        )
+    return tuple(said)

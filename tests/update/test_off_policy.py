@@ -1,0 +1,136 @@
+"""Weights of a stale batch, against autograd of the clipped surrogate."""
+
+import pytest
+import torch
+
+from isentrope.policy.scoring import score
+from isentrope.update.objective import OBJECTIVES, token_weights
+from isentrope.update.off_policy import importance_ratios, off_policy_weights
+from isentrope.update.step import optimizer_step
+from isentrope.vectors import axpy, norm
+from tests import cases
+
+LENGTH = 9
+
+
+def fresh_batch(policy, n=8):
+    drawn = cases.ragged(n, seed=7)
+    scores = score(policy, drawn)
+    generator = torch.Generator().manual_seed(2)
+    return drawn.with_columns(
+        sampler_logprobs=[s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)],
+        advantages=torch.randn(n, generator=generator, dtype=torch.float64),
+    )
+
+
+def stale_batch(policy, eta=0.4):
+    """The sampler stood at θ + ηv."""
+    batch = fresh_batch(policy)
+    then = score(policy, batch, policy.parameters_along(cases.direction(policy), eta))
+    rows = zip(then.logprobs, then.mask, strict=True)
+    return batch.with_columns(sampler_logprobs=[s[m] for s, m in rows])
+
+
+def surrogate_gradient(policy, batch, clip):
+    """PPO's objective with Dr. GRPO's weights, response by response, by plain autograd."""
+    names, model = list(policy.names), policy.model
+    total = torch.zeros((), dtype=torch.float64)
+    rows = zip(
+        batch.prompt_ids, batch.response_ids, batch.sampler_logprobs, batch.advantages, strict=True
+    )
+    for prompt, response, before, advantage in rows:
+        logits = model(input_ids=torch.cat([prompt, response])[None]).logits[
+            0, len(prompt) - 1 : -1
+        ]
+        s = logits.log_softmax(-1).gather(1, response[:, None])[:, 0]
+        ratio = (s - before).exp()
+        bounded = ratio if clip is None else ratio.clamp(1 - clip[0], 1 + clip[1])
+        total = total + torch.minimum(ratio * advantage, bounded * advantage).sum()
+    parameters = dict(model.named_parameters())
+    found = torch.autograd.grad(total / (len(batch) * LENGTH), [parameters[n] for n in names])
+    return dict(zip(names, found, strict=True))
+
+
+@pytest.mark.parametrize("name", ["table", "qwen2"])
+@pytest.mark.parametrize("clip", [(0.2, 0.2), (0.1, 0.4), None])
+def test_the_weights_are_the_gradient_of_the_clipped_surrogate(name, clip):
+    policy = cases.policy(name)
+    batch = stale_batch(policy)
+    weighted = off_policy_weights(policy, batch, max_response_length=LENGTH, clip=clip)
+    found = policy.weighted_gradient(weighted, token_weights(weighted, "recorded"))
+    expected = surrogate_gradient(policy, batch, clip)
+    assert norm(axpy(-1.0, expected, found)) < 1e-12 * norm(expected)
+
+
+def test_a_step_replays_on_the_recorded_weights():
+    policy = cases.policy("qwen2")
+    batch = stale_batch(policy)
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.1)
+    weighted = off_policy_weights(policy, batch, max_response_length=LENGTH)
+    step = optimizer_step(policy, weighted, optimizer, objective="recorded")
+    expected = surrogate_gradient(policy, batch, (0.2, 0.2))
+    assert norm(axpy(-1.0, expected, step.direction)) < 1e-12 * norm(expected)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_fresh_batch_has_the_on_policy_weights(objective):
+    policy = cases.policy("qwen2")
+    batch = fresh_batch(policy)
+    weighted = off_policy_weights(policy, batch, objective, LENGTH)
+    torch.testing.assert_close(
+        token_weights(weighted, "recorded"),
+        token_weights(batch, objective, LENGTH),
+        rtol=1e-12,
+        atol=0,
+    )
+
+
+def test_the_clip_drops_only_tokens_that_moved_the_way_of_their_advantage():
+    policy = cases.policy("qwen2")
+    batch = stale_batch(policy)
+    found = importance_ratios(policy, batch, (0.1, 0.3))
+    naive = 0
+    for i, length in enumerate(batch.lengths.tolist()):
+        for k in range(length):
+            r, a = float(found.ratios[i, k]), float(batch.advantages[i])
+            dropped = (a > 0 and r > 1.3) or (a < 0 and r < 0.9)
+            assert bool(found.clipped[i, k]) == dropped
+            naive += dropped
+    assert found.n_clipped == naive > 0
+    assert bool(((found.ratios > 1.3) & ~found.clipped).any())
+    assert found.n_tokens == int(batch.lengths.sum())
+    assert f"drops the gradient of {naive} of {found.n_tokens} tokens" in found.warnings[0]
+
+
+def test_the_range_of_the_ratios_is_reported():
+    policy = cases.policy("table")
+    batch = fresh_batch(policy)
+    shift = [torch.zeros(len(s)) for s in batch.sampler_logprobs]
+    shift[3][0], shift[5][0] = -3.0, 1.0
+    moved = [s + d for s, d in zip(batch.sampler_logprobs, shift, strict=True)]
+    found = importance_ratios(policy, batch.with_columns(sampler_logprobs=moved), None)
+    assert found.highest == pytest.approx(torch.tensor(3.0).exp().item())
+    assert found.lowest == pytest.approx(torch.tensor(-1.0).exp().item())
+    assert found.n_clipped == 0
+    assert "1 of" in found.warnings[0]
+    assert "more than ten times" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "clip", "words"),
+    [
+        ({"advantages": None}, None, "no advantages"),
+        ({"sampler_logprobs": None}, None, "do not hold the log-probabilities"),
+        ({}, (0.0, 0.2), "clip must be"),
+        ({}, (0.2,), "clip must be"),
+        ({}, (1.5, 0.2), "0 < lo ≤ 1"),
+        ({"sampler_logprobs": "impossible"}, None, "importance ratios are not finite"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_in_a_sentence(change, clip, words):
+    policy = cases.policy("table")
+    batch = fresh_batch(policy)
+    if change.get("sampler_logprobs") == "impossible":
+        change = {"sampler_logprobs": [x - 1e4 for x in batch.sampler_logprobs]}
+    with pytest.raises(ValueError, match=words):
+        importance_ratios(policy, batch.with_columns(**change), clip)
