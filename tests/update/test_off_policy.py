@@ -33,7 +33,11 @@ def stale_batch(policy, eta=0.4):
 
 def surrogate_gradient(policy, batch, clip):
     """PPO's objective with Dr. GRPO's weights, response by response, by plain autograd."""
-    names, model = list(policy.names), policy.model
+    with policy.precision.active():
+        return surrogate_gradient_of(policy.model, list(policy.names), batch, clip)
+
+
+def surrogate_gradient_of(model, names, batch, clip):
     total = torch.zeros((), dtype=torch.float64)
     rows = zip(
         batch.prompt_ids, batch.response_ids, batch.sampler_logprobs, batch.advantages, strict=True
