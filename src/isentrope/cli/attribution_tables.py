@@ -124,6 +124,28 @@ def print_noise(console: Console, result: dict[str, Any]) -> None:
     _print(console, [], result["warnings"])
 
 
+def print_audit(console: Console, result: dict[str, Any]) -> None:
+    """Print correlations, sign agreement and overlaps of every proxy.
+
+    Args:
+        console: Where to.
+        result: The content of results.json.
+    """
+    for of in ("tokens", "sequences"):
+        proxies = result[of]["proxies"]
+        names = list(dict.fromkeys(name for row in proxies.values() for name in row))
+        shown = [n for n in names if n.split("@")[0] in _AUDITED]
+        title = f"{result['policy']['name']}: {result[of]['items']} {of}, proxies against influence"
+        table = _table(title, ["proxy", *(n.replace("_", " ") for n in shown)])
+        for proxy, row in proxies.items():
+            table.add_row(proxy, *(measured(row.get(name)) for name in shown))
+        console.print(table)
+    said = ", ".join(f"{of} {_number(r['value'])}" for of, r in result["reliability"].items())
+    _print(console, [f"reliability  rank correlation of the two halves of E: {said}"], [])
+    _print(console, [], result["warnings"])
+
+
+_AUDITED = ("pearson", "spearman", "sign_agreement", "overlap")
 _PARTS = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isentrope
-from isentrope.cli import check, config, demo, influence, kernel, measure, noise, sft, train
+from isentrope.cli import audit, check, config, demo, influence, kernel, measure, noise, sft, train
 from isentrope.cli.app import app, out
 
 __all__ = ["app"]
@@ -19,6 +19,7 @@ app.command(name="measure")(measure.measure)
 app.command(name="influence")(influence.influence)
 app.command(name="kernel")(kernel.kernel)
 app.command(name="noise")(noise.noise)
+app.command(name="audit")(audit.audit)
 app.command(name="check")(check.check)
 app.add_typer(config.app, name="config")
 

@@ -155,6 +155,15 @@ class EstimatorConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _recorded_weights_have_their_ratios(self) -> EstimatorConfig:
+        if self.off_policy and self.objective == "recorded":
+            raise ValueError(
+                "off_policy computes token weights by an objective, and objective=recorded takes "
+                "them from U_file: choose one"
+            )
+        return self
+
     @property
     def advantage_rule(self) -> str:
         """The advantages in force."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isentrope.experiments.batches import Batches, make_batches
@@ -12,6 +12,8 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.policy.language_model import Policy
+from isentrope.update.objective import RECORDED
+from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import Step, optimizer_step
 from isentrope.vectors import norm
@@ -61,9 +63,28 @@ def prepare_checkpoint(
         log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
     with clock.stage("batches"):
         batches = make_batches(config, policy, progress)
+    said: tuple[str, ...] = ()
     with clock.stage("update"), at_precision(policy, config.precision.updating):
+        if config.estimator.off_policy:
+            batches, said = _stale(config, policy, batches)
         step = _step(config, policy, batches, subject.optimizer)
+        step = replace(step, warnings=(*step.warnings, *said))
     return Prepared(subject, policy, batches, step, _describe(config, policy, subject))
+
+
+def _stale(
+    config: MeasureConfig, policy: Policy, batches: Batches
+) -> tuple[Batches, tuple[str, ...]]:
+    """U with its tokens weighted by the ratio to the policy that drew them."""
+    estimator = config.estimator
+    clip = None if estimator.clip is None else (min(estimator.clip, 1.0), estimator.clip)
+    ratios = importance_ratios(policy, batches.U, clip)
+    weighted = ratios.weighted(batches.U, estimator.objective, _length(config))
+    return replace(batches, U=weighted), ratios.warnings
+
+
+def _length(config: MeasureConfig) -> int:
+    return config.estimator.max_response_length or config.sampling.max_new_tokens
 
 
 def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Path) -> Step:
@@ -72,8 +93,8 @@ def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Pa
         policy,
         batches.U,
         optimizer,
-        objective=estimator.objective,
-        max_response_length=estimator.max_response_length or config.sampling.max_new_tokens,
+        objective=RECORDED if estimator.off_policy else estimator.objective,
+        max_response_length=_length(config),
         max_grad_norm=estimator.max_grad_norm,
     )
     if norm(step.direction) == 0:
