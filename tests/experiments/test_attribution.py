@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.estimators.sample import sampler_logprobs
+from isentrope.experiments.attribution.audit import find_audit
 from isentrope.experiments.attribution.influence import find_influence
 from isentrope.experiments.attribution.kernel import find_kernel
 from isentrope.experiments.attribution.noise import find_noise
@@ -14,11 +16,17 @@ from isentrope.experiments.config_io import load_config
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
 from isentrope.kernel.influence import influence
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import optimizer_step
 from tests.tiny_checkpoint import settings
 
-VERBS = {"influence": find_influence, "kernel": find_kernel, "noise": find_noise}
+VERBS = {
+    "influence": find_influence,
+    "kernel": find_kernel,
+    "noise": find_noise,
+    "audit": find_audit,
+}
 
 
 @pytest.fixture
@@ -97,6 +105,36 @@ def test_noise_has_the_loss_the_preconditioned_and_the_entropy_step(run):
     trace = results["gradient"]["trace"]["value"]
     assert table.loc[("gradient", "trace"), "value"] == pytest.approx(trace)
     assert results["entropy"]["noise_scale"]["unit"] == "prompts"
+
+
+def test_audit_holds_the_proxies_against_the_tokens_of_influence(run, tiny):
+    folder, results = run("audit", "analysis.overlap=independent", "analysis.draws=20")
+    policy, E, U, step = by_hand(tiny, folder)
+    table = influence(policy, E, U, step, overlap="independent")
+    acting = step.token_weights != 0
+    advantage = U.advantages[:, None].expand_as(acting)[acting]
+    measured = table.entropy.tokens[acting]
+    pearson = float(torch.corrcoef(torch.stack((advantage, measured)))[0, 1])
+    said = results["tokens"]["proxies"]["advantage"]["pearson"]
+    assert said["value"] == pytest.approx(pearson, rel=1e-5)
+    assert said["se"] > 0
+    assert set(pd.read_parquet(folder / "audit.parquet")["of"]) == {"tokens", "sequences"}
+
+
+def test_a_stale_batch_is_weighted_by_its_ratios(run, tiny):
+    folder, _ = run("influence", "analysis.overlap=independent", name="fresh")
+    stale = f"batch_config.U_file={folder}/U.parquet"
+    later = ["checkpoint.checkpoint_path=" + str(tiny / "checkpoint-8"), stale]
+    options = ["analysis.overlap=independent", "estimator.clip=null", *later]
+    folder, _ = run("influence", "estimator.off_policy=true", *options, name="stale")
+    U = Rollouts.load(folder / "U.parquet")
+    policy = Policy.from_checkpoint(tiny / "checkpoint-8")
+    ratios = (score(policy, U).logprobs - sampler_logprobs(U, score(policy, U))).exp()
+    tokens = pd.read_parquet(folder / "tokens.parquet")
+    expected = U.advantages[:, None] * ratios / (len(U) * 3)
+    mask = score(policy, U).mask
+    assert tokens["coefficient"].to_numpy() == pytest.approx(expected[mask].numpy(), rel=1e-4)
+    assert (ratios[mask] - 1).abs().max() > 1e-3
 
 
 def test_several_checkpoints_make_one_table(run, tiny):
