@@ -161,9 +161,11 @@ def audit(
     values, drawn = sample.statistics(np.ones(sample.n)), sample.bootstrap(draws, seed)
     statistics: dict[str, dict[str, Estimate]] = {}
     for (proxy, name), value in values.items():
-        doubts = sample.doubts(proxy, name, value)
+        trusted, said = sample.doubts(proxy, name, value)
+        df = sample.degrees_of_freedom(proxy, name)
+        quantile = float(student_t.ppf(0.5 + confidence / 2, df)) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])
-        found = _estimate(name, value, series, sample.n_prompts, confidence, doubts)
+        found = _estimate(name, value, series, sample.n_prompts, quantile, said)
         statistics.setdefault(proxy, {})[name] = found
     counts = dict(zip(top, top_counts(sample.n, top), strict=True))
     return Audit(statistics, counts, sample.n, sample.n_prompts, unit)
@@ -174,21 +176,20 @@ def _estimate(
     value: float,
     drawn: Array,
     n_prompts: int,
-    confidence: float,
-    doubts: tuple[bool, tuple[str, ...]],
+    quantile: float | None,
+    said: tuple[str, ...],
 ) -> Estimate:
     """Value, spread of the draws, and the interval on the scale where they spread evenly."""
-    trusted, said = doubts
     known = drawn[np.isfinite(drawn)]
     if math.isfinite(value) and len(known) < len(drawn):
         lost = len(drawn) - len(known)
         said = (*said, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
-        trusted = trusted and lost < len(drawn) / 10
+        quantile = quantile if lost < len(drawn) / 10 else None
     enough = n_prompts > 1 and len(known) > 1 and math.isfinite(value)
     se, low, high = (float(known.std(ddof=1)) if enough else math.nan), math.nan, math.nan
-    if enough and trusted:
+    if enough and quantile is not None:
         there, back = _scale(name)
-        half = student_t.ppf(0.5 + confidence / 2, n_prompts - 1) * there(known).std(ddof=1)
+        half = quantile * there(known).std(ddof=1)
         middle = float(there(np.array(value)))
         low, high = (float(back(middle + side * half)) for side in (-1, 1))
     unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"

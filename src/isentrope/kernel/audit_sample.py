@@ -1,9 +1,9 @@
 """A batch under audit: all proxies' statistics under any weights of its prompts, and their doubts.
 
 A bootstrap draw is a multinomial number of copies of each prompt; every item counts as often as its
-prompt was drawn. What decides whether a draw knows its error is over how many prompts a statistic
-is spread: (Σ a_p)²/Σ a_p², the number of equal prompts, where a_p is what prompt p has of a top,
-or of the sum of squares.
+prompt was drawn. How well the draws know the error depends on over how many prompts a statistic is
+spread: (Σ a_p)²/Σ a_p², the number of equal prompts, where a_p is what prompt p has of a top, or of
+the sum of squares or of sizes. That number less one is the degrees of freedom of its error.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MEASURED = "measured"
 SPREAD = 15
 """Prompts, if equal ones, over which a top must be spread for the bootstrap to know its error."""
 
-HELD_BY_FEW = 1 / 3
-"""Share of the prompts, if equal ones, that must hold the variances for Pearson's interval."""
+HELD_BY_FEW = 0.4
+"""Share of the prompts, if equal ones, below which a sum is said to be held by few of them."""
 
 Statistics = dict[tuple[str, str], float]
 """By proxy and name."""
@@ -149,10 +149,26 @@ class AuditSample:
             )
         if "@" not in name and spread < HELD_BY_FEW * self.n_prompts:
             return True, (
-                f"Few of the {self.n_prompts} prompts hold most of the variance (as {spread:.1f} "
+                f"Few of the {self.n_prompts} prompts hold most of the influence (as {spread:.1f} "
                 "equal ones would): the interval is likely too short. Ranks do not suffer from it.",
             )
         return True, ()
+
+    def degrees_of_freedom(self, proxy: str, name: str) -> float:
+        """Degrees of freedom of a statistic's error, at least 1.
+
+        Args:
+            proxy: Name of the proxy, or "measured".
+            name: Name of the statistic.
+
+        Returns:
+            The number of equal prompts that it is spread over, less one.
+        """
+        spread = self._spread.get((proxy, name), float(self.n_prompts))
+        if name.startswith("negative_share"):
+            negative = self._equal_prompts(np.maximum(-self.measured.values, 0.0))
+            spread = min(spread, negative)
+        return max(spread - 1, 1.0)
 
     def _undefined(self, proxy: str, name: str) -> str:
         column = self.proxies.get(proxy, self.measured)
@@ -180,14 +196,16 @@ class AuditSample:
         return self._equal_prompts(np.square(values - values.mean()))
 
     def _spreads(self) -> Statistics:
-        """Over how many equal prompts each top, and the variances of each pair, are spread."""
+        """Over how many equal prompts each top, and the sums of squares and sizes, are spread."""
         weights, counts = np.ones(self.n), top_counts(self.n, self.tops)
         y = self.measured.weighted(weights, counts)
         of_y = self._spread_of_squares(self.measured.values)
         spread = {(MEASURED, name): of_y for name in ("pearson_of_halves", "pearson_reliability")}
         for q, lowest in zip(self.tops, y.lowest, strict=True):
             spread[MEASURED, f"negative_share@{q:g}"] = self._equal_prompts(lowest)
+        of_sizes = self._equal_prompts(self.measured.sizes)
         for proxy, column in self.proxies.items():
+            spread[proxy, "sign_agreement_weighted"] = of_sizes
             both = min(of_y, self._spread_of_squares(column.values))
             pearson = ("pearson", "pearson_size", "pearson_corrected")
             spread |= {(proxy, name): both for name in pearson}
