@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-from isentrope.kernel.structure import (
+from isentrope.kernel.prompt_pairs import (
     KERNEL_UNIT,
     PromptPairs,
     delete_one,

@@ -23,7 +23,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-from isentrope.kernel.structure import cosines, delete_one, require_kernel
+from isentrope.kernel.prompt_pairs import cosines, delete_one, require_kernel
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from isentrope.kernel.gram import Announce, gram
+from isentrope.kernel.prompt_pairs import shared_identities
 from isentrope.kernel.sequence_gradients import Method
 from isentrope.kernel.sketch import Sketched, sketched_kernel
 from isentrope.kernel.spectrum import Spectrum, kernel_spectrum
 from isentrope.kernel.storage_plan import Storage
-from isentrope.kernel.structure import (
-    KernelStructure,
-    cross_structure,
-    kernel_structure,
-    shared_identities,
-)
+from isentrope.kernel.structure import KernelStructure, cross_structure, kernel_structure
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts

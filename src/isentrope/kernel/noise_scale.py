@@ -36,9 +36,9 @@ from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.kernel.gram import Announce, gram
+from isentrope.kernel.prompt_pairs import require_kernel
 from isentrope.kernel.sequence_gradients import Method as Pass
 from isentrope.kernel.storage_plan import Storage
-from isentrope.kernel.structure import require_kernel
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts

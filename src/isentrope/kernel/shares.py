@@ -23,9 +23,9 @@ from isentrope.estimators.functional import UNITS, Functional, Method
 from isentrope.estimators.sample import draw_sample
 from isentrope.kernel.gradient_groups import ratio_terms
 from isentrope.kernel.gram import Announce, gram
+from isentrope.kernel.prompt_pairs import shared_identities
 from isentrope.kernel.sequence_gradients import Method as Pass
 from isentrope.kernel.storage_plan import Storage
-from isentrope.kernel.structure import shared_identities
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts

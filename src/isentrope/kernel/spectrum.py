@@ -36,7 +36,7 @@ from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.kernel.block_model import ritz_pairs, spare, squared_norm
-from isentrope.kernel.structure import (
+from isentrope.kernel.prompt_pairs import (
     PromptPairs,
     cosines,
     delete_one,

@@ -16,7 +16,7 @@ A sequence with K_ii = 0 has no cosine: it is left out of cosines, counted and r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,14 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-
-KERNEL_UNIT = "nats per unit of η·w·A"
-"""What K is in: a step on t' moves log π(t) by η K(t, t') w A(t')."""
-
-_NO_ERROR = (
-    "It rests on so few prompts that without one of them no pair is left: no error is given."
+from isentrope.kernel.prompt_pairs import (
+    KERNEL_UNIT,
+    PromptPairs,
+    cosines,
+    estimate_columns,
+    relation_masks,
+    require_finite,
+    require_kernel,
 )
 
 
@@ -92,101 +94,6 @@ class KernelStructure:
         return pd.DataFrame(rows)
 
 
-class PromptPairs:
-    """Rows and columns of a kernel by prompt: sums over pairs, whole and without each prompt.
-
-    Vectors of length 1 + P hold a statistic of everything and then of everything but prompt p.
-    """
-
-    def __init__(self, row_prompt: Tensor, column_prompt: Tensor) -> None:
-        """Number the prompts.
-
-        Args:
-            row_prompt: (n,) int64 prompt of each row.
-            column_prompt: (m,) int64 prompt of each column.
-        """
-        units, place = torch.cat([row_prompt, column_prompt]).unique(return_inverse=True)
-        self.n_prompts = len(units)
-        self.rows, self.columns = place[: len(row_prompt)], place[len(row_prompt) :]
-        self.same = self.rows[:, None] == self.columns[None]  # (n, m)
-
-    def _touching(self, values: Tensor) -> Tensor:
-        """(P,) the sum of (n, m) values over rows or columns of each prompt, each entry once."""
-        total = torch.zeros(self.n_prompts, dtype=torch.float64)
-        total.index_add_(0, self.rows, values.sum(1) - (values * self.same).sum(1))
-        return total.index_add_(0, self.columns, values.sum(0))
-
-    def sums(self, values: Tensor) -> Tensor:
-        """Sums of (n, m) values.
-
-        Args:
-            values: (n, m), zero where a pair does not count.
-
-        Returns:
-            (1 + P,) float64.
-        """
-        values = values.to(torch.float64)
-        whole = values.sum()
-        return torch.cat([whole[None], whole - self._touching(values)])
-
-    def means(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Means of (n, m) values over the pairs of a mask.
-
-        Args:
-            values: (n, m).
-            mask: (n, m) bool.
-
-        Returns:
-            (1 + P,) float64; NaN where no pair is left.
-        """
-        counts = self.sums(mask).round()
-        return self.sums(values * mask) / torch.where(counts > 0, counts, torch.nan)
-
-    def estimate(self, statistic: Tensor, mask: Tensor, unit: str) -> Estimate:
-        """A statistic of the pairs of a mask, with its jackknife error.
-
-        Degrees of freedom come from the side, rows or columns, on which fewer prompts take part.
-
-        Args:
-            statistic: (1 + P,), whole and without each prompt.
-            mask: (n, m) bool, the pairs it rests on; other prompts do not enter the error.
-            unit: Its unit.
-
-        Returns:
-            The estimate.
-        """
-        taking_part = self._touching(mask.to(torch.float64)) > 0.5
-        sides = [self.rows[mask.any(1)], self.columns[mask.any(0)]]
-        n = min(len(side.unique()) for side in sides)
-        return delete_one(statistic[0], statistic[1:][taking_part], n, unit)
-
-
-def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
-    """The delete-one jackknife.
-
-    Args:
-        value: The statistic, a scalar.
-        deleted: (P,) the statistic without each unit in turn.
-        n: Number of units for the degrees of freedom.
-        unit: Unit of the statistic.
-
-    Returns:
-        The estimate; no interval, and a sentence why, where some deletion leaves nothing.
-    """
-    known = n > 1 and bool(deleted.isfinite().all())
-    around_mean = deleted - deleted.mean()
-    se = ((1 - 1 / len(deleted)) * around_mean.square().sum()).sqrt() if known else torch.nan
-    warnings = () if known else (_NO_ERROR,)
-    options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
-    return Estimate.from_standard_error(float(value), float(se), n, **options, warnings=warnings)
-
-
-def estimate_columns(estimate: Estimate) -> dict[str, Any]:
-    """The columns value, se, ci_low, ci_high and prompts of a table."""
-    names = ("value", "se", "ci_low", "ci_high")
-    return {name: getattr(estimate, name) for name in names} | {"prompts": estimate.n}
-
-
 def kernel_structure(
     matrix: Tensor, prompt_index: Tensor, right: Tensor | None = None, *, rounding: float = 1e-6
 ) -> KernelStructure:
@@ -246,7 +153,7 @@ def cross_structure(
             f"A block of shape {tuple(matrix.shape)} does not fit {tuple(rows.shape)} row prompts "
             f"and {tuple(columns.shape)} column prompts."
         )
-    _require_finite(matrix)
+    require_finite(matrix)
     pairs = PromptPairs(rows, columns)
     masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
     norms = None
@@ -258,118 +165,6 @@ def cross_structure(
         if tuple(len(x) for x in norms) != tuple(matrix.shape):
             raise ValueError(f"The diagonals must have the lengths {tuple(matrix.shape)}.")
     return _structure(matrix, pairs, masks, norms)
-
-
-def shared_identities(
-    rows: Sequence[str] | Sequence[Tensor], columns: Sequence[str] | Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Number the prompts of two batches alike.
-
-    Args:
-        rows: Prompt keys, or token ids, of each row.
-        columns: The same of each column.
-
-    Returns:
-        ((n,), (m,)) int64, equal where the prompts are.
-    """
-    numbers: dict[Any, int] = {}
-    keys = [x if isinstance(x, str) else tuple(x.tolist()) for x in (*rows, *columns)]
-    found = torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
-    return found[: len(rows)], found[len(rows) :]
-
-
-def relation_masks(pairs: PromptPairs) -> dict[str, Tensor]:
-    """Which entries of a square kernel make up each relation.
-
-    Args:
-        pairs: Of a batch with itself.
-
-    Returns:
-        (n, n) bool masks "diagonal", "same_prompt" and "cross_prompt".
-    """
-    diagonal = torch.eye(len(pairs.same), dtype=torch.bool)
-    return {
-        "diagonal": diagonal,
-        "same_prompt": pairs.same & ~diagonal,
-        "cross_prompt": ~pairs.same,
-    }
-
-
-def cosines(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """K_ij / √(K_ii K_jj).
-
-    Args:
-        matrix: (n, m) block of a kernel.
-        rows: (n,) K_ii of its rows.
-        columns: (m,) K_jj of its columns.
-
-    Returns:
-        (n, m), zero in the rows and columns of sequences with K_ii = 0.
-    """
-    inverse = [torch.where(x > 0, x, torch.inf).rsqrt() for x in (rows, columns)]
-    return matrix * inverse[0][:, None] * inverse[1]
-
-
-def require_kernel(
-    matrix: Tensor, prompt_index: Tensor, *, rounding: float = 1e-6
-) -> tuple[Tensor, Tensor]:
-    """Check that a matrix is the kernel of a batch of at least two prompts.
-
-    Args:
-        matrix: (n, n), symmetric and positive semi-definite up to rounding.
-        prompt_index: (n,) prompt draw of each sequence.
-        rounding: How far entries may be off, relative to the largest (symmetry) and to the trace
-            (negative eigenvalues). A kernel whose rows were held in bfloat16 or int8 needs more.
-
-    Returns:
-        The matrix as float64, made symmetric, and the prompts as int64.
-
-    Raises:
-        ValueError: If it is not; the sentence says by how much.
-    """
-    matrix = torch.as_tensor(matrix, dtype=torch.float64)
-    prompt_index = torch.as_tensor(prompt_index)
-    if matrix.ndim != 2 or len(matrix) != matrix.shape[1]:
-        raise ValueError(
-            f"A kernel of a batch with itself is square; this one is {tuple(matrix.shape)}. "
-            "For an E × U block use cross_structure."
-        )
-    if prompt_index.shape != matrix.shape[:1] or prompt_index.is_floating_point():
-        raise ValueError(
-            f"prompt_index must be {len(matrix)} integers, one a row of the kernel; it has shape "
-            f"{tuple(prompt_index.shape)} and type {prompt_index.dtype}."
-        )
-    _require_finite(matrix)
-    off, size = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())
-    if off > rounding * size:
-        raise ValueError(
-            f"The kernel is not symmetric: entries differ from their mirror images by up to "
-            f"{off:.3g}, the largest entry is {size:.3g}. Pass rounding= if that is rounding."
-        )
-    if len(prompt_index.unique()) < 2:
-        raise ValueError(
-            "All sequences belong to one prompt: there is no cross-prompt relation and no error "
-            "over prompts. Give a batch of two prompts or more."
-        )
-    matrix = (matrix + matrix.T) / 2
-    _require_semidefinite(matrix, rounding)
-    return matrix, prompt_index.to(torch.int64)
-
-
-def _require_semidefinite(matrix: Tensor, rounding: float) -> None:
-    slack = rounding * max(float(matrix.trace()), 0.0)
-    shifted = matrix + slack * torch.eye(len(matrix))
-    if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
-        lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
-        raise ValueError(
-            f"A kernel is a Gram matrix and has no negative eigenvalues; this one has {lowest:.3g} "
-            f"(largest {highest:.3g}). Pass rounding= if that is rounding."
-        )
-
-
-def _require_finite(matrix: Tensor) -> None:
-    if not bool(matrix.isfinite().all()):
-        raise ValueError(f"{int((~matrix.isfinite()).sum())} entries of the kernel are not finite.")
 
 
 def _by_rightness(masks: Mapping[str, Tensor], right: Tensor) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.kernel.block_model import block_fit, ritz_pairs, spare
-from isentrope.kernel.structure import PromptPairs, delete_one, estimate_columns, require_kernel
+from isentrope.kernel.prompt_pairs import PromptPairs, delete_one, estimate_columns, require_kernel
 
 _NO_TARGET = (
     "The full sum is not distinguishable from zero, so a ratio to it has no interval; "
