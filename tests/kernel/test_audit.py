@@ -272,11 +272,11 @@ def population(prompts, seed, group=8):
 
 
 HEAVY = ("pearson", "pearson_size", "sign_agreement_weighted")
-"""Means of long-tailed products: their intervals are a little short, and say so."""
+"""Means of long-tailed products: their intervals are a little short."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prompts", [32, 64])
+@pytest.mark.parametrize("prompts", [64, 128])
 def test_intervals_cover_the_statistics_of_the_population(prompts):
     y, x, prompt = population(4000, 0)
     rng, top = np.random.default_rng(1), (0.02, 0.2)
@@ -286,11 +286,10 @@ def test_intervals_cover_the_statistics_of_the_population(prompts):
         return audit_sequences(measured, where, {"x": proxy}, top=top, draws=draws)["x"]
 
     truth = run(prompt >= 0, 2)
-    batches = [run(np.isin(prompt, rng.permutation(4000)[:prompts]), 150) for _ in range(200)]
+    batches = [run(np.isin(prompt, rng.permutation(4000)[:prompts]), 100) for _ in range(200)]
     least = dict.fromkeys(truth, 0.88) | dict.fromkeys(HEAVY, 0.8)
     for name in truth:
         known = [b[name] for b in batches if np.isfinite(b[name].ci_low)]
         rate = np.mean([e.covers(truth[name].value) for e in known])
-        print(name, len(known), rate)
         assert len(known) > 50, name
         assert least[name] < rate < 1, name

@@ -4,21 +4,24 @@ Every statistic of `agreement`, for each proxy, with an interval over prompts. R
 are not smooth in the sample, so errors are those of a cluster bootstrap: whole prompts are drawn
 with replacement and everything is ranked anew,
 
-    SE² = Var_draws θ*,     interval  g⁻¹( g(θ̂) ± t_{P−1} SD_draws g(θ*) )
+    SE² = Var_draws θ*,     interval  g⁻¹( g(θ̂) ± t_{P'−1} SD_draws g(θ*) )
 
-with g = artanh for correlations and arcsin √ for shares. Proxies are taken as given: the error of a
-batch mean inside one is not counted. Nor is that of the measurement itself, which comes from the
-finite E; for that, two halves of E give the reliability ρ of the whole (Spearman and Brown), and
+with g = artanh for correlations, arcsin √ for shares, and P' the number of equal prompts that the
+statistic is spread over (`audit_sample`), P for ranks and signs. Proxies are taken as given: the
+error of a batch mean inside one is not counted. Nor is that of the measurement itself, which comes
+from the finite E; for that, two halves of E give the reliability ρ of the whole (Spearman and
+Brown), and
 
     r_half = corr(y₁, y₂),     ρ = 2 r_half/(1 + r_half),     r_corrected = r/√ρ
 
 is the correlation that the proxy would have with an influence measured without error, if errors are
 independent between the halves and of proxy and influence. For ranks that is an approximation.
 
-In simulations with 16 to 128 prompts of 80 tokens, nominal 95 % intervals of spearman, of sign
-agreement and of tops that are spread as over 15 equal prompts or more cover 91–97 %. Tops that
-lie in fewer have no interval. Where few prompts hold most of the variance (as fewer than a third of
-them would, if equal), Pearson's intervals cover 70–88 %, and say so.
+In simulations with long tails and 16 to 128 prompts of 80 tokens, nominal 95 % intervals of tops
+cover 91–99 % if both tops are spread as over 15 equal prompts or more; those that lie in fewer have
+no interval. Ranks and signs cover 90–97 %, with 32 prompts or fewer down to 84 % for a correlation
+near one. Means of long-tailed products are too short where few prompts hold most of the influence,
+and Pearson's says so: it covers 79–98 %, the sign agreement weighted by size 81–95 %.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.kernel.agreement import Column, correlation, top_counts
 from isentrope.kernel.audit_sample import MEASURED, AuditSample
+from isentrope.kernel.prompt_pairs import estimate_columns
 from isentrope.kernel.proxies import UNSIGNED
-from isentrope.kernel.structure import estimate_columns
 from isentrope.kernel.weighted_ranks import Array
 
 TOPS = (0.0002, 0.02, 0.2)
