@@ -54,7 +54,7 @@ def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -
         "reliability": dict(table.reliability),
     }
     if asked.share_responses:
-        said["shares"] = _shares(config, ready, progress)
+        said["shares"] = shares_of(config, ready, progress)
     return Found(said, tables, warnings=_warnings(table))
 
 
@@ -160,7 +160,17 @@ def fresh_responses(
         )
 
 
-def _shares(config: MeasureConfig, ready: Prepared, progress: Progress) -> dict[str, Any]:
+def shares_of(config: MeasureConfig, ready: Prepared, progress: Progress) -> dict[str, Any]:
+    """Same-prompt and other-prompt shares on fresh responses to U's prompts.
+
+    Args:
+        config: How many responses, and how gradients are held.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        Estimates by share, and what they were measured on.
+    """
     E = fresh_responses(config, ready, progress, config.analysis.share_responses)
     shares = influence_shares(
         ready.policy,
