@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.batching import MicroBatch
 from isentrope.policy.fitness import (
     active_dropout,
     require_finite_weights,
     require_float64,
     require_plain_head,
 )
-from isentrope.policy.head import hidden_gradient, is_frozen_linear
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.rollouts import Rollouts
@@ -255,33 +255,7 @@ class Policy:
         Returns:
             The gradient by parameter name, float64.
         """
-        parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.theta.items()}
-        for batch in micro_batches(rollouts, self.max_tokens):
-            here = batch.to(self.device)
-            a = here.pack(logprob_weights.to(self.device))
-            b = None if entropy_weights is None else here.pack(entropy_weights.to(self.device))
-            with torch.enable_grad(), self.precision.active():
-                root, cotangent = self._objective(here, a, b, parameters)
-                grads = torch.autograd.grad(
-                    root, list(parameters.values()), cotangent, allow_unused=True
-                )
-            for name, grad in zip(parameters, grads, strict=True):
-                if grad is not None:
-                    total[name] += grad.double()
-        return total
-
-    def _objective(
-        self, batch: MicroBatch, a: Tensor, b: Tensor | None, parameters: Vector
-    ) -> tuple[Tensor, Tensor | None]:
-        """Where Σ_k (a_k s_k + b_k H_k) is differentiated from, and its gradient there."""
-        if is_frozen_linear(self.head):
-            hidden = self.packed_hidden(batch)
-            head, temperature = self.head, self.temperature
-            return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
-        s, entropy = self.packed_scores(batch, parameters)
-        objective = (a * s).sum()
-        return objective if b is None else objective + (b * entropy).sum(), None
+        return weighted_gradient(self, rollouts, logprob_weights, entropy_weights)
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).

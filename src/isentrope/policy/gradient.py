@@ -1,0 +1,63 @@
+"""The gradient of a weighted sum of log-probabilities and entropies, by one backward pass.
+
+∂_θ Σ_ik (a_ik s_ik + b_ik H_ik)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.head import hidden_gradient, is_frozen_linear
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+if TYPE_CHECKING:
+    from isentrope.policy.language_model import Policy
+
+
+def weighted_gradient(
+    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None = None
+) -> Vector:
+    """The gradient by the trainable parameters.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        a: (n, t) weights of the log-probabilities.
+        b: (n, t) weights of the entropies, or None for no entropy term.
+
+    Returns:
+        The gradient by parameter name, float64; 0 for a parameter that is not used.
+    """
+    parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
+    total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+    for batch in micro_batches(rollouts, policy.max_tokens):
+        here = batch.to(policy.device)
+        packed_a = here.pack(a.to(policy.device))
+        packed_b = None if b is None else here.pack(b.to(policy.device))
+        with torch.enable_grad(), policy.precision.active():
+            root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
+            grads = torch.autograd.grad(
+                root, list(parameters.values()), cotangent, allow_unused=True
+            )
+        for name, grad in zip(parameters, grads, strict=True):
+            if grad is not None:
+                total[name] += grad.double()
+    return total
+
+
+def _root(
+    policy: Policy, batch: MicroBatch, a: Tensor, b: Tensor | None, parameters: Vector
+) -> tuple[Tensor, Tensor | None]:
+    """What is differentiated, and its own gradient where it is not the objective itself."""
+    head = policy.head
+    if is_frozen_linear(head):
+        hidden = policy.packed_hidden(batch)
+        return hidden, hidden_gradient(hidden, head, batch.targets, a, b, policy.temperature)
+    s, entropy = policy.packed_scores(batch, parameters)
+    objective = (a * s).sum()
+    return objective if b is None else objective + (b * entropy).sum(), None
