@@ -13,6 +13,7 @@ from isentrope.experiments.attribution.kernel import find_kernel
 from isentrope.experiments.attribution.noise import find_noise
 from isentrope.experiments.attribution.run import run_verb
 from isentrope.experiments.config_io import load_config
+from isentrope.kernel import gram as gram_module
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
 from isentrope.kernel.influence import influence
 from isentrope.policy.language_model import Policy
@@ -90,6 +91,31 @@ def test_kernel_writes_its_blocks_and_their_structure(run, tiny):
     assert "diagonal" in results["blocks"]["UU"]["structure"]
     assert results["truncations"]["full"]["ratio"]["value"] == pytest.approx(1)
     assert set(pd.read_parquet(folder / "structure.parquet")["block"]) == {"UU", "EU"}
+
+
+def test_a_killed_kernel_goes_on_from_its_tiles(run, tmp_path, monkeypatch):
+    tiny_memory = ["fisher_kernel.memory_gb=6e-5", "fisher_kernel.blocks=[UU, EU]"]
+    tiles = gram_module.gram.__globals__["_tile"]
+    begun = []
+
+    def killed(*args):
+        begun.append(args[-2:])
+        if len(begun) == 4:
+            raise KeyboardInterrupt
+        return tiles(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(gram_module.gram.__globals__, "_tile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run("kernel", *tiny_memory)
+        assert len(list((tmp_path / "run" / "tiles").rglob("*.safetensors"))) == 3
+        folder, _ = run("kernel", *tiny_memory)
+    whole, _ = run("kernel", "fisher_kernel.blocks=[UU, EU]", name="whole")
+    for block in ("UU", "EU"):
+        found, expected = (FisherKernel.load(x / block).matrix for x in (folder, whole))
+        assert torch.allclose(found, expected, rtol=1e-9)
+    assert begun[4] == begun[3]  # the tile that was killed, and none of those before it
+    assert not (tmp_path / "run" / "tiles").exists()
 
 
 def test_second_order_by_kernel_is_that_of_forward_mode(run):

@@ -8,6 +8,7 @@ UU/  EU/  EE/       kernel.safetensors, rows.parquet, columns.parquet
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
+from isentrope.experiments.run_folder import remove_empty
 from isentrope.kernel.block_model import block_model
 from isentrope.kernel.clusters import cluster_sequences
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
@@ -71,6 +73,9 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
             }
 
     def save(folder: Path) -> None:
+        if (tiles := _tiles(config, ready)) is not None:
+            shutil.rmtree(tiles)
+            remove_empty([tiles.parent])
         for block, K in kernels.items():
             K.save(folder / block)
         if asked.second_order:
@@ -88,8 +93,15 @@ def _block(config: MeasureConfig, ready: Prepared, block: str) -> FisherKernel:
         preconditioner=step.preconditioner if config.fisher_kernel.preconditioned else None,
         passes=config.analysis.passes,
         storage=config.fisher_kernel.held,
+        folder=_tiles(config, ready),
         announce=lambda plan: log.info("%s: %s", block, plan),
     )
+
+
+def _tiles(config: MeasureConfig, ready: Prepared) -> Path | None:
+    """Where finished tiles wait for a run that was killed, if its folder is named."""
+    directory = config.output.directory
+    return None if directory is None else Path(directory) / "tiles" / ready.subject.name
 
 
 def _describe(
