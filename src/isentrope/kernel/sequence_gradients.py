@@ -107,7 +107,7 @@ class SequenceGradients:
         b = None if b is None else batch.pack(b.to(batch.rows.device))
         policy = self.policy
         recording = _Recording(policy, self._layers or [], whole_batch)
-        with policy.precision.active(), torch.enable_grad(), recording:
+        with policy.precision.active(forward_mode=False), torch.enable_grad(), recording:
             hidden = policy.packed_hidden(batch)
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
             if recording.sources:

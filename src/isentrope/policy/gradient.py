@@ -39,7 +39,7 @@ def weighted_gradient(
         here = batch.to(policy.device)
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))
-        with torch.enable_grad(), policy.precision.active():
+        with torch.enable_grad(), policy.precision.active(forward_mode=False):
             root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
             grads = torch.autograd.grad(
                 root, list(parameters.values()), cotangent, allow_unused=True

@@ -224,7 +224,7 @@ class Policy:
             (m, d).
         """
         self.require_no_dropout()
-        with self.precision.active():
+        with self.precision.active(forward_mode=params is not None):
             if params is None:
                 return self._scorer.hidden(batch)
             names = self._scorer.inner_names

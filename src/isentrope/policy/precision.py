@@ -80,11 +80,15 @@ class Precision:
         return DTYPES[self.entropy_dtype]
 
     @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self, *, forward_mode: bool = True) -> Iterator[None]:
         """Run a block under these switches, and restore what was set before.
 
         Attention runs as plain matrix products (the "math" kernel): it has forward-mode
         derivatives, is deterministic, and keeps float64.
+
+        Args:
+            forward_mode: False for a gradient by reverse mode, which may take the faster fused
+                kernels where the model is not in float64.
 
         Yields:
             Nothing.
@@ -93,7 +97,8 @@ class Precision:
         set_matmul_switches(self.allow_tf32, self.matmul_precision)
         try:
             with ExitStack() as stack:
-                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                if forward_mode or self.runtime_dtype == "float64":
+                    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
                 if self.runtime_dtype == "float64":
                     stack.enter_context(_KeepFloat64())
                 yield
