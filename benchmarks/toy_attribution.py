@@ -2,14 +2,14 @@
 
     python -m benchmarks.toy_attribution
 
-For each seed it fine-tunes and trains (configs/sft_toy.yaml, configs/train_toy.yaml with a checkpoint
-every 8 steps); at each checkpoint it draws E (1024 held-out prompts) and U (64 prompts x 8), measures
-the influence of every token with its shares, the Fisher kernel of U with its structure, and audits
-the proxies. Numbers are means over seeds ± standard error over seeds (n = 3). At one checkpoint
-the noise scale is measured from 16, 64 and 256 prompt groups.
+For each seed it fine-tunes and trains (configs/sft_toy.yaml, configs/train_toy.yaml with a
+checkpoint every 8 steps); at each checkpoint it draws E (1024 held-out prompts) and U (64 prompts
+x 8), measures the influence of every token with its shares, the Fisher kernel of U with its
+structure, and audits the proxies. Numbers are means over seeds ± standard error over seeds (n = 3).
+At one checkpoint the noise scale is measured from 16, 64 and 256 prompt groups.
 
-Writes docs/results/toy_attribution.md. About half an hour on one core; what is done is kept in
-runs/toy_attribution/*.json and not done again.
+Writes tables.md in the run folder, which docs/results/toy_attribution.md quotes and discusses.
+About half an hour on one core; what is done is kept in the folder and not done again.
 """
 
 from __future__ import annotations
