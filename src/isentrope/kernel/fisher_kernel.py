@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.prompt_pairs import shared_identities
-from isentrope.kernel.sequence_gradients import Method
+from isentrope.kernel.sequence_gradients import Passes
 from isentrope.kernel.sketch import Sketched, sketched_kernel
 from isentrope.kernel.spectrum import Spectrum, kernel_spectrum
 from isentrope.kernel.storage_plan import Storage
@@ -196,7 +196,7 @@ def fisher_kernel(
     U: Rollouts | None = None,
     *,
     preconditioner: Vector | None = None,
-    passes: Method = "hooks",
+    passes: Passes = "hooks",
     storage: Storage | None = None,
     folder: str | Path | None = None,
     announce: Announce = lambda _: None,
@@ -222,7 +222,7 @@ def fisher_kernel(
         score_sums(E),
         None if U is None else score_sums(U),
         preconditioner,
-        method=passes,
+        passes=passes,
         storage=storage,
         folder=folder,
         announce=announce,

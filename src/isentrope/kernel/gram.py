@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from isentrope.kernel.held_rows import HeldRows
-from isentrope.kernel.sequence_gradients import Method, SequenceGradients
+from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.storage_plan import Storage, StoragePlan, plan_storage
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
@@ -34,7 +34,7 @@ def gram(
     right: Weighted | None = None,
     preconditioner: Vector | None = None,
     *,
-    method: Method = "hooks",
+    passes: Passes = "hooks",
     storage: Storage | None = None,
     folder: str | Path | None = None,
     announce: Announce = lambda _: None,
@@ -46,7 +46,7 @@ def gram(
         left: Functions whose gradients are the rows.
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        method: How gradients are computed.
+        passes: How gradients are computed.
         storage: How the smaller side may be held; without limit by default.
         folder: Where finished tiles are kept, and taken from if they were of the same matrix.
         announce: Called with the plan, in words, before the work starts.
@@ -60,7 +60,7 @@ def gram(
     element = max(p.element_size() for p in policy.theta.values())
     n_right = None if right is None else right.n_rows
     plan = plan_storage(left.n_rows, n_right, sum(sizes), element, storage or Storage())
-    gradients = SequenceGradients(policy, method)  # refuses what it does not know
+    gradients = SequenceGradients(policy, passes)  # refuses what it does not know
     announce(str(plan))
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     files = _Tiles(folder, policy, (held, streamed), preconditioner, plan)

@@ -26,8 +26,7 @@ from isentrope.kernel.attribution import Attribution, Influence
 from isentrope.kernel.gradient_groups import GradientGroups, entropy_groups, reward_groups
 from isentrope.kernel.gram import gram
 from isentrope.kernel.reliability import split_half
-from isentrope.kernel.sequence_gradients import Method as Pass
-from isentrope.kernel.sequence_gradients import SequenceGradients
+from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores
@@ -55,7 +54,7 @@ def influence(
     groups: int = 8,
     overlap: Overlap = "refuse",
     confidence: float = 0.95,
-    passes: Pass = "hooks",
+    passes: Passes = "hooks",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Influence:
     """Attribute the first-order entropy change of a step to the sequences and tokens of U.
@@ -163,7 +162,7 @@ def _require_same_batch(E: Rollouts, U: Rollouts) -> None:
         )
 
 
-def _words(tokens: bool, overlap: Overlap, passes: Pass) -> str:
+def _words(tokens: bool, overlap: Overlap, passes: Passes) -> str:
     if overlap == "u_statistic":
         return "E x U inner products without pairs of one prompt draw (U-statistic)"
     if tokens:
@@ -186,7 +185,7 @@ def _tokens(
 
 
 def _sequences(
-    policy: Policy, U: Rollouts, step: Step, directions: list[Vector], passes: Pass
+    policy: Policy, U: Rollouts, step: Step, directions: list[Vector], passes: Passes
 ) -> Tensor:
     """<u, Σ_k c_ik ∂s_ik> for every direction, (directions, n)."""
     out = torch.zeros(len(U), len(directions), dtype=torch.float64, device=policy.device)
@@ -202,13 +201,13 @@ def _sequences(
 
 
 def _without_own_prompt(
-    policy: Policy, U: Rollouts, step: Step, gradient: GradientGroups, passes: Pass
+    policy: Policy, U: Rollouts, step: Step, gradient: GradientGroups, passes: Passes
 ) -> Tensor:
     """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
     a, b = gradient.logprob_weights, gradient.entropy_weights
     left = Weighted(U, a, b)
     right = Weighted(U, step.token_weights)
-    pairs = gram(policy, left, right, step.preconditioner, method=passes)
+    pairs = gram(policy, left, right, step.preconditioner, passes=passes)
     own = U.prompt_index[:, None] == U.prompt_index
     pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
     out = torch.zeros(len(gradient.parts), len(U), dtype=torch.float64)

@@ -103,7 +103,7 @@ def find_layers(policy: Policy) -> list[Layer]:
             raise ValueError(
                 f"The trainable parameter {next(iter(names.values()))!r} is in "
                 f"{path or 'the model'!r}, a {type(module).__name__}, a kind of layer whose "
-                "per-sequence gradients the hooks do not know: use method='one_by_one' (exact for "
+                "per-sequence gradients the hooks do not know: use passes='one_by_one' (exact for "
                 "every kind of layer, one backward pass a sequence), or freeze it."
             )
         layers.append(Layer(module, names))
@@ -144,5 +144,5 @@ def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
         return padded
     raise ValueError(
         f"A layer's tensor has shape {tuple(x.shape)} for {size} sequences of {longest} tokens, so "
-        "it does not keep them apart: use method='one_by_one'."
+        "it does not keep them apart: use passes='one_by_one'."
     )

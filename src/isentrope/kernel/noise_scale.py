@@ -37,7 +37,7 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.prompt_pairs import require_kernel
-from isentrope.kernel.sequence_gradients import Method as Pass
+from isentrope.kernel.sequence_gradients import Passes
 from isentrope.kernel.storage_plan import Storage
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
@@ -87,7 +87,7 @@ def noise_scale(
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     confidence: float = 0.95,
-    passes: Pass = "hooks",
+    passes: Passes = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> NoiseScale:
@@ -128,7 +128,7 @@ def noise_scale(
     require_units(len(units), "prompt groups")
     groups = Weighted(U, len(units) * token_weights, rows=place)
     products = gram(
-        policy, groups, None, preconditioner, method=passes, storage=storage, announce=announce
+        policy, groups, None, preconditioner, passes=passes, storage=storage, announce=announce
     )
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     return noise_scale_of_gram(products, confidence=confidence, square_unit=square)

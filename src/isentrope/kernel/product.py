@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.kernel.sequence_gradients import Method, SequenceGradients
+from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
@@ -23,7 +23,7 @@ def kernel_product(
     x: Tensor,
     *,
     preconditioner: Vector | None = None,
-    passes: Method = "hooks",
+    passes: Passes = "hooks",
 ) -> Tensor:
     """K x for every sequence of E; with x = wA, how a step on U moves log π(t) per unit η.
 

@@ -22,8 +22,7 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.kernel.gram import gram
-from isentrope.kernel.sequence_gradients import Method as Pass
-from isentrope.kernel.sequence_gradients import SequenceGradients
+from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
@@ -38,7 +37,7 @@ def second_order_kernel(
     U: Rollouts,
     *,
     omega: Tensor | None = None,
-    passes: Pass = "hooks",
+    passes: Passes = "hooks",
 ) -> Tensor:
     """K₂ of the sequences of U, for plain SGD.
 
@@ -58,7 +57,7 @@ def second_order_kernel(
     weights = _normalised(omega, len(E))
     surprise = score(policy, E).logprobs.sum(1)
     centred = surprise - weights @ surprise
-    first = gram(policy, score_sums(E), score_sums(U), method=passes)
+    first = gram(policy, score_sums(E), score_sums(U), passes=passes)
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
     return -(products + _hessian_products(policy, E, weights * centred, U, passes))
 
@@ -107,7 +106,7 @@ def _normalised(omega: Tensor | None, n: int) -> Tensor:
 
 
 def _hessian_products(
-    policy: Policy, E: Rollouts, coefficients: Tensor, U: Rollouts, passes: Pass
+    policy: Policy, E: Rollouts, coefficients: Tensor, U: Rollouts, passes: Passes
 ) -> Tensor:
     """(n_U, n_U) ∂S(t_i)ᵀ 𝓗 ∂S(t_j), 𝓗 the Hessian of Σ_t coefficients_t S_t."""
     gradients = _held_gradients(policy, U, passes)
@@ -136,7 +135,7 @@ def _hessian_products(
     return out
 
 
-def _held_gradients(policy: Policy, U: Rollouts, passes: Pass) -> dict[str, Tensor]:
+def _held_gradients(policy: Policy, U: Rollouts, passes: Passes) -> dict[str, Tensor]:
     """∂S of every sequence, by parameter (n_U, size)."""
     held = {n: p.new_zeros(len(U), p.numel()) for n, p in policy.theta.items()}
 

@@ -28,7 +28,7 @@ from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradi
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 
-Method = Literal["hooks", "one_by_one"]
+Passes = Literal["hooks", "one_by_one"]
 Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
 
@@ -43,21 +43,21 @@ _PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool]]] = WeakKeyDiction
 class SequenceGradients:
     """Computes per-sequence gradients of a policy's trainable parameters."""
 
-    def __init__(self, policy: Policy, method: Method = "hooks") -> None:
+    def __init__(self, policy: Policy, passes: Passes = "hooks") -> None:
         """Find the layers that hold the trainable parameters.
 
         Args:
             policy: The policy.
-            method: "hooks" for one backward pass a micro-batch; "one_by_one" for one a sequence,
+            passes: "hooks" for one backward pass a micro-batch; "one_by_one" for one a sequence,
                 which is exact for every kind of layer and slower.
 
         Raises:
             ValueError: If a trainable parameter belongs to a kind of layer that hooks do not know.
         """
-        if method not in ("hooks", "one_by_one"):
-            raise ValueError(f"method={method!r}; choose 'hooks' or 'one_by_one'.")
+        if passes not in ("hooks", "one_by_one"):
+            raise ValueError(f"passes={passes!r}; choose 'hooks' or 'one_by_one'.")
         self.policy = policy
-        self._layers = find_layers(policy) if method == "hooks" else None
+        self._layers = find_layers(policy) if passes == "hooks" else None
 
     def visit(self, weighted: Weighted, visit: Visit) -> None:
         """Hand every gradient to a visitor; a row may be visited several times, to be summed.
@@ -163,7 +163,7 @@ class SequenceGradients:
             raise ValueError(
                 f"The trainable parameter {unseen[0]!r} gets no gradient ({len(unseen)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
-                "method='one_by_one' if it is used where hooks cannot see it."
+                "passes='one_by_one' if it is used where hooks cannot see it."
             )
         self._compare(
             found,
@@ -179,7 +179,7 @@ class SequenceGradients:
             if not error <= bound:
                 raise ValueError(
                     f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "
-                    f"(largest entry {scale:.1e}): use method='one_by_one', which is slower and "
+                    f"(largest entry {scale:.1e}): use passes='one_by_one', which is slower and "
                     "right for every kind of layer."
                 )
 

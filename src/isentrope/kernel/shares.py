@@ -24,7 +24,7 @@ from isentrope.estimators.sample import draw_sample
 from isentrope.kernel.gradient_groups import ratio_terms
 from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.prompt_pairs import shared_identities
-from isentrope.kernel.sequence_gradients import Method as Pass
+from isentrope.kernel.sequence_gradients import Passes
 from isentrope.kernel.storage_plan import Storage
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
@@ -54,7 +54,7 @@ def influence_shares(
     *,
     functional: Functional = "per_token",
     method: Method = "prefix",
-    passes: Pass = "hooks",
+    passes: Passes = "hooks",
     storage: Storage | None = None,
     confidence: float = 0.95,
     announce: Announce = lambda _: None,
@@ -92,7 +92,7 @@ def influence_shares(
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
     sample = draw_sample(policy, E, functional=functional, method=method)
     a, b = cotangents(sample)
-    options = {"method": passes, "storage": storage, "announce": announce}
+    options = {"passes": passes, "storage": storage, "announce": announce}
     update = Weighted(U, step.token_weights)
     pairs = gram(policy, Weighted(E, a, b), update, step.preconditioner, **options)
     units, place = E.prompt_index.unique(return_inverse=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.kernel.gram import gram
-from isentrope.kernel.sequence_gradients import Method, SequenceGradients
+from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import Weighted, score_sums
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
@@ -50,7 +50,7 @@ def sketched_kernel(
     seed: int = 0,
     check: int = 32,
     exact: Tensor | None = None,
-    passes: Method = "hooks",
+    passes: Passes = "hooks",
 ) -> Sketched:
     """Approximate a block of the Fisher kernel, and measure how well.
 
@@ -86,7 +86,7 @@ def sketched_kernel(
     generator = torch.Generator().manual_seed(seed)
     i, j = (torch.randperm(len(x), generator=generator)[:check] for x in (E, columns))
     sides = score_sums(E.select(i)), score_sums(columns.select(j))
-    truth = gram(policy, *sides, preconditioner, method=passes)
+    truth = gram(policy, *sides, preconditioner, passes=passes)
     return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))
 
 

@@ -29,7 +29,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.noise_scale import METHOD, NoiseScale, noise_scale_of_gram
-from isentrope.kernel.sequence_gradients import Method as Pass
+from isentrope.kernel.sequence_gradients import Passes
 from isentrope.kernel.storage_plan import Storage
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.language_model import Policy
@@ -87,7 +87,7 @@ def supervised_loss_change(
     etas: Sequence[float] = (),
     *,
     confidence: float = 0.95,
-    passes: Pass = "hooks",
+    passes: Passes = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> LossChange:
@@ -111,7 +111,7 @@ def supervised_loss_change(
     """
     if not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"Learning rates must be finite numbers, got {list(etas)}.")
-    options = {"method": passes, "storage": storage, "announce": announce}
+    options = {"passes": passes, "storage": storage, "announce": announce}
     kernel = gram(policy, score_sums(E), score_sums(U), **options)
     v = _sgd_direction(policy, U)
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
@@ -196,7 +196,7 @@ def supervised_noise_scale(
     U: Rollouts,
     *,
     confidence: float = 0.95,
-    passes: Pass = "hooks",
+    passes: Passes = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> SupervisedNoise:
@@ -222,7 +222,7 @@ def supervised_noise_scale(
             f"The {len(U)} examples of U are of {U.n_prompts} prompt draws, so they are not "
             "independent: give one demonstration a prompt draw."
         )
-    options = {"method": passes, "storage": storage, "announce": announce}
+    options = {"passes": passes, "storage": storage, "announce": announce}
     own = gram(policy, score_sums(U), **options)
     cross = gram(policy, score_sums(E), score_sums(U), **options)
     said = {"confidence": confidence, "unit": "examples"}
