@@ -99,8 +99,8 @@ def _tile(
                 out[:, start:end] += (scaled(name, block) @ block.T).double()
 
         def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-            products = rows.block(name) @ scaled(name, new.flatten(1)).T
-            out.index_add_(1, columns, products.double())
+            products = scaled(name, new.flatten(1)) @ rows.block(name).T
+            out.index_add_(1, columns, products.double().T)
 
         first = end if plan.symmetric else 0
         if first < streamed.n_rows:

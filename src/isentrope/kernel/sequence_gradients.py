@@ -212,6 +212,7 @@ class _Recording:
     def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
+        self.sources = []  # they know their hooks, and the hooks know us: a circle holds memory
 
     def _hook(self, layer: Layer):
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
