@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich.console import Console
@@ -49,7 +50,7 @@ def print_influence(console: Console, result: dict[str, Any], folder: Path) -> N
 def _most(table: pd.DataFrame, kind: str, name: str) -> Table:
     """The tokens (or sequences) that lower entropy most, and those that raise it most."""
     order = table.sort_values("deltaH")
-    some = pd.concat([order.head(SHOWN), order.tail(SHOWN // 2)])
+    some = pd.concat([order.head(SHOWN), order.iloc[max(SHOWN, len(order) - SHOWN // 2) :]])
     columns = {
         "tokens": ["sequence", "position", "text", "s", "H", "advantage"],
         "sequences": ["sequence", "key", "length", "reward", "advantage"],
@@ -199,7 +200,7 @@ def _print(console: Console, lines: list[str], warnings: list[str]) -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, str):
         return escape(repr(value)[1:-1])
-    return _number(value)
+    return str(value) if isinstance(value, (int, np.integer)) else _number(value)
 
 
 def _number(value: Any, digits: int = 3) -> str:

@@ -39,6 +39,7 @@ class Source:
     E: Rollouts
     U: Rollouts | None
     preconditioner: Vector | None
+    passes: Passes
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ class FisherKernel:
             preconditioner=s.preconditioner,
             seed=seed,
             exact=self.matrix,
+            passes=s.passes,
         )
 
     @property
@@ -237,7 +239,7 @@ def fisher_kernel(
         U is None,
         sum(p.numel() for p in policy.theta.values()),
         max(held, 1e3 * torch.finfo(dtype).eps),
-        Source(policy, E, U, preconditioner),
+        Source(policy, E, U, preconditioner, passes),
     )
 
 

@@ -63,12 +63,13 @@ def gram(
     gradients = SequenceGradients(policy, passes)  # refuses what it does not know
     announce(str(plan))
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan)
+    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, passes)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
     for k, (start, end) in enumerate(plan.tiles):
         tile = files.load(k)
         if tile is None:
-            tile = _tile(gradients, held, streamed, preconditioner, plan, start, end)
+            with policy.precision.active(forward_mode=False):
+                tile = _tile(gradients, held, streamed, preconditioner, plan, start, end)
             files.save(k, tile)
         out[start:end] += tile
     if plan.symmetric:
@@ -133,19 +134,23 @@ class _Tiles:
         sides: tuple[Weighted, Weighted],
         preconditioner: Vector | None,
         plan: StoragePlan,
+        passes: Passes,
     ) -> None:
         self._folder = None if folder is None else Path(folder)
         if self._folder is None:
             return
-        digest = hashlib.sha256(repr(plan).encode())
+        head = (repr(plan), policy.temperature, repr(policy.precision), passes)
+        digest = hashlib.sha256(repr(head).encode())
+        frozen = dict(policy.model.named_parameters())
         for side in sides:
             for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
                 digest.update(ids.numpy().tobytes() + b"|")
             for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
                 digest.update(b"-" if weights is None else weights.numpy().tobytes())
-        for vector in (policy.theta, preconditioner or {}):
+        for vector in (frozen, preconditioner or {}):
             for name, tensor in vector.items():
-                digest.update(name.encode() + tensor.double().cpu().numpy().tobytes())
+                raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+                digest.update(name.encode() + raw.numpy().tobytes())
         self._name = digest.hexdigest()[:16]
 
     def _path(self, k: int) -> Path:

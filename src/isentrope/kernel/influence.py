@@ -67,7 +67,8 @@ def influence(
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: Estimator whose gradient is taken.
         tokens: Whether tokens are asked for (forward mode over U) or sequences only (backward).
-        reward: Unfiltered batch with rewards, for δJ; None: E itself where it has rewards.
+        reward: Unfiltered batch with rewards, for δJ, other than U; None: E itself where it has
+            rewards and is not U.
         groups: Groups of prompts for errors and reliability; 1 for values alone.
         overlap: What it means that a sequence of U is also in E: an error ("refuse"), chance
             ("independent": E was drawn afresh), or the same batch ("u_statistic").
@@ -82,8 +83,11 @@ def influence(
         ValueError: If the step is of another batch, E and U share sequences, or tokens are asked
             of one batch in both roles.
     """
-    if len(U) != len(step.token_weights):
-        raise ValueError(f"The step is of {len(step.token_weights)} sequences, U has {len(U)}.")
+    if tuple(step.token_weights.shape) != (len(U), int(U.lengths.max())):
+        raise ValueError(
+            f"The step is of {len(step.token_weights)} sequences, U has {len(U)}; or their lengths "
+            "differ: the step is of another batch."
+        )
     if overlap == "u_statistic":
         _require_same_batch(E, U)
         if tokens:
@@ -93,7 +97,10 @@ def influence(
             )
     elif overlap == "refuse":
         require_disjoint(E, U)
-    rewarded = reward if reward is not None else E if E.rewards is not None else None
+    own = E if E.rewards is not None and overlap != "u_statistic" else None
+    rewarded = reward if reward is not None else own
+    if rewarded is not None and overlap == "refuse":
+        require_disjoint(rewarded, U)
     progress("gradient of the entropy")
     of_entropy = entropy_groups(policy, E, groups, functional=functional, method=method)
     sources = [(of_entropy, f"{UNITS[functional]} per η")]
@@ -113,7 +120,7 @@ def influence(
         if overlap == "u_statistic" and k == 0:
             rows = _without_own_prompt(policy, U, step, gradient, passes)
         table = None if by_token is None else by_token[here]
-        budget = _budget(gradient, step, rows, unit, confidence)
+        budget = _budget(gradient, step, rows, unit, confidence, overlap == "u_statistic")
         found.append(Attribution(rows, table, budget, gradient, unit))
     return Influence(
         entropy=found[0],
@@ -215,8 +222,14 @@ def _without_own_prompt(
 
 
 def _budget(
-    gradient: GradientGroups, step: Step, by_group: Tensor, unit: str, confidence: float
+    gradient: GradientGroups,
+    step: Step,
+    by_group: Tensor,
+    unit: str,
+    confidence: float,
+    u_statistic: bool,
 ) -> dict[str, Estimate]:
+    """By component; of a U-statistic the total too leaves own-prompt pairs out."""
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
     )
@@ -225,7 +238,7 @@ def _budget(
         "decay": decay,
         "baseline": momentum + decay,
         "gradient": by_group.sum(1),
-        "total": momentum + decay + update,
+        "total": momentum + decay + (by_group.sum(1) if u_statistic else update),
     }
     return {
         name: Estimate.from_standard_error(

@@ -78,7 +78,7 @@ class SequenceGradients:
             self._visit_batch(batch.to(self.policy.device), weighted, visit)
 
     def _one_by_one(self, weighted: Weighted, visit: Visit) -> None:
-        rows = weighted.row_of
+        rows = weighted.row_of.to(self.policy.device)
         for i in range(len(rows)):
             one = weighted.select(torch.tensor([i]))
             gradient = self.policy.weighted_gradient(

@@ -79,7 +79,7 @@ def influence_of(
     with progress.stages("attributing", 3) as begin:
         return influence(
             ready.policy,
-            U if one_batch else E.with_columns(rewards=None),
+            U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
             U,
             ready.step,
             functional=config.estimator.functional,
