@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.kernel.layers import Layer, by_sequence, find_layers
+from isentrope.kernel.lora import find_lora
 from isentrope.kernel.weighted import Weighted, beginnings
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
@@ -195,13 +196,20 @@ class _Recording:
     ) -> None:
         self.sources: list[Tensor] = []  # where autograd may stop: nothing trainable is below
         self._embedding = policy.causal_lm.get_input_embeddings()
-        self._layers, self._hand_over = layers, hand_over
+        self._lora = find_lora(policy.model, layers)
+        taken = {id(x) for pair in self._lora for x in (pair.a, pair.b)}
+        self._layers = [layer for layer in layers if id(layer) not in taken]
+        self._hand_over = hand_over
         self._handles: list[Any] = []
         self._inside = False
 
     def __enter__(self) -> _Recording:
         hooks = [(self._embedding, self._stop), *((x.module, self._hook(x)) for x in self._layers)]
         self._handles = [module.register_forward_hook(hook) for module, hook in hooks]
+        if self._lora:
+            self.sources.append(torch.zeros((), requires_grad=True))
+        for layer in self._lora:
+            layer.record(self.sources[0], self._hand_over)
         return self
 
     def _stop(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -212,6 +220,8 @@ class _Recording:
     def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
+        for layer in self._lora:
+            layer.restore()
         self.sources = []  # they know their hooks, and the hooks know us: a circle holds memory
 
     def _hook(self, layer: Layer):
