@@ -6,6 +6,7 @@ ends in EOS, and that EOS is a token like any other: it has a log-probability an
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,6 +132,15 @@ class Rollouts:
     def n_prompts(self) -> int:
         """Number of independent prompt draws."""
         return len(set(self.prompt_index.tolist()))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of prompts and responses, token by token: equal for equal sequences in order."""
+        digest = hashlib.sha256()
+        for pair in zip(self.prompt_ids, self.response_ids, strict=True):
+            for ids in pair:
+                digest.update(f"{len(ids)}:".encode() + ids.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def select(self, indices: Sequence[int] | Tensor) -> Rollouts:
         """The sequences at `indices`, in that order.

@@ -223,7 +223,7 @@ def test_shared_sequences_are_refused_unless_their_meaning_is_told():
         influence(policy, E, U, step, tokens=False, overlap="u_statistic")
     with pytest.raises(ValueError, match="no token values"):
         influence(policy, U, U, step, overlap="u_statistic")
-    with pytest.raises(ValueError, match="The step is of 8 sequences, U has 7"):
+    with pytest.raises(ValueError, match="another batch: it was computed from 8 sequences, and the 7"):
         influence(policy, E, U.select(range(7)), step)
     with pytest.raises(ValueError, match="13 groups cannot be made of 12 prompt draws"):
         influence(policy, E, U, step, groups=13)
@@ -270,3 +270,18 @@ def test_intervals_of_the_budget_cover_the_oracle(functional):
         half = 2.3646 * float(found.standard_error(x))  # t of 7 degrees of freedom
         covered.append(abs(float(x.sum()) - truth) < half)
     assert 0.92 <= sum(covered) / len(covered) <= 0.98
+
+
+def test_a_step_of_another_batch_of_the_same_shape_is_refused():
+    policy, E, U, _ = setting()
+    other = U.with_columns(response_ids=[(r + 1) % 5 for r in U.response_ids])
+    with pytest.raises(ValueError, match="another batch"):
+        influence(policy, E, U, step_on(policy, other))
+    with pytest.raises(ValueError, match="another batch"):
+        influence(policy, E, U.select(range(7, -1, -1)), step_on(policy, U))
+
+
+def test_a_table_of_something_else_is_refused_by_name():
+    policy, E, U, step = setting()
+    with pytest.raises(ValueError, match="'prompts'"):
+        influence(policy, E, U, step, tokens=False).to_frame("prompts")

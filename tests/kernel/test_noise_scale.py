@@ -164,3 +164,16 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
         noise_scale_of_gram(torch.full((5, 5), torch.nan))
     with pytest.raises(ValueError, match="square"):
         noise_scale_of_gram(torch.ones(5, 6))
+
+
+def test_groups_without_an_advantage_are_left_out_and_counted():
+    policy, U = cases.lora_policy("qwen2"), update_batch(n=15, prompts=5)
+    silent = U.prompt_index == 2
+    weights = token_weights(U).masked_fill(silent[:, None], 0.0)
+    found = noise_scale(policy, U, token_weights=weights)
+    rest = U.select((~silent).nonzero()[:, 0])
+    alone = noise_scale(policy, rest, token_weights=weights[~silent][:, : int(rest.lengths.max())])
+    assert found.b_simple.value == pytest.approx(alone.b_simple.value, rel=1e-10)
+    assert found.trace.n == 4
+    assert any("1 of 5 prompt groups" in said for said in found.b_simple.warnings)
+    assert not alone.b_simple.warnings or "groups" not in alone.b_simple.warnings[-1]

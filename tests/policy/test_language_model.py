@@ -118,3 +118,24 @@ def test_a_random_model_is_found_out():
     forward = norm.forward
     norm.forward = lambda x: forward(x) * (1 + 1e-9 * torch.rand(()).double())
     assert "differ in logprobs" in (nondeterminism(policy, cases.ragged()) or "")
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_active_checkpointing_is_refused_and_its_suspension_is_not(reentrant):
+    policy = cases.lora_policy("qwen2")
+    policy.model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    policy.model.enable_input_require_grads()
+    batch, ones = cases.ragged(2), torch.ones(2, 9)
+    policy.model.train()
+    with pytest.raises(ValueError, match=r"checkpointing is active in '.*model"):
+        policy.weighted_gradient(batch, ones)
+    policy.model.eval()
+    assert any(bool(x.any()) for x in policy.weighted_gradient(batch, ones).values())
+
+
+def test_a_parameter_that_no_forward_pass_uses_is_named():
+    model = cases.model("qwen2").requires_grad_(False)
+    model.unused = torch.nn.Parameter(torch.zeros(2))
+    policy = Policy(model, eos_token_id=0, pad_token_id=0)
+    with pytest.raises(ValueError, match="'unused'"):
+        policy.weighted_gradient(cases.ragged(2), torch.ones(2, 9))

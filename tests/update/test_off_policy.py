@@ -127,6 +127,7 @@ def test_the_range_of_the_ratios_is_reported():
         ({"sampler_logprobs": None}, None, "do not hold the log-probabilities"),
         ({}, (0.0, 0.2), "clip must be"),
         ({}, (0.2,), "clip must be"),
+        ({}, 0.2, "clip must be"),
         ({}, (1.5, 0.2), "0 < lo ≤ 1"),
         ({"sampler_logprobs": "impossible"}, None, "importance ratios are not finite"),
     ],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from isentrope.experiments.config_stages import Count, Section
 from isentrope.kernel.storage_plan import Storage
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class AnalysisConfig(Section):
@@ -33,6 +33,13 @@ class AnalysisConfig(Section):
     """Resamplings of prompts for the intervals of an audit."""
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
+
+    @field_validator("top")
+    @classmethod
+    def _each_once(cls, top: list[float]) -> list[float]:
+        if len(set(top)) < len(top):
+            raise ValueError(f"each share of tokens once, got {top}")
+        return top
 
 
 class KernelConfig(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -107,15 +107,23 @@ class Influence:
             raise ValueError("Tokens were not asked for: call influence with tokens=True.")
         return [row[:length] for row, length in zip(tokens, self.U.lengths.tolist(), strict=True)]
 
-    def to_frame(self, of: Literal["sequences", "tokens"] = "sequences"):
+    def to_frame(
+        self, of: Literal["sequences", "tokens"] = "sequences", tokenizer: Any = None
+    ) -> Any:
         """A table with a row a sequence, or a token.
 
         Args:
             of: Which.
+            tokenizer: Decodes each token into the column `text`; None leaves it empty.
 
         Returns:
             A pandas DataFrame; deltaH and deltaJ per unit η, with errors.
+
+        Raises:
+            ValueError: If asked for anything else, or for tokens that were not attributed.
         """
         from isentrope.kernel.influence_tables import sequence_table, token_table
 
-        return sequence_table(self) if of == "sequences" else token_table(self)
+        if of not in ("sequences", "tokens"):
+            raise ValueError(f"to_frame of {of!r}; choose 'sequences' or 'tokens'.")
+        return sequence_table(self) if of == "sequences" else token_table(self, tokenizer)

@@ -83,13 +83,13 @@ def influence(
         ValueError: If the step is of another batch, E and U share sequences, or tokens are asked
             of one batch in both roles.
     """
-    if tuple(step.token_weights.shape) != (len(U), int(U.lengths.max())):
-        raise ValueError(
-            f"The step is of {len(step.token_weights)} sequences, U has {len(U)}; or their lengths "
-            "differ: the step is of another batch."
-        )
+    step.require_batch(U)
     if overlap == "u_statistic":
-        _require_same_batch(E, U)
+        if E.fingerprint != U.fingerprint or U.n_prompts < 2:
+            raise ValueError(
+                "overlap='u_statistic' takes one batch in both roles: pass U as E too, with two "
+                "prompt draws or more."
+            )
         if tokens:
             raise ValueError(
                 "With one batch for both roles each sequence has a direction of its own, so there "
@@ -129,7 +129,7 @@ def influence(
         scores=scores,
         coefficients=step.token_weights,
         functional=functional,
-        how=_words(tokens, overlap, passes),
+        how=_words(tokens, overlap, passes, errors=groups > 1 and functional == "per_token"),
         reliability=_reliability(found[0], step.token_weights != 0),
     )
 
@@ -158,23 +158,14 @@ def _sequence_set(rollouts: Rollouts) -> set[tuple[bytes, bytes]]:
     return {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
 
 
-def _require_same_batch(E: Rollouts, U: Rollouts) -> None:
-    same = len(E) == len(U) and all(
-        torch.equal(a, b) for a, b in zip(E.response_ids, U.response_ids, strict=True)
-    )
-    if not same or U.n_prompts < 2:
-        raise ValueError(
-            "overlap='u_statistic' takes one batch in both roles: pass U as E too, with two prompt "
-            "draws or more."
-        )
-
-
-def _words(tokens: bool, overlap: Overlap, passes: Passes) -> str:
+def _words(tokens: bool, overlap: Overlap, passes: Passes, errors: bool) -> str:
+    """The passes made; errors of h take the gradient of its denominator too."""
     if overlap == "u_statistic":
         return "E x U inner products without pairs of one prompt draw (U-statistic)"
+    over_E = "two backward passes over E" if errors else "one backward pass over E"
     if tokens:
-        return "one backward pass over E, forward mode over U"
-    return f"one backward pass over E, per-sequence gradients over U ({passes})"
+        return f"{over_E}, forward mode over U"
+    return f"{over_E}, per-sequence gradients over U ({passes})"
 
 
 def _tokens(

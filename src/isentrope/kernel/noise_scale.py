@@ -28,7 +28,7 @@ with c_p = |g_p − ḡ|², they say so if (Σ c_p)²/Σ c_p² is below n/2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from scipy.stats import t as student_t
@@ -95,8 +95,9 @@ def noise_scale(
 
     Args:
         policy: The policy that sampled U.
-        U: Update batch, two responses a prompt or more; `prompt_index` tells the groups. What
-            normalises the batch as a whole (the tokens of "dapo") is held fixed.
+        U: Update batch, two responses a prompt or more; `prompt_index` tells the groups. Groups
+            whose weights are all zero are left out, and counted in the warnings. What normalises
+            the batch as a whole (the tokens of "dapo") is held fixed.
         preconditioner: P, diagonal, for the noise scale of preconditioned gradients; None for 1.
         token_weights: (n, t) c_ik of the gradient Σ c_ik ∂s_ik; `Step.token_weights` will do.
         objective: Where no weights are given, the objective they are made from.
@@ -125,13 +126,43 @@ def noise_scale(
         token_weights = objective_weights(U, objective, max_response_length)
     if not bool(token_weights.any()):
         raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
-    require_units(len(units), "prompt groups")
-    groups = Weighted(U, len(units) * token_weights, rows=place)
+    heard = groups_with_weight(U.prompt_index, token_weights).nonzero()[:, 0]
+    kept, place = place[heard].unique(return_inverse=True)
+    require_units(len(kept), "prompt groups")
+    groups = Weighted(U, len(kept) * token_weights).select(heard, place)
     products = gram(
         policy, groups, None, preconditioner, passes=passes, storage=storage, announce=announce
     )
     square = "|∂loss|²" if preconditioner is None else "loss per η"
-    return noise_scale_of_gram(products, confidence=confidence, square_unit=square)
+    found = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
+    silent = len(units) - len(kept)
+    return found if silent == 0 else _with_warning(found, silent, len(units))
+
+
+def groups_with_weight(prompt_index: Tensor, token_weights: Tensor) -> Tensor:
+    """Which sequences are in a group that has any weight in the step.
+
+    Args:
+        prompt_index: (n,) prompt draw of each sequence.
+        token_weights: (n, t) c_ik.
+
+    Returns:
+        (n,) bool, the same for all sequences of a group.
+    """
+    units, place = prompt_index.unique(return_inverse=True)
+    weighted = torch.zeros(len(units), dtype=torch.bool)
+    weighted[place[token_weights.any(1).cpu()]] = True
+    return weighted[place]
+
+
+def _with_warning(found: NoiseScale, silent: int, of: int) -> NoiseScale:
+    said = (
+        f"{silent} of {of} prompt groups have no advantage and are left out, as a batch that "
+        "rejects such groups would."
+    )
+    names = ("gradient_square", "trace", "b_simple")
+    kept = {name: getattr(found, name) for name in names}
+    return replace(found, **{n: replace(x, warnings=(*x.warnings, said)) for n, x in kept.items()})
 
 
 def noise_scale_of_gram(

@@ -68,9 +68,10 @@ class SequenceGradients:
             visit: Called with name, rows and gradients, at the policy's runtime dtype.
 
         Raises:
-            ValueError: If a trainable parameter gets no gradient, or the hooks disagree with
-                autograd.
+            ValueError: If a trainable parameter gets no gradient, gradient checkpointing is
+                active, or the hooks disagree with autograd.
         """
+        self.policy.require_no_checkpointing()
         if self._layers is None:
             self._one_by_one(weighted, visit)
             return

@@ -63,7 +63,7 @@ def influence_shares(
 
     Args:
         policy: The policy at the θ of the step.
-        E: Responses to U's prompts: fresh ones, or U itself.
+        E: Responses to U's prompts: fresh draws (some may equal U's by chance), or U itself.
         U: The update batch of the step.
         step: What `optimizer_step` returned for U.
         functional: "per_token" (h) or "per_sequence" (ℋ).
@@ -77,8 +77,9 @@ def influence_shares(
         The shares.
 
     Raises:
-        ValueError: If E and U have no prompt in common.
+        ValueError: If the step is of another batch, or E and U have no prompt in common.
     """
+    step.require_batch(U)
     rows, columns = shared_identities(E.prompt_ids, U.prompt_ids)
     same = rows[:, None] == columns
     if not bool(same.any()):
@@ -87,7 +88,7 @@ def influence_shares(
             "shares need fresh responses to U's prompts."
         )
     masks = {"same_prompt": same, "other_prompt": ~same}
-    if E is U:
+    if E.fingerprint == U.fingerprint:
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
     sample = draw_sample(policy, E, functional=functional, method=method)

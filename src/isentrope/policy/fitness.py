@@ -29,6 +29,22 @@ def active_dropout(model: nn.Module) -> list[str]:
     ]
 
 
+def active_checkpointing(model: nn.Module) -> list[str]:
+    """Names of modules that would recompute their forward pass in a backward pass now.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        Names in the model's order.
+    """
+    return [
+        name or "the model"
+        for name, module in model.named_modules()
+        if module.training and getattr(module, "gradient_checkpointing", False)
+    ]
+
+
 def _dropout_rate(module: nn.Module) -> float:
     if isinstance(module, _DropoutNd):
         return module.p

@@ -32,7 +32,11 @@ def weighted_gradient(
 
     Returns:
         The gradient by parameter name, float64; 0 for a parameter that is not used.
+
+    Raises:
+        ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
+    policy.require_no_checkpointing()
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
     for batch in micro_batches(rollouts, policy.max_tokens):
@@ -41,6 +45,11 @@ def weighted_gradient(
         packed_b = None if b is None else here.pack(b.to(policy.device))
         with torch.enable_grad(), policy.precision.active(forward_mode=False):
             root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
+            if not root.requires_grad:
+                raise ValueError(
+                    f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "
+                    f"the first of {len(policy.names)}): the policy does not depend on θ."
+                )
             grads = torch.autograd.grad(
                 root, list(parameters.values()), cotangent, allow_unused=True
             )

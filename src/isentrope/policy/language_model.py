@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.fitness import (
+    active_checkpointing,
     active_dropout,
     require_finite_weights,
     require_float64,
@@ -297,6 +298,19 @@ class Policy:
             raise ValueError(
                 f"Dropout is active in {len(active)} modules, the first is {active[0]!r}: the "
                 "policy would be random. Call model.eval(), and train with dropout 0."
+            )
+
+    def require_no_checkpointing(self) -> None:
+        """Refuse to differentiate while gradient checkpointing acts.
+
+        Raises:
+            ValueError: Naming a module that checkpoints.
+        """
+        if active := active_checkpointing(self.model):
+            raise ValueError(
+                f"Gradient checkpointing is active in {active[0]!r}: its recomputed forward pass "
+                "has no gradient here, or another precision. Call model.eval(), which suspends it, "
+                "or model.gradient_checkpointing_disable()."
             )
 
     def _require_trainable(self, expected: Iterable[str] | None) -> None:

@@ -150,7 +150,8 @@ def _clipped(ratios: Tensor, advantages: Tensor, clip: Clip | None) -> Tensor:
 
 
 def _require_clip(clip: Clip | None) -> None:
-    if clip is not None and not (len(clip) == 2 and 0 < clip[0] <= 1 and clip[1] > 0):
+    pair = isinstance(clip, (tuple, list)) and len(clip) == 2
+    if clip is not None and not (pair and 0 < clip[0] <= 1 and clip[1] > 0):
         raise ValueError(
             f"clip must be (lo, hi) with 0 < lo ≤ 1 and hi > 0, got {clip}; None means no clip."
         )

@@ -38,6 +38,7 @@ class Step:
         preconditioner: P, diagonal, clip factor and group rates included, float64.
         components: "momentum", "decay" and "gradient" (= Σ_i v_i); they sum to `direction`.
         token_weights: (n, t) float64, c_ik; 0 where there is no token.
+        batch: Fingerprint of the update batch.
         learning_rate: η that the optimizer would use.
         gradient_norm: ‖Σ_ik c_ik ∂s_ik‖ over all of θ, before clipping.
         clip_factor: What clipping multiplied the gradient by; 1 where it did not act.
@@ -49,6 +50,7 @@ class Step:
     preconditioner: Vector
     components: dict[str, Vector]
     token_weights: Tensor
+    batch: str
     learning_rate: float
     gradient_norm: float
     clip_factor: float
@@ -59,6 +61,22 @@ class Step:
     def baseline(self) -> Vector:
         """v_base: what the step would be if this batch had no gradient, P held fixed."""
         return axpy(1.0, self.components["momentum"], self.components["decay"])
+
+    def require_batch(self, rollouts: Rollouts) -> None:
+        """Refuse a batch that the step was not computed from.
+
+        Args:
+            rollouts: The update batch, whole and in the order it had.
+
+        Raises:
+            ValueError: If it is another.
+        """
+        if rollouts.fingerprint != self.batch:
+            raise ValueError(
+                f"The step is of another batch: it was computed from {len(self.token_weights)} "
+                f"sequences, and the {len(rollouts)} given are not the same ones in the same "
+                "order. Pass the U that optimizer_step was given."
+            )
 
 
 def optimizer_step(
@@ -108,6 +126,7 @@ def optimizer_step(
         preconditioner=preconditioner,
         components=components,
         token_weights=coefficients,
+        batch=rollouts.fingerprint,
         learning_rate=state.learning_rate,
         gradient_norm=size,
         clip_factor=clip,
@@ -130,10 +149,7 @@ def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Itera
     Raises:
         ValueError: If the batch is not the step's.
     """
-    if len(rollouts) != len(step.token_weights):
-        raise ValueError(
-            f"The step is of {len(step.token_weights)} sequences, the batch has {len(rollouts)}."
-        )
+    step.require_batch(rollouts)
     for i in range(len(rollouts)):
         gradient = policy.weighted_gradient(rollouts.select([i]), step.token_weights[i : i + 1])
         yield multiply(step.preconditioner, gradient)

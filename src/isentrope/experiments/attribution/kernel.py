@@ -43,8 +43,13 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
 
     Returns:
         Structure, spectra and tables; the matrices go to folders of their own.
+
+    Raises:
+        ValueError: If K₂ is asked for and the step has no weight a response.
     """
     asked = config.fisher_kernel
+    if asked.second_order and _sequence_weights(ready) is None:
+        raise ValueError(f"fisher_kernel.second_order expands in responses, but {_UNEQUAL}")
     kernels: dict[str, FisherKernel] = {}
     said: dict[str, Any] = {"preconditioned": asked.preconditioned, "blocks": {}}
     tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
@@ -63,8 +68,8 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
         said["second_order"], K2 = _second_order(config, ready)
     if "UU" in kernels:
         rows = _truncations(ready, kernels["UU"])
-        if rows is None:
-            warnings.append(_UNEQUAL)
+        if isinstance(rows, str):
+            warnings.append(f"No truncations: {rows}")
         else:
             joined["truncations"] = rows.to_frame()
             said["truncations"] = {
@@ -152,9 +157,11 @@ def _describe(
 
 
 _UNEQUAL = (
-    "The step weights the tokens of a response unequally or has fewer than three prompts, so there "
-    "are no sequence weights to truncate or expand the kernel with."
+    "the step weights the tokens of a response unequally, so responses have no weight each that "
+    "the kernel could be multiplied with."
 )
+_SILENT = "no response has a weight in the step, which is momentum and decay alone."
+_FEW = "U has fewer than three prompts, and errors are over prompts."
 _RELATION = ("mean", "spread", "mean_cosine", "rms_cosine")
 
 
@@ -175,8 +182,7 @@ def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
     x = _sequence_weights(ready)
-    if x is None:
-        raise ValueError(_UNEQUAL)
+    assert x is not None  # find_kernel has asked
     K2 = second_order_kernel(policy, E, U, passes=config.analysis.passes)
     direction = policy.weighted_gradient(U, weights)
     nested = second_order_change(policy, E, direction, confidence=config.estimator.confidence)
@@ -191,11 +197,15 @@ def _sequence_weights(ready: Prepared) -> Tensor | None:
     return x if torch.equal(weights, x[:, None] * mask) else None
 
 
-def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | None:
-    """How much of δH₁ on U each truncation predicts, without pairs of a response with itself."""
+def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | str:
+    """How much of δH₁ on U each truncation predicts, self pairs left out; or why none does."""
     U, x = ready.batches.U, _sequence_weights(ready)
-    if x is None or U.n_prompts < 3:
-        return None
+    if x is None:
+        return _UNEQUAL
+    if not bool(x.any()):
+        return _SILENT
+    if U.n_prompts < 3:
+        return _FEW
     surprisal = -score(ready.policy, U).logprobs.sum(1)
     e = (surprisal - surprisal.mean()) / len(U)
     return truncations(K.matrix, e, x, U.prompt_index, self_pairs=False, rounding=K.rounding)

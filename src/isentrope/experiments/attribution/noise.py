@@ -18,7 +18,8 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
 from isentrope.kernel.entropy_noise import entropy_noise_scale
-from isentrope.kernel.noise_scale import NoiseScale, noise_scale
+from isentrope.kernel.influence import require_disjoint
+from isentrope.kernel.noise_scale import NoiseScale, groups_with_weight, noise_scale
 from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks import load_task
@@ -53,9 +54,10 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
             )
             found[name] = _of(scale)
     table = influence_of(config, ready, progress, tokens=False, reward=False)
+    heard = groups_with_weight(U.prompt_index, step.token_weights)
     moved = entropy_noise_scale(
-        table.per_sequence,
-        U.prompt_index,
+        table.per_sequence[heard],
+        U.prompt_index[heard],
         table.baseline.value,
         confidence=config.estimator.confidence,
         unit=table.entropy.unit,
@@ -87,8 +89,10 @@ def _of(scale: NoiseScale) -> dict[str, Estimate]:
 
 def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
     batch = config.batch_config
-    E = _demonstrations(config, ready, batch.E_split, batch.B_E, batch.seeds["E"])
-    U = _demonstrations(config, ready, batch.U_split, batch.B_U, batch.seeds["U"])
+    tested, trained = (batch.dataset_name, batch.dataset_path), batch.update_data
+    E = _demonstrations(ready, *tested, batch.E_split, batch.B_E, batch.seeds["E"])
+    U = _demonstrations(ready, *trained, batch.U_split, batch.B_U, batch.seeds["U"])
+    require_disjoint(E, U)
     options = {
         "confidence": config.estimator.confidence,
         "passes": config.analysis.passes,
@@ -104,9 +108,8 @@ def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
 
 
 def _demonstrations(
-    config: MeasureConfig, ready: Prepared, split: str, n: int, seed: int
+    ready: Prepared, name: str, path: str | None, split: str, n: int, seed: int
 ) -> Rollouts:
-    name, path = config.batch_config.dataset_name, config.batch_config.dataset_path
     task = load_task(name, split, path, tokenizer=ready.policy.tokenizer)
     if not isinstance(task, Demonstrator):
         raise ValueError(
