@@ -37,7 +37,7 @@ ELEMENTS_HELD = 2**24
 """Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
 
 
-_PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool]]] = WeakKeyDictionary()
+_PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool, tuple[str, ...]]]] = WeakKeyDictionary()
 """Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
 
 
@@ -86,8 +86,9 @@ class SequenceGradients:
             gradient = self.policy.weighted_gradient(
                 one.rollouts, one.logprob_weights, one.entropy_weights
             )
-            for name, tensor in gradient.items():
-                visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
+            with self.policy.precision.active(forward_mode=False):  # as under the hooks
+                for name, tensor in gradient.items():
+                    visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
 
     def _visit_batch(self, batch: MicroBatch, weighted: Weighted, visit: Visit) -> set[str]:
         seen: set[str] = set()
@@ -147,7 +148,7 @@ class SequenceGradients:
 
     def _check_once(self, weighted: Weighted) -> None:
         """The check of this policy at this precision, for these kinds of weights."""
-        kind = (self.policy.precision, weighted.entropy_weights is None)
+        kind = (self.policy.precision, weighted.entropy_weights is None, self.policy.names)
         if kind not in _PROVEN.setdefault(self.policy, set()):
             self._check(weighted)
             _PROVEN[self.policy].add(kind)
