@@ -18,7 +18,7 @@ def show(
         str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")
     ] = None,
     kind: Annotated[
-        Literal["measure", "sft", "train"] | None,
+        Literal["measure", "evaluate", "sft", "train"] | None,
         typer.Option("--for", help="The verb whose defaults are shown; measure if left out."),
     ] = None,
     settings: Overrides = None,

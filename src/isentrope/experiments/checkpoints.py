@@ -9,26 +9,32 @@ from pathlib import Path
 
 import torch
 
-from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.config import MeasureConfig, PolicyConfig
+from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 
+_STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
+
 
 @dataclass(frozen=True)
-class Subject:
-    """One checkpoint to be measured.
+class Checkpoint:
+    """One checkpoint.
 
     Attributes:
         path: Its folder.
-        optimizer: The optimizer's saved state.
         name: What results call it: step_40 for step_40 and checkpoint-40, else the folder's name.
     """
 
     path: Path
-    optimizer: Path
     name: str
 
-    def load(self, config: MeasureConfig) -> Policy:
+    @property
+    def step(self) -> int | None:
+        """Its training step, where the folder's name tells it."""
+        return step_of(self.path)
+
+    def load(self, config: MeasureConfig | EvaluateConfig) -> Policy:
         """Load the policy in float32, the precision that weights are kept in between stages.
 
         Args:
@@ -57,6 +63,50 @@ class Subject:
         )
 
 
+@dataclass(frozen=True)
+class Subject(Checkpoint):
+    """One checkpoint to be measured.
+
+    Attributes:
+        path: Its folder.
+        name: What results call it.
+        optimizer: The optimizer's saved state.
+    """
+
+    optimizer: Path
+
+
+def step_of(path: Path) -> int | None:
+    """The training step that a folder's name tells.
+
+    Args:
+        path: Checkpoint folder, such as step_40 or checkpoint-40.
+
+    Returns:
+        The step, or None.
+    """
+    found = _STEP.fullmatch(path.name)
+    return int(found[1]) if found else None
+
+
+def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
+    """Find checkpoints on disk; nothing is loaded.
+
+    Args:
+        where: The section that names them.
+
+    Returns:
+        In the order given, patterns and folders of checkpoints in natural order; names differ.
+
+    Raises:
+        FileNotFoundError: If nothing matches, or a checkpoint is missing.
+    """
+    given = [where.checkpoint_path] if isinstance(where.checkpoint_path, str) else None
+    found = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
+    paths = [require_checkpoint(path) for path in found]
+    return [Checkpoint(*pair) for pair in zip(paths, _names(paths), strict=True)]
+
+
 def find_subjects(config: MeasureConfig) -> list[Subject]:
     """Find checkpoints and optimizer states on disk; nothing is loaded.
 
@@ -70,28 +120,37 @@ def find_subjects(config: MeasureConfig) -> list[Subject]:
         FileNotFoundError: If nothing matches, or a checkpoint or its optimizer is missing.
         ValueError: If one optimizer path is given for several checkpoints.
     """
-    where = config.checkpoint
-    given = [where.checkpoint_path] if isinstance(where.checkpoint_path, str) else None
-    paths = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
-    if len(paths) > 1 and where.optimizer_path is not None:
+    given = config.checkpoint.optimizer_path
+    found = find_checkpoints(config.checkpoint)
+    if len(found) > 1 and given is not None:
         raise ValueError(
-            f"checkpoint.optimizer_path names one optimizer for {len(paths)} checkpoints: leave it "
+            f"checkpoint.optimizer_path names one optimizer for {len(found)} checkpoints: leave it "
             "out, and each is read from its own folder."
         )
-    optimizers = [_optimizer(require_checkpoint(path), where.optimizer_path) for path in paths]
-    subjects = zip(paths, optimizers, _names(paths), strict=True)
-    return [Subject(*subject) for subject in subjects]
+    return [Subject(c.path, c.name, _optimizer(c.path, given)) for c in found]
 
 
 def _matches(entry: str) -> list[Path]:
     path = Path(entry).expanduser()
     if path.exists() or not any(c in entry for c in "*?["):
-        return [path]
+        return _inside(path) or [path]
     anchor = Path(path.anchor)
     found = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
     if not found:
         raise FileNotFoundError(f"No checkpoint folder matches {entry}.")
-    return sorted(found, key=lambda p: [int(x) if x.isdigit() else x for x in _pieces(str(p))])
+    return _in_natural_order(found)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The checkpoints step_N in a folder that is none itself, such as training_state."""
+    if not folder.is_dir() or any(folder.glob("*config.json")):
+        return []
+    steps = [p for p in folder.iterdir() if p.is_dir() and step_of(p) is not None]
+    return _in_natural_order(steps)
+
+
+def _in_natural_order(paths: list[Path]) -> list[Path]:
+    return sorted(paths, key=lambda p: [int(x) if x.isdigit() else x for x in _pieces(str(p))])
 
 
 def _pieces(text: str) -> list[str]:
@@ -111,8 +170,10 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
 
 def _names(paths: list[Path]) -> list[str]:
     """Short names, longer ones where two checkpoints would share one."""
-    steps = [re.fullmatch(r"(?:step|checkpoint|global_step)[-_]?(\d+)", p.name) for p in paths]
-    short = [f"step_{s[1]}" if s else p.resolve().name for s, p in zip(steps, paths, strict=True)]
+    steps = [step_of(p) for p in paths]
+    short = [
+        p.resolve().name if s is None else f"step_{s}" for s, p in zip(steps, paths, strict=True)
+    ]
     shared = {name for name, times in Counter(short).items() if times > 1}
     full = [f"{p.resolve().parent.name}_{n}" for p, n in zip(paths, short, strict=True)]
     names = [f if n in shared else n for n, f in zip(short, full, strict=True)]

@@ -37,13 +37,11 @@ ADVANTAGES_OF = {
 """The advantages that go with an objective."""
 
 
-class CheckpointConfig(Section):
-    """Which policy, and the state of the optimizer that trains it."""
+class PolicyConfig(Section):
+    """Which policy."""
 
     checkpoint_path: str | list[str]
-    """Checkpoint folder, or a list of them; a name with * or ? stands for all that match."""
-    optimizer_path: str | None = None
-    """Optimizer state, a file or its folder; null: optimizer.pt in the checkpoint folder."""
+    """Checkpoint folder, a folder of them, or a list; a name with * or ? is all that match."""
     base_model: str | None = None
     """Base model under the adapter; null: the one that the adapter's config names."""
     device_map: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
@@ -57,6 +55,13 @@ class CheckpointConfig(Section):
         if not value or not all(value):
             raise ValueError("give at least one checkpoint folder")
         return value
+
+
+class CheckpointConfig(PolicyConfig):
+    """Which policy, and the state of the optimizer that trains it."""
+
+    optimizer_path: str | None = None
+    """Optimizer state, a file or its folder; null: optimizer.pt in the checkpoint folder."""
 
 
 class BatchConfig(Section):
@@ -92,8 +97,21 @@ class BatchConfig(Section):
     """Write E.parquet and U.parquet beside the results."""
     seed: int = 0
     """Seed of E; U has the next one and fresh responses the one after."""
+    repeats: Count = 1
+    """Fresh batches U at each checkpoint, each with results of its own; E stays."""
+    first_repeat: Annotated[int, Field(ge=0)] = 0
+    """Which of them is the first: their seeds differ by 3 from one to the next."""
     redraw_limit: Annotated[int, Field(ge=0)] = 20
     """Rounds of redrawing for groups of U without advantage."""
+
+    @model_validator(mode="after")
+    def _repeats_are_fresh(self) -> BatchConfig:
+        if self.repeats > 1 and self.U_file is not None:
+            raise ValueError(
+                f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose "
+                "one"
+            )
+        return self
 
     @field_validator("dataset_name", "U_dataset_name")
     @classmethod
@@ -105,7 +123,13 @@ class BatchConfig(Section):
     @property
     def seeds(self) -> dict[str, int]:
         """The seeds of E, of U and of fresh responses."""
-        return {"E": self.seed, "U": self.seed + 1, "resample": self.seed + 2}
+        U = self.seed + 1 + 3 * self.first_repeat
+        return {"E": self.seed, "U": U, "resample": U + 1}
+
+    @property
+    def repeat_numbers(self) -> range:
+        """Which batches U are asked for."""
+        return range(self.first_repeat, self.first_repeat + self.repeats)
 
     @property
     def update_data(self) -> tuple[str, str | None]:

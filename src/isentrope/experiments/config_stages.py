@@ -19,24 +19,22 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class PrecisionConfig(Section):
-    """Precision of each stage; weights are kept in float32 and lose nothing between stages."""
+class ScoringPrecision(Section):
+    """Precision of scorer and sampler; weights are kept in float32 and lose nothing between."""
 
     runtime_dtype: Literal["float64", "float32"] = "float64"
-    """Type of the model where entropy and its change are measured."""
+    """Type of the model where entropy (and its change) is measured."""
     entropy_dtype: Dtype = "float64"
     """Type of log-softmax and entropies."""
     allow_tf32: bool = False
     """Let matrix products round their inputs to 10 bits."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Matrix products in float32; high and medium need allow_tf32."""
-    update_vector: Dtype | None = None
-    """Type of the model where the step's gradient is computed; null: runtime_dtype."""
     sampler_dtype: Dtype | None = None
     """Type of the model where responses are drawn; null: runtime_dtype."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> PrecisionConfig:
+    def _consistent(self) -> ScoringPrecision:
         self.measuring  # noqa: B018  refuses TF32 that is off and on
         return self
 
@@ -46,17 +44,24 @@ class PrecisionConfig(Section):
         return self._stage(self.runtime_dtype)
 
     @property
-    def updating(self) -> Precision:
-        """Precision of the update's gradient."""
-        return self._stage(self.update_vector or self.runtime_dtype)
-
-    @property
     def sampling(self) -> Precision:
         """Precision of the sampler."""
         return self._stage(self.sampler_dtype or self.runtime_dtype)
 
     def _stage(self, dtype: str) -> Precision:
         return Precision(dtype, self.entropy_dtype, self.allow_tf32, self.matmul_precision)
+
+
+class PrecisionConfig(ScoringPrecision):
+    """Precision of each stage; weights are kept in float32 and lose nothing between stages."""
+
+    update_vector: Dtype | None = None
+    """Type of the model where the step's gradient is computed; null: runtime_dtype."""
+
+    @property
+    def updating(self) -> Precision:
+        """Precision of the update's gradient."""
+        return self._stage(self.update_vector or self.runtime_dtype)
 
 
 class SamplingConfig(Section):

@@ -6,20 +6,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from isentrope.experiments.checkpoints import find_checkpoints
 from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import load_config, read_yaml
 from isentrope.experiments.measure import require_inputs
 from isentrope.experiments.sft import require_paths, sft_options
 from isentrope.experiments.train_config import SftConfig, TrainConfig
 from isentrope.experiments.train_options import grpo_options
 
-Kind = Literal["measure", "sft", "train"]
-Config = MeasureConfig | SftConfig | TrainConfig
+Kind = Literal["measure", "evaluate", "sft", "train"]
+Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 
-KINDS: dict[Kind, type[Config]] = {"measure": MeasureConfig, "sft": SftConfig, "train": TrainConfig}
+KINDS: dict[Kind, type[Config]] = {
+    "measure": MeasureConfig,
+    "evaluate": EvaluateConfig,
+    "sft": SftConfig,
+    "train": TrainConfig,
+}
 
 _NEEDED = {
     "measure": {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}},
+    "evaluate": {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}},
     "sft": {"model": {"path": "path/to/model"}},
     "train": {"model": {"path": "path/to/model"}},
 }
@@ -33,9 +41,12 @@ def kind_of(sections: Iterable[str]) -> Kind:
         sections: Its sections.
 
     Returns:
-        "train" where one is `training`, "sft" where one is `fine_tuning`, else "measure".
+        "train" where one is `training`, "sft" where one is `fine_tuning`, "evaluate" where one is
+        `evaluation`, else "measure".
     """
     given = set(sections)
+    if "evaluation" in given:
+        return "evaluate"
     return "train" if "training" in given else "sft" if "fine_tuning" in given else "measure"
 
 
@@ -77,6 +88,9 @@ def intention(config: Config) -> str:
     """
     if isinstance(config, MeasureConfig):
         return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
+    if isinstance(config, EvaluateConfig):
+        names = ", ".join(checkpoint.name for checkpoint in find_checkpoints(config.checkpoint))
+        return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):
         sft_options(config, Path())

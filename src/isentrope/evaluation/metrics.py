@@ -1,0 +1,241 @@
+"""What a batch of scored responses says of a policy: each metric a mean or a ratio over prompts.
+
+    pass_at_k                 E_p[ 1 − C(n−c, k)/C(n, k) ]                         (`pass_at_k`)
+    format, truncated         share of responses                        (interval as for pass@k)
+    reward, response_length   mean over responses; the length also over right and wrong ones
+    entropy_per_sequence      ℋ = Σ_i Σ_k H_ik / n                                            (T1)
+    entropy_per_token         h = Σ_i Σ_k H_ik / Σ_i T_i
+    surprisal_...             the same with −s_ik for H_ik: the simple reference
+    forking_entropy           mean H of the fifth of all tokens where H is highest
+
+A reward within [0, 1] has the interval of pass@k too. All else is a ratio of sums over
+responses, F(ω) = Σ ω_i a_i / Σ ω_i b_i, with the jackknife over prompts (T11).
+
+Forking tokens (Wang et al. 2025, "Beyond the 80/20 rule", arXiv 2506.01939) are those above the
+80 % quantile q of H over the whole batch. Their mean is q + Σ_ik (H_ik − q)₊ / (0.2 Σ_i T_i), and
+as its derivative by q vanishes (Rockafellar and Uryasev 2000), the jackknife may hold q fixed.
+
+Entropies are at the sampling temperature, and are expectations over sampled responses: greedy
+responses have none. What has no meaning (the length of right responses where none is right, a
+format that the task does not know) is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.evaluation.pass_at_k import bounded_mean, pass_at_k
+
+Metric = Literal[
+    "pass_at_k",
+    "reward",
+    "format",
+    "response_length",
+    "truncated",
+    "entropy",
+    "surprisal",
+    "forking_entropy",
+]
+"""What can be asked for."""
+
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+NAMES = {
+    "response_length": ("response_length", "response_length_right", "response_length_wrong"),
+    "entropy": ("entropy_per_sequence", "entropy_per_token"),
+    "surprisal": ("surprisal_per_sequence", "surprisal_per_token"),
+}
+"""Metrics that are several numbers."""
+
+NEED_SCORES = ("entropy", "surprisal", "forking_entropy")
+"""Metrics for which responses have to be scored."""
+
+FORKING_SHARE = 0.2
+"""Share of tokens that count as forking."""
+
+BY_PROMPT, JACKKNIFE = "mean over prompts", "jackknife over prompts"
+
+
+def powers_of_two(n: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to n.
+
+    Args:
+        n: At least 1.
+
+    Returns:
+        The powers.
+    """
+    return tuple(2**i for i in range(n.bit_length()))
+
+
+def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
+    """Refuse pass@k where there are fewer than k responses to a prompt.
+
+    Args:
+        ks: The k.
+        samples_per_prompt: Responses to each prompt.
+
+    Raises:
+        ValueError: Naming the k, or if one is below 1 or given twice.
+    """
+    if min(ks) < 1 or len(set(ks)) < len(ks):
+        raise ValueError(f"the k of pass@k are different whole numbers from 1 on, not {list(ks)}")
+    if max(ks) > samples_per_prompt:
+        raise ValueError(
+            f"pass@{max(ks)} needs at least {max(ks)} responses to every prompt, and "
+            f"samples_per_prompt is {samples_per_prompt}: draw more, or choose a smaller k"
+        )
+
+
+def metric_names(metrics: Sequence[Metric], ks: Sequence[int]) -> list[str]:
+    """Names of the numbers that metrics stand for, in the order of the tables.
+
+    Args:
+        metrics: What is asked for.
+        ks: The k of pass@k.
+
+    Returns:
+        "pass_at_1", ..., "forking_entropy".
+    """
+    names = NAMES | {"pass_at_k": tuple(f"pass_at_{k}" for k in sorted(ks))}
+    return [
+        name for metric in METRICS if metric in metrics for name in names.get(metric, (metric,))
+    ]
+
+
+def estimate_metrics(
+    records: pd.DataFrame, metrics: Sequence[Metric], ks: Sequence[int], *, sampled: bool = True
+) -> dict[str, Estimate | None]:
+    """Estimate metrics from responses.
+
+    Args:
+        records: One row a response, as `make_records` makes it; `entropies` and `logprobs` are
+            needed by the metrics that are about them only.
+        metrics: What is asked for.
+        ks: The k of pass@k.
+        sampled: False for greedy responses: one try a prompt, and no entropy.
+
+    Returns:
+        By name, in the order of `metric_names`; None where a metric has no meaning.
+    """
+    found: dict[str, Estimate | None] = {}
+    if "pass_at_k" in metrics:
+        found |= _passes(records, ks if sampled else (1,))
+    if "reward" in metrics:
+        found["reward"] = _reward(records)
+    for name in ("format", "truncated"):
+        if name in metrics and records[name].notna().all():
+            found[name] = _share(records, name)
+    if "response_length" in metrics:
+        found |= _lengths(records)
+    if sampled:
+        found |= _entropies(records, metrics)
+    return {name: found.get(name) for name in metric_names(metrics, ks)}
+
+
+def _passes(records: pd.DataFrame, ks: Sequence[int]) -> dict[str, Estimate | None]:
+    by_prompt = records.groupby("prompt")["right"]
+    drawn, right = (torch.tensor(x.tolist()) for x in (by_prompt.size(), by_prompt.sum()))
+    return {f"pass_at_{k}": pass_at_k(drawn, right, k) for k in ks}
+
+
+def _reward(records: pd.DataFrame) -> Estimate:
+    if records["reward"].between(0, 1).all():
+        return _share(records, "reward", unit="reward")
+    return _mean(records, records["reward"], "reward")
+
+
+def _share(records: pd.DataFrame, name: str, unit: str = "share of responses") -> Estimate:
+    by_prompt = records[name].astype(float).groupby(records["prompt"]).mean()
+    return bounded_mean(_tensor(by_prompt), unit)
+
+
+def _lengths(records: pd.DataFrame) -> dict[str, Estimate | None]:
+    parts = {"": records, "_right": records[records["right"]], "_wrong": records[~records["right"]]}
+    return {
+        f"response_length{which}": _mean(part, part["length"], "tokens") if len(part) else None
+        for which, part in parts.items()
+    }
+
+
+def _entropies(records: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, Estimate | None]:
+    found: dict[str, Estimate | None] = {}
+    for metric, column, method in (
+        ("entropy", "entropy", "rao-blackwell"),
+        ("surprisal", "surprisal", "surprisal"),
+    ):
+        if metric in metrics:
+            whole, per_token = NAMES[metric]
+            found[whole] = _mean(records, records[column], "nats per sequence", method)
+            found[per_token] = _ratio(
+                records, records[column], records["length"], "nats per token", method
+            )
+    if "forking_entropy" in metrics:
+        found["forking_entropy"] = forking_entropy(
+            records["entropies"].tolist(), _index(records), FORKING_SHARE
+        )
+    return found
+
+
+def forking_entropy(
+    entropies: Sequence[np.ndarray], prompt_index: Tensor, share: float = FORKING_SHARE
+) -> Estimate:
+    """Mean entropy of the share of all tokens where it is highest.
+
+    Args:
+        entropies: H of every token, one array a response, nats.
+        prompt_index: (n,) which prompt each response belongs to.
+        share: Share of tokens.
+
+    Returns:
+        In nats per token, with the jackknife over prompts.
+    """
+    every = np.concatenate(entropies)
+    top = max(1, int(np.ceil(share * len(every) - 1e-9)))
+    quantile = float(np.partition(every, len(every) - top)[len(every) - top])
+    excess = [float(np.maximum(h - quantile, 0).sum()) for h in entropies]
+    tokens = [share * len(h) for h in entropies]
+    above, below = (torch.tensor(x, dtype=torch.float64) for x in (excess, tokens))
+    return _jackknifed(above, below, prompt_index, "nats per token", "top tokens", quantile)
+
+
+def _mean(records: pd.DataFrame, values: pd.Series, unit: str, method: str = JACKKNIFE) -> Estimate:
+    return _ratio(records, values, pd.Series(1.0, index=records.index), unit, method)
+
+
+def _ratio(
+    records: pd.DataFrame, above: pd.Series, below: pd.Series, unit: str, method: str
+) -> Estimate:
+    return _jackknifed(_tensor(above), _tensor(below), _index(records), unit, method)
+
+
+def _jackknifed(
+    above: Tensor, below: Tensor, prompt_index: Tensor, unit: str, method: str, shift: float = 0.0
+) -> Estimate:
+    """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts."""
+    found = infinitesimal_jackknife(
+        lambda omega: (shift + (omega @ above) / (omega @ below))[None], prompt_index
+    )
+    return Estimate.from_standard_error(
+        float(found.values[0]),
+        float(found.standard_errors[0]),
+        found.n_units,
+        unit=unit,
+        method=method,
+    )
+
+
+def _index(records: pd.DataFrame) -> Tensor:
+    return torch.tensor(records["prompt"].tolist())
+
+
+def _tensor(values: pd.Series) -> Tensor:
+    return torch.tensor(values.tolist(), dtype=torch.float64)
