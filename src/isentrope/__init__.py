@@ -7,6 +7,7 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.evaluation.evaluate import Evaluation, evaluate
 from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.experiments.entropy_measurements import EntropyMeasurements
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
@@ -29,6 +30,7 @@ __all__ = [
     "EntropyMeasurements",
     "EntropyProbe",
     "Estimate",
+    "Evaluation",
     "FisherKernel",
     "Policy",
     "Precision",
@@ -39,6 +41,7 @@ __all__ = [
     "entropy_change",
     "entropy_gradient",
     "estimate_entropy_change",
+    "evaluate",
     "fisher_kernel",
     "influence",
     "load_task",

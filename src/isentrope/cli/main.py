@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 import isentrope
-from isentrope.cli import audit, check, config, demo, influence, kernel, measure, noise, sft, train
+from isentrope.cli import (
+    audit,
+    check,
+    config,
+    demo,
+    evaluate,
+    influence,
+    kernel,
+    measure,
+    noise,
+    sft,
+    train,
+)
 from isentrope.cli.app import app, out
 
 __all__ = ["app"]
@@ -15,6 +27,7 @@ __all__ = ["app"]
 app.command(name="demo")(demo.demo)
 app.command(name="sft")(sft.sft)
 app.command(name="train")(train.train)
+app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="measure")(measure.measure)
 app.command(name="influence")(influence.influence)
 app.command(name="kernel")(kernel.kernel)

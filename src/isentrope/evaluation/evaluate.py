@@ -1,0 +1,178 @@
+"""A policy on a task: how often it is right, how long its responses are, how sure it is of itself.
+
+Responses in, Estimates out: `choose_prompts` and `draw_responses` make the responses, `score` and
+`make_records` score and reward them, `estimate_metrics` says what they mean. Prompts are the
+independent units of every error, so a subset speaks for the whole it was drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from isentrope.estimate import Estimate
+from isentrope.evaluation.metrics import (
+    METRICS,
+    NEED_SCORES,
+    Metric,
+    estimate_metrics,
+    powers_of_two,
+    require_tries,
+)
+from isentrope.evaluation.records import FormattedTask, make_records
+from isentrope.evaluation.responses import (
+    Decoding,
+    choose_prompts,
+    draw_responses,
+    random_numbers,
+)
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import Progress
+from isentrope.sampling.tasks import Task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found.
+
+    Attributes:
+        metrics: By name, in the order of `metric_names`; None where a metric has no meaning.
+        records: One row a response, as `make_records` describes it.
+        decoding: "sampled" or "greedy".
+    """
+
+    metrics: dict[str, Estimate | None]
+    records: pd.DataFrame
+    decoding: Decoding
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a metric that has a value: value, se, ci_low, ci_high, n, unit, method."""
+        fields = ("value", "se", "ci_low", "ci_high", "n", "unit", "method")
+        rows: dict[str, dict[str, Any]] = {
+            name: {field: getattr(estimate, field) for field in fields}
+            for name, estimate in self.metrics.items()
+            if estimate is not None
+        }
+        return pd.DataFrame.from_dict(rows, orient="index", columns=list(fields))
+
+
+def evaluate(
+    policy: Policy,
+    task: Task,
+    *,
+    n_prompts: int | None = None,
+    samples_per_prompt: int = 8,
+    ks: Sequence[int] | None = None,
+    decoding: Decoding = "sampled",
+    metrics: Sequence[Metric] = METRICS,
+    right_above: float = 0.5,
+    max_new_tokens: int = 150,
+    seed: int = 0,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate a policy on a task.
+
+    Args:
+        policy: The policy, with a tokenizer.
+        task: Prompts and a reward.
+        n_prompts: Size of a random subset of the prompts; None for all.
+        samples_per_prompt: Responses to each prompt; one where `decoding` is "greedy".
+        ks: The k of pass@k, each at most `samples_per_prompt`; None for 1, 2, 4, ...
+        decoding: "sampled" at the policy's temperature, or "greedy".
+        metrics: What to estimate.
+        right_above: A response is right if its reward is above this.
+        max_new_tokens: Longest response in tokens, EOS counted.
+        seed: Fixes the subset and every token.
+        batch_size: Sequences at a time; changes nothing but speed and memory.
+        progress: Called after each batch.
+
+    Returns:
+        Estimates and responses.
+    """
+    tries = powers_of_two(samples_per_prompt) if ks is None else tuple(ks)
+    require_tries(tries, samples_per_prompt)
+    require_known(metrics)
+    rollouts = draw_responses(
+        policy,
+        choose_prompts(task.prompts, n_prompts, seed, policy=policy),
+        samples_per_prompt if decoding == "sampled" else 1,
+        random_numbers(seed),
+        decoding=decoding,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    records = score_records(policy, rollouts, task, metrics, decoding, right_above=right_above)
+    found = estimate_metrics(records, metrics, tries, sampled=decoding == "sampled")
+    return Evaluation(found, records, decoding)
+
+
+def require_known(metrics: Sequence[str]) -> None:
+    """Refuse a metric that there is not.
+
+    Args:
+        metrics: What is asked for.
+
+    Raises:
+        ValueError: Naming it, or if nothing is asked for.
+    """
+    if not metrics or (unknown := set(metrics) - set(METRICS)):
+        said = repr(sorted(unknown)[0]) if metrics else "none"
+        raise ValueError(f"Unknown metric {said}: choose among {', '.join(METRICS)}.")
+
+
+def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
+    """Refuse to judge the format of responses by a task that knows none.
+
+    Args:
+        task: The task.
+        metrics: What is asked for by name.
+        name: The task's name.
+
+    Raises:
+        ValueError: If `format` is among the metrics and the task has no `format_reward`.
+    """
+    if "format" in metrics and not isinstance(task, FormattedTask):
+        raise ValueError(
+            f"The task {name!r} knows no format of its responses: leave 'format' out of "
+            "evaluation.metrics, or set it to null for all metrics that there are."
+        )
+
+
+def score_records(
+    policy: Policy,
+    rollouts: Rollouts,
+    task: Task,
+    metrics: Sequence[Metric],
+    decoding: Decoding,
+    *,
+    right_above: float,
+) -> pd.DataFrame:
+    """Score, where a metric needs it, and reward responses.
+
+    Args:
+        policy: Scores them at its temperature.
+        rollouts: The responses.
+        task: Rewards them.
+        metrics: What they are for.
+        decoding: How they were drawn; greedy responses are not scored, as nothing needs it.
+        right_above: A response is right if its reward is above this.
+
+    Returns:
+        The records.
+    """
+    wanted = decoding == "sampled" and not set(metrics).isdisjoint(NEED_SCORES)
+    return make_records(
+        rollouts,
+        task,
+        score(policy, rollouts) if wanted else None,
+        eos_token_id=policy.eos_token_id,
+        right_above=right_above,
+        decode=policy.tokenizer.decode if policy.tokenizer is not None else None,
+    )

@@ -1,0 +1,98 @@
+"""Responses as a table, one row each: what every metric is computed from, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+import torch
+
+from isentrope.policy.scoring import Scores
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.advantages import with_rewards
+from isentrope.sampling.tasks import Task
+
+TOKENS = ("response_ids", "logprobs", "entropies")
+"""Columns that hold a list a response, one entry a token."""
+
+
+@runtime_checkable
+class FormattedTask(Protocol):
+    """A task that knows the format of its responses."""
+
+    def format_reward(self, response_text: str) -> float:
+        """Whether a response has the format.
+
+        Args:
+            response_text: The decoded response.
+
+        Returns:
+            1 or 0.
+        """
+        ...
+
+
+def make_records(
+    rollouts: Rollouts,
+    task: Task,
+    scores: Scores | None,
+    *,
+    eos_token_id: int | None,
+    right_above: float = 0.5,
+    decode: Callable[[list[int]], str] | None = None,
+) -> pd.DataFrame:
+    """Reward responses and put all that is known of them into a table.
+
+    Args:
+        rollouts: n responses with texts.
+        task: Rewards them; says whether their format is right, if it is a `FormattedTask`.
+        scores: Scores of the same responses; None where no entropy is asked for.
+        eos_token_id: Token that ends a response.
+        right_above: A response is right if its reward is above this.
+        decode: Makes the text of a prompt from its ids; None for no text.
+
+    Returns:
+        Columns: prompt (number of the prompt draw), sample, key, reference, prompt_text, text,
+        length (tokens, EOS counted), truncated (no EOS), reward, right, format (None where the
+        task knows none), entropy and surprisal (Σ H_k and −Σ s_k, nats), and `TOKENS`.
+    """
+    rollouts = with_rewards(rollouts, task)
+    assert rollouts.rewards is not None
+    n, texts = len(rollouts), rollouts.response_texts or []
+    prompt = pd.Series(rollouts.prompt_index.tolist())
+    format_of = task.format_reward if isinstance(task, FormattedTask) else None
+    columns: dict[str, Any] = {
+        "prompt": prompt,
+        "sample": prompt.groupby(prompt).cumcount(),
+        "key": rollouts.prompt_keys or [None] * n,
+        "reference": rollouts.references or [None] * n,
+        "prompt_text": [decode(p.tolist()) if decode else None for p in rollouts.prompt_ids],
+        "text": texts,
+        "length": rollouts.lengths.tolist(),
+        "truncated": [int(r[-1]) != eos_token_id for r in rollouts.response_ids],
+        "reward": rollouts.rewards.tolist(),
+        "right": (rollouts.rewards > right_above).tolist(),
+        "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),
+        "response_ids": [r.numpy() for r in rollouts.response_ids],
+    }
+    return pd.DataFrame(columns | _scored(rollouts, scores))
+
+
+def _scored(rollouts: Rollouts, scores: Scores | None) -> dict[str, list[Any]]:
+    """Per response, summed over its own tokens: a sum that padding cannot change."""
+    if scores is None:
+        return {}
+    logprobs, entropies = (_ragged(x, rollouts) for x in (scores.logprobs, scores.entropies))
+    return {
+        "entropy": [float(h.sum()) for h in entropies],
+        "surprisal": [-float(s.sum()) for s in logprobs],
+        "logprobs": logprobs,
+        "entropies": entropies,
+    }
+
+
+def _ragged(padded: torch.Tensor, rollouts: Rollouts) -> list[np.ndarray]:
+    lengths = rollouts.lengths.tolist()
+    return [row[:length].numpy() for row, length in zip(padded, lengths, strict=True)]

@@ -1,0 +1,124 @@
+"""The responses that an evaluation is made of: which prompts, and how they are answered.
+
+Sampled responses are drawn at the policy's temperature; greedy ones are the limit T → 0 of the same
+sampler. Every (prompt, response, position) has its own uniform number, in the order of the prompts
+and fixed by the seed alone. So a response does not depend on the batch that it is made in, and
+two checkpoints that are asked alike are coupled (common random numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import Progress, respond
+from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+
+Decoding = Literal["sampled", "greedy"]
+"""Responses drawn from the policy, or the likeliest token at every position."""
+
+COLD = 1e-30
+"""A temperature at which all but the likeliest token have probability zero."""
+
+
+def choose_prompts(
+    prompts: Sequence[PromptLike], n: int | None, seed: int, *, policy: Policy
+) -> list[Prompt]:
+    """Choose and encode the prompts of an evaluation.
+
+    Args:
+        prompts: The data set.
+        n: Size of a random subset, without replacement; None for all, in their order.
+        seed: Fixes the subset.
+        policy: Encodes them.
+
+    Returns:
+        The prompts, a subset in the order of the data set.
+
+    Raises:
+        ValueError: If n is below 1 or more than there are.
+    """
+    named = name_prompts(prompts)
+    if n is not None and not 1 <= n <= len(named):
+        raise ValueError(
+            f"n_prompts={n} of {len(named)} prompts: choose 1 to {len(named)}, or none for all."
+        )
+    if n is not None:
+        generator = torch.Generator().manual_seed(seed)
+        subset = torch.randperm(len(named), generator=generator)[:n].sort().values
+        named = [named[i] for i in subset.tolist()]
+    return as_prompts(policy, named)
+
+
+def random_numbers(seed: int) -> torch.Generator:
+    """The stream of uniform numbers that the responses to all prompts are read from, in order.
+
+    Args:
+        seed: Fixes them.
+
+    Returns:
+        A generator on the CPU.
+    """
+    return torch.Generator().manual_seed(seed + 1)  # the seed itself chose the prompts
+
+
+def pass_over(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
+    """Move the stream past responses that are not drawn here.
+
+    Args:
+        generator: The stream.
+        responses: How many.
+        max_new_tokens: Longest response in tokens.
+    """
+    for _ in range(responses):
+        torch.rand(max_new_tokens, generator=generator, dtype=torch.float64)
+
+
+def draw_responses(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    samples_per_prompt: int,
+    generator: torch.Generator,
+    *,
+    decoding: Decoding = "sampled",
+    max_new_tokens: int,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> Rollouts:
+    """Answer each of these prompts, in order.
+
+    Args:
+        policy: The policy.
+        prompts: Encoded prompts.
+        samples_per_prompt: Responses to each.
+        generator: The stream, at the first of these prompts; it moves on.
+        decoding: "sampled" or "greedy"; where two tokens are exactly as likely, the stream decides
+            between them for greedy responses too.
+        max_new_tokens: Longest response in tokens.
+        batch_size: Sequences at a time; changes nothing but speed and memory.
+        progress: Called after each batch.
+
+    Returns:
+        The responses; greedy ones without the sampler's log-probabilities.
+    """
+    options = {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "progress": progress}
+    if decoding == "sampled":
+        return respond(policy, prompts, samples_per_prompt, generator, **options)
+    with _cold(policy):
+        made = respond(policy, prompts, samples_per_prompt, generator, **options)
+    return made.with_columns(sampler_logprobs=None)
+
+
+@contextmanager
+def _cold(policy: Policy) -> Iterator[None]:
+    before = policy.temperature
+    policy.temperature = COLD
+    try:
+        yield
+    finally:
+        policy.temperature = before

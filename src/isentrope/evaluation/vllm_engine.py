@@ -1,0 +1,188 @@
+"""Responses by vLLM, where it is installed: the same policy, drawn faster and in another precision.
+
+vLLM draws from the softmax at the sampling temperature, nothing filtered, and reports the
+log-probability of each token at that temperature, as our own sampler does. It differs in that its
+random numbers are one seed a prompt, and that a response may depend on the batch it is made in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from packaging.version import Version
+
+from isentrope.evaluation.responses import Decoding
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import decode
+from isentrope.sampling.prompts import Prompt
+
+OLDEST, TOO_NEW = "0.22", "0.32"
+"""Versions whose interface this is written for: those that TRL 1.16 takes."""
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM reserves memory for."""
+
+
+def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
+    """Refuse what vLLM cannot do, before any work.
+
+    Args:
+        checkpoints: The checkpoints of the evaluation.
+        processes: How many processes share the work.
+
+    Raises:
+        ImportError: If it is not installed, or in another version.
+        ValueError: If several full models or several processes are asked for.
+    """
+    try:
+        found = version("vllm")
+    except PackageNotFoundError as error:
+        raise ImportError(
+            "sampling.engine=vllm, but vllm is not installed: pip install vllm, or set "
+            "sampling.engine=transformers."
+        ) from error
+    if not Version(OLDEST) <= Version(found) < Version(TOO_NEW):
+        raise ImportError(
+            f"sampling.engine=vllm needs vllm from {OLDEST} to before {TOO_NEW}, and {found} is "
+            "installed: set sampling.engine=transformers."
+        )
+    full = [path for path in checkpoints if not (path / "adapter_config.json").is_file()]
+    if full and len(checkpoints) > 1:
+        raise ValueError(
+            f"sampling.engine=vllm serves one base model with adapters, and {full[0]} is a full "
+            "model among several checkpoints: evaluate them one at a time."
+        )
+    if processes > 1:
+        raise ValueError(
+            f"sampling.engine=vllm runs in one process, not in {processes}: leave torchrun away."
+        )
+
+
+class VllmEngine:
+    """A base model in vLLM, answering under the adapter of each checkpoint."""
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        base_model: str | None,
+        dtype: str,
+        temperature: float,
+        max_new_tokens: int,
+        memory: float,
+        seed: int,
+    ) -> None:
+        """Load the base model.
+
+        Args:
+            checkpoint: A full model, or an adapter that names its base and its rank.
+            base_model: Base of the adapters, where the one they name is not to be used.
+            dtype: Type of the model, "float32" or "bfloat16".
+            temperature: Sampling temperature.
+            max_new_tokens: Longest response in tokens.
+            memory: Share of the GPU's memory to take.
+            seed: Fixes the responses, as far as vLLM's arithmetic does not depend on the batch.
+        """
+        from vllm import LLM  # pyright: ignore[reportMissingImports]
+
+        file = checkpoint / "adapter_config.json"
+        adapter = json.loads(file.read_text()) if file.is_file() else None
+        lora: dict[str, Any] = {}
+        if adapter is not None:
+            rank = next(r for r in LORA_RANKS if r >= adapter["r"])
+            lora = {"enable_lora": True, "max_lora_rank": rank}
+        base = (base_model or adapter["base_model_name_or_path"]) if adapter else str(checkpoint)
+        self._llm = LLM(
+            model=base,
+            dtype=dtype,
+            seed=seed,
+            gpu_memory_utilization=memory,
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # not the model's own, which may filter
+            logprobs_mode="processed_logprobs",
+            **lora,
+        )
+        self._adapters: dict[Path, int] | None = None if adapter is None else {}
+        self._temperature, self._length, self._seed = temperature, max_new_tokens, seed
+
+    def respond(
+        self,
+        policy: Policy,
+        checkpoint: Path,
+        prompts: Sequence[Prompt],
+        first: int,
+        samples_per_prompt: int,
+        decoding: Decoding,
+    ) -> Rollouts:
+        """Answer prompts.
+
+        Args:
+            policy: The same checkpoint, for its tokenizer and its end of a response.
+            checkpoint: Its folder.
+            prompts: Encoded prompts.
+            first: Number of the first of them in the evaluation, which fixes its seed.
+            samples_per_prompt: Responses to each.
+            decoding: "sampled" or "greedy".
+
+        Returns:
+            The responses, with the log-probabilities they were drawn with where sampled.
+        """
+        outputs = self._llm.generate(
+            [{"prompt_token_ids": list(p.token_ids or ())} for p in prompts],
+            [
+                self._parameters(policy, first + i, samples_per_prompt, decoding)
+                for i in range(len(prompts))
+            ],
+            use_tqdm=False,
+            lora_request=self._adapter(checkpoint),
+        )
+        answers = [answer for output in outputs for answer in output.outputs]
+        ids = [torch.tensor(list(answer.token_ids)) for answer in answers]
+        index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
+        return Rollouts(
+            prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
+            response_ids=ids,
+            prompt_index=index,
+            sampler_logprobs=[_logprobs(a) for a in answers] if decoding == "sampled" else None,
+            prompt_keys=[prompts[i].key for i in index.tolist()],
+            references=[prompts[i].reference for i in index.tolist()],
+            response_texts=decode(policy, ids),
+            max_new_tokens=self._length,
+        )
+
+    def _parameters(self, policy: Policy, number: int, samples: int, decoding: Decoding) -> Any:
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+
+        own_seed = np.random.SeedSequence([self._seed, number]).generate_state(1)[0]
+        return SamplingParams(
+            n=samples,
+            temperature=self._temperature if decoding == "sampled" else 0.0,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            max_tokens=self._length,
+            seed=int(own_seed),
+            stop_token_ids=None if policy.eos_token_id is None else [policy.eos_token_id],
+            logprobs=0,
+            detokenize=False,
+        )
+
+    def _adapter(self, checkpoint: Path) -> Any:
+        if self._adapters is None:
+            return None
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        number = self._adapters.setdefault(checkpoint, len(self._adapters) + 1)
+        return LoRARequest(f"adapter_{number}", number, str(checkpoint))
+
+
+def _logprobs(answer: Any) -> torch.Tensor:
+    pairs = zip(answer.token_ids, answer.logprobs, strict=True)
+    return torch.tensor([choices[token].logprob for token, choices in pairs], dtype=torch.float64)
