@@ -56,6 +56,8 @@ CHANGES = {
     "batch_config.save_batches": (QUICK, "true"),
     "batch_config.seed": (QUICK, "5"),
     "batch_config.redraw_limit": (QUICK, "0"),
+    "batch_config.repeats": (QUICK, "2"),
+    "batch_config.first_repeat": (QUICK, "1"),
     "estimator.eta_sweep": (SWEPT, "false"),
     "estimator.single_eta": (QUICK, "2e-3"),
     "estimator.eta_list": (QUICK, "null"),
@@ -166,7 +168,9 @@ def test_the_key_of_an_attribution_acts(key, tiny, tmp_path, monkeypatch, caplog
         for name, settings in (("before", given), ("after", [*given, f"{key}={value}"]))
     )
     assert (after == before) is False
-    assert not any(said.startswith('[[{"error"') for said in (before, after)), [s for s in (before, after) if s.startswith("[[{\"error")]
+    assert not any(said.startswith('[[{"error"') for said in (before, after)), [
+        s for s in (before, after) if s.startswith('[[{"error')
+    ]
 
 
 def test_nothing_changes_where_no_key_does(tiny, tmp_path, monkeypatch, caplog):

@@ -223,7 +223,9 @@ def test_shared_sequences_are_refused_unless_their_meaning_is_told():
         influence(policy, E, U, step, tokens=False, overlap="u_statistic")
     with pytest.raises(ValueError, match="no token values"):
         influence(policy, U, U, step, overlap="u_statistic")
-    with pytest.raises(ValueError, match="another batch: it was computed from 8 sequences, and the 7"):
+    with pytest.raises(
+        ValueError, match="another batch: it was computed from 8 sequences, and the 7"
+    ):
         influence(policy, E, U.select(range(7)), step)
     with pytest.raises(ValueError, match="13 groups cannot be made of 12 prompt draws"):
         influence(policy, E, U, step, groups=13)

@@ -34,19 +34,44 @@ OutFolder = Annotated[
     str | None, typer.Option("--out", metavar="FOLDER", help="Run folder (output.directory).")
 ]
 
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="PATTERN",
+        help='Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
+    ),
+]
+Repeats = Annotated[
+    int | None,
+    typer.Option("--repeats", min=1, help="Fresh update batches at each checkpoint."),
+]
 
-def overrides(settings: list[str] | None, folder: str | None) -> list[str]:
-    """The overrides that `--set` and `--out` make.
+
+def overrides(
+    settings: list[str] | None,
+    folder: str | None,
+    checkpoints: list[str] | None = None,
+    repeats: int | None = None,
+) -> list[str]:
+    """The overrides that options make.
 
     Args:
         settings: Values of `--set`.
         folder: Value of `--out`.
+        checkpoints: Values of `--checkpoints`.
+        repeats: Value of `--repeats`.
 
     Returns:
         Settings as `load_config` takes them.
     """
-    where = [] if folder is None else [f"output.directory={json.dumps(folder)}"]
-    return [*(settings or ()), *where]
+    given = {
+        "output.directory": folder,
+        "checkpoint.checkpoint_path": checkpoints or None,
+        "batch_config.repeats": repeats,
+    }
+    said = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    return [*(settings or ()), *said]
 
 
 def one_sentence(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,9 +19,9 @@ from isentrope.checks import (
 from isentrope.experiments.batches import make_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.measure import require_inputs
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Progress
+from isentrope.experiments.study import require_inputs
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTRACT

@@ -10,8 +10,8 @@ from isentrope.experiments.checkpoints import find_checkpoints
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import load_config, read_yaml
-from isentrope.experiments.measure import require_inputs
 from isentrope.experiments.sft import require_paths, sft_options
+from isentrope.experiments.study import require_inputs
 from isentrope.experiments.train_config import SftConfig, TrainConfig
 from isentrope.experiments.train_options import grpo_options
 

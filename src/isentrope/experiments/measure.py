@@ -3,7 +3,8 @@
     <run folder>/config.yaml
     <run folder>/measurements/measure_<name>/
         results.json  config.yaml  sweep.parquet  entropy_change.png  [E.parquet  U.parquet]
-    <run folder>/measurements/all.parquet      the sweeps of several checkpoints, one table
+    <run folder>/measurements/all.parquet      the sweeps of a study, one table
+    <run folder>/measurements/measure_study.csv    every number of it (`study_table`)
     <run folder>/logs/                         as `detailed_logging` says
 
 A folder appears when its measurement is complete, and not before.
@@ -13,61 +14,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.experiments.batches import require_files
-from isentrope.experiments.checkpoints import Subject, find_subjects
 from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_io import dump_config
 from isentrope.experiments.detailed_log import DetailedLog
 from isentrope.experiments.measurement import Measurement, measure_checkpoint
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.results import results_of
-from isentrope.experiments.run_folder import (
-    differences,
-    finite,
-    parquet,
-    require_new,
-    run_directory,
-    versions,
-    whole_folder,
-    write_bytes,
-    write_json,
-)
+from isentrope.experiments.run_folder import differences, finite, whole_folder, write_json
+from isentrope.experiments.study import Run, plan_study, resolved
+from isentrope.experiments.study_table import write_study
 
 log = logging.getLogger("isentrope")
 
 FIGURE = "entropy_change.png"
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a run of `measure` made.
-
-    Attributes:
-        folder: The run folder.
-        measurements: Name of each checkpoint → the folder of its results.
-        results: The content of each results.json, in the order measured.
-    """
-
-    folder: Path
-    measurements: dict[str, Path]
-    results: list[dict[str, Any]]
-
-
-def require_inputs(config: MeasureConfig) -> list[Subject]:
-    """Refuse a configuration whose files are not there, before any work is done.
-
-    Args:
-        config: What to measure.
-
-    Returns:
-        The checkpoints.
-    """
-    require_files(config)
-    return find_subjects(config)
 
 
 def measure(
@@ -89,45 +50,27 @@ def measure(
     logging.getLogger("isentrope").setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
-    subjects = require_inputs(config)
-    folder = run_directory(config.output.directory)
-    targets = {s.name: folder / "measurements" / f"measure_{s.name}" for s in subjects}
-    for target in targets.values():
-        require_new(target)
-    results = []
-    for subject in subjects:
-        log.info("measuring %s", subject.path)
-        details = DetailedLog(config)
-        found = measure_checkpoint(config, subject, progress or Progress(), details.observe)
-        results.append(finite(results_of(config, found)))
-        with whole_folder(targets[subject.name]) as here:
-            _write(config, found, results[-1], here, draw)
-            details.write(found, folder / "logs")
-        if not (folder / "config.yaml").exists():
-            write_bytes(folder / "config.yaml", resolved(config).encode())
-    if len(results) > 1:
-        write_bytes(folder / "measurements" / "all.parquet", parquet(sweep_table(results)))
-    return Run(folder, targets, results)
+    study = plan_study("measure", config)
+    for item in study.left:
+        log.info("measuring %s", item.subject.path)
+        details = DetailedLog(item.config)
+        found = measure_checkpoint(
+            item.config, item.subject, progress or Progress(), details.observe
+        )
+        with whole_folder(item.target) as here:
+            _write(item.config, found, finite(results_of(item.config, found)), here, draw)
+            details.write(found, study.folder / "logs")
+        study.keep(config)
+    write_study("measure", study, table="sweep", name="all")
+    return study.run()
 
 
-def sweep_table(results: list[dict[str, Any]]) -> Any:
-    """The sweeps of several results as one pandas table.
-
-    Args:
-        results: Contents of results.json files.
-
-    Returns:
-        One row a checkpoint and rate: `checkpoint`, then the columns of `sweep`.
-    """
+def _sweep(results: dict[str, Any]) -> Any:
+    """One row a rate: `checkpoint`, then the columns of `sweep`."""
     import pandas as pd
 
-    rows = [
-        {"checkpoint": result["policy"]["name"]}
-        | {k: v for k, v in row.items() if k != "resampled"}
-        for result in results
-        for row in result["sweep"]
-    ]
-    return pd.DataFrame(rows)
+    rows = [{k: v for k, v in row.items() if k != "resampled"} for row in results["sweep"]]
+    return pd.DataFrame([{"checkpoint": results["policy"]["name"]} | row for row in rows])
 
 
 def _write(
@@ -139,23 +82,9 @@ def _write(
 ) -> None:
     write_json(folder / "results.json", results)
     (folder / "config.yaml").write_text(resolved(config), encoding="utf-8")
-    sweep_table([results]).to_parquet(folder / "sweep.parquet")
+    _sweep(results).to_parquet(folder / "sweep.parquet")
     if draw is not None:
         draw(results).savefig(folder / FIGURE, dpi=150)
     if config.batch_config.save_batches:
         found.batches.E.save(folder / "E.parquet")
         found.batches.U.save(folder / "U.parquet")
-
-
-def resolved(config: MeasureConfig) -> str:
-    """The configuration with what it was run with; its output folder left to the rerun.
-
-    Args:
-        config: What was asked.
-
-    Returns:
-        YAML.
-    """
-    provenance = versions() | {"seeds": config.batch_config.seeds}
-    output = config.output.model_copy(update={"directory": None})
-    return dump_config(config.model_copy(update={"provenance": provenance, "output": output}))

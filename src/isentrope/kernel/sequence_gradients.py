@@ -37,7 +37,9 @@ ELEMENTS_HELD = 2**24
 """Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
 
 
-_PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool, tuple[str, ...]]]] = WeakKeyDictionary()
+_PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool, tuple[str, ...]]]] = (
+    WeakKeyDictionary()
+)
 """Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
 
 

@@ -3,7 +3,8 @@
     <run folder>/config.yaml
     <run folder>/measurements/<verb>_<name>/
         results.json  config.yaml  <table>.parquet ...  [E.parquet  U.parquet]
-    <run folder>/measurements/<verb>_all.parquet      the first table of several checkpoints
+    <run folder>/measurements/<verb>_all.parquet      the first table of a study's items
+    <run folder>/measurements/<verb>_study.csv        every number of them (`study_table`)
 
 A folder appears when its work is complete, and not before.
 """
@@ -20,25 +21,25 @@ import pandas as pd
 
 from isentrope.estimate import Estimate
 from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.measure import Run, require_inputs, resolved
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared, prepare_checkpoint
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.experiments.results import batches_of, step_of
-from isentrope.experiments.run_folder import (
-    finite,
-    parquet,
-    require_new,
-    run_directory,
-    versions,
-    whole_folder,
-    write_bytes,
-    write_json,
-)
+from isentrope.experiments.run_folder import finite, versions, whole_folder, write_json
+from isentrope.experiments.study import Run, plan_study, resolved
+from isentrope.experiments.study_table import write_study
 
 log = logging.getLogger("isentrope")
 
 Verb = Literal["influence", "kernel", "noise", "audit"]
+
+FIRST_TABLE: dict[Verb, str] = {
+    "influence": "sequences",
+    "kernel": "structure",
+    "noise": "noise",
+    "audit": "audit",
+}
+"""The table of each verb that is joined over the items of a study."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Found:
 
     Attributes:
         results: Its own part of results.json; Estimates are written as dictionaries.
-        tables: Written as parquet; the first is the one that is joined over checkpoints.
+        tables: Written as parquet, by name.
         save: Writes whatever else there is into the folder.
         warnings: Sentences on what limits the use of the numbers.
     """
@@ -76,31 +77,20 @@ def run_verb(
         The folders and the results.
     """
     logging.getLogger("isentrope").setLevel(config.output.log_level)
-    subjects = require_inputs(config)
-    folder = run_directory(config.output.directory)
-    targets = {s.name: folder / "measurements" / f"{verb}_{s.name}" for s in subjects}
-    for target in targets.values():
-        require_new(target)
-    results, first_tables = [], []
-    for subject in subjects:
-        log.info("%s of %s", verb, subject.path)
+    study = plan_study(verb, config)
+    for item in study.left:
+        log.info("%s of %s", verb, item.subject.path)
         clock = Clock()
-        ready = prepare_checkpoint(config, subject, progress or Progress(), clock)
+        ready = prepare_checkpoint(item.config, item.subject, progress or Progress(), clock)
         with clock.stage(verb), at_precision(ready.policy, config.precision.measuring):
-            found = analyse(config, ready, progress or Progress())
-        said = _head(verb, config, ready, clock) | plain(found.results)
+            found = analyse(item.config, ready, progress or Progress())
+        said = _head(verb, item.config, ready, clock) | plain(found.results)
         said["warnings"] = list(dict.fromkeys([*ready.step.warnings, *found.warnings]))
-        with whole_folder(targets[subject.name]) as here:
-            _write(config, ready, found, said, here)
-        results.append(said)
-        table = next(iter(found.tables.values()), pd.DataFrame())
-        first_tables.append(table.assign(checkpoint=subject.name))
-        if not (folder / "config.yaml").exists():
-            write_bytes(folder / "config.yaml", resolved(config).encode())
-    if len(results) > 1:
-        joined = pd.concat(first_tables, ignore_index=True)
-        write_bytes(folder / "measurements" / f"{verb}_all.parquet", parquet(joined))
-    return Run(folder, targets, results)
+        with whole_folder(item.target) as here:
+            _write(item.config, ready, found, said, here)
+        study.keep(config)
+    write_study(verb, study, table=FIRST_TABLE[verb], name=f"{verb}_all")
+    return study.run()
 
 
 def plain(content: Any) -> Any:
