@@ -1,7 +1,7 @@
 """A policy on a task: how often it is right, how long its responses are, how sure it is of itself.
 
-Responses in, Estimates out: `choose_prompts` and `draw_responses` make the responses, `score` and
-`make_records` score and reward them, `estimate_metrics` says what they mean. Prompts are the
+Responses in, Estimates out: `choose_prompts` and `draw_responses` make the responses, then they are
+scored and rewarded (`make_records`), and `estimate_metrics` says what that means. Prompts are the
 independent units of every error, so a subset speaks for the whole it was drawn from.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimate import Estimate
+from isentrope.evaluation.long_responses import score_any_length
 from isentrope.evaluation.metrics import (
     METRICS,
     NEED_SCORES,
@@ -30,7 +31,6 @@ from isentrope.evaluation.responses import (
     random_numbers,
 )
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import Progress
 from isentrope.sampling.tasks import Task
@@ -171,7 +171,7 @@ def score_records(
     return make_records(
         rollouts,
         task,
-        score(policy, rollouts) if wanted else None,
+        score_any_length(policy, rollouts) if wanted else None,
         eos_token_id=policy.eos_token_id,
         right_above=right_above,
         decode=policy.tokenizer.decode if policy.tokenizer is not None else None,
