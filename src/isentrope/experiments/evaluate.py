@@ -87,9 +87,6 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     checkpoints = require_evaluation_inputs(config)
     folder = gather(evaluation_directory(config, checkpoints))[0]
     require_same_settings(folder, config)
-    barrier()
-    if rank() == 0:
-        write_bytes(folder / CONFIG, _resolved(config).encode())
     engine = _engine(config, checkpoints)
     names = metric_names(config.evaluation.chosen, config.evaluation.tries)
     results, table = [], folder
@@ -173,13 +170,14 @@ def _evaluate(
         made_from["data"] = digest(_data_files(Path(config.data.dataset_path)))
     step = StepFolder(folder / checkpoint.name, made_from)
     step.require_same_origin()
-    barrier()
-    if rank() == 0:
-        step.begin()
-    barrier()
     if step.results() is None:
         log.info("evaluating %s", checkpoint.path)
-        work = _Work(config, checkpoint, step, engine)
+        work = _Work(config, checkpoint, step, engine)  # refuses what it can before any file
+        barrier()
+        if rank() == 0:
+            write_bytes(folder / CONFIG, _resolved(config).encode())
+            step.begin()
+        barrier()
         work.do_chunks(progress)
         barrier()
         if rank() == 0:
@@ -187,6 +185,7 @@ def _evaluate(
         barrier()
     else:
         log.info("%s is done already", checkpoint.name)
+        step.remove_chunks()
     done = step.results()
     assert done is not None
     return done

@@ -92,11 +92,12 @@ class StepFolder:
             )
 
     def begin(self) -> None:
-        """Note what the chunks are made from; remove what a finished step left behind."""
-        if self.results() is not None:
-            shutil.rmtree(self._chunks, ignore_errors=True)
-        elif not (self._chunks / "made_from.json").is_file():
-            write_json(self._chunks / "made_from.json", dict(self.made_from))
+        """Note what the chunks are made from."""
+        write_json(self._chunks / "made_from.json", dict(self.made_from))
+
+    def remove_chunks(self) -> None:
+        """Let the chunks go, which a finished step does not need."""
+        shutil.rmtree(self._chunks, ignore_errors=True)
 
     def has(self, decoding: str, number: int) -> bool:
         """Whether a chunk is done.
@@ -142,7 +143,7 @@ class StepFolder:
         """
         write_bytes(self.path / "records.parquet", parquet(records))
         write_json(self.path / "metrics.json", dict(results) | {"made_from": dict(self.made_from)})
-        shutil.rmtree(self._chunks, ignore_errors=True)
+        self.remove_chunks()
 
     def _file(self, decoding: str, number: int) -> Path:
         return self._chunks / f"{decoding}_{number:06d}.parquet"
