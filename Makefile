@@ -8,10 +8,10 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-slow lint typecheck format clean
+.PHONY: help setup smollm2 demo test test-slow docs gallery docs-commands lint typecheck format clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv with the pinned dependencies and this package
 
@@ -38,6 +38,37 @@ test: $(STAMP)  ## run the fast tests and the doctests
 
 test-slow: $(STAMP)  ## run the slow tests: convergence and coverage of the estimators
 	$(BIN)/pytest -n 2 -m slow
+
+DOCS_STAMP := .venv/.docs-stamp
+NOTEBOOKS := $(patsubst docs/gallery/%.py,build/gallery/%.md,$(wildcard docs/gallery/[0-9]*.py))
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --editable ".[docs]" --constraint constraints.txt
+	touch $@
+
+docs gallery: export OMP_NUM_THREADS := 1
+
+docs: $(NOTEBOOKS)  ## build the site into build/site, warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open build/site/index.html"
+
+gallery: $(NOTEBOOKS)  ## run the gallery's scripts and render them as notebooks
+
+# A script becomes a notebook, which is run, and that becomes a page; a warning in it is an error.
+NBCONVERT := PYTHONPATH=$(CURDIR)/docs/gallery PYTHONWARNINGS="ignore:IProgress" $(BIN)/jupyter nbconvert --log-level WARN
+.DELETE_ON_ERROR:
+
+build/gallery/%.md: docs/gallery/%.py docs/gallery/tiny.py $(DOCS_STAMP)
+	@echo "Running $<"; mkdir -p $(@D)
+	@$(BIN)/jupytext --quiet --to ipynb --set-kernel python3 --output build/gallery/$*.ipynb $<
+	@$(NBCONVERT) --to notebook --execute --inplace build/gallery/$*.ipynb 2>build/gallery/$*.log \
+		|| (cat build/gallery/$*.log; false)
+	@$(NBCONVERT) --to markdown build/gallery/$*.ipynb --NbConvertApp.output_files_dir=figures \
+		--ExtractOutputPreprocessor.output_filename_template={unique_key}{extension}
+	@! grep "Warning" $@
+
+docs-commands: $(STAMP)  ## run the cheap commands of README and docs, in a folder of their own
+	$(BIN)/pytest -m slow tests/docs/test_commands.py
 
 lint: $(STAMP) typecheck  ## check format, style, docstrings and types
 	$(BIN)/ruff format --check

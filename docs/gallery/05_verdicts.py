@@ -1,0 +1,46 @@
+# %% [markdown]
+# # When a sample can no longer tell
+#
+# 512 responses, reweighted to a policy that moves away from the one that drew them. The effective
+# sample size falls, the Pareto shape k̂ of the weights' tail rises, and the verdict goes from
+# trust over smooth (no interval) to resample. The line is the truth, by listing every response:
+# look where the points leave it.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from tiny import BLUE, GREY, ORANGE, tiny_policy
+
+import isentrope as ise
+
+policy = tiny_policy()
+exact = ise.oracle.enumerate_policy(policy, [[1, 2], [3]], max_new_tokens=4)
+generator = torch.Generator().manual_seed(1)
+v = {
+    n: 0.1 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+    for n, p in policy.theta.items()
+}
+rates = np.geomspace(0.05, 6, 14)
+sweep = ise.entropy_change(policy, exact.sample(512, seed=0), v, rates.tolist(), order=0)
+truth = [exact.entropy_change(v, float(eta)) for eta in rates]
+
+# %%
+figure, (top, middle, bottom) = plt.subplots(
+    3, 1, figsize=(6, 6), sharex=True, height_ratios=(3, 1, 1), layout="constrained"
+)
+top.plot(rates, truth, color=GREY, lw=1, label="exact")
+for verdict, colour in (("trust", BLUE), ("smooth", "#E69F00"), ("resample", ORANGE)):
+    points = [p for p in sweep.points if p.verdict == verdict]
+    where = [p.eta for p in points]
+    top.plot(where, [p.change.value for p in points], "o", color=colour, label=verdict)
+    if verdict == "trust":
+        top.vlines(where, [p.change.ci_low for p in points], [p.change.ci_high for p in points])
+    middle.plot(where, [p.ess / 512 for p in points], "o", color=colour)
+    bottom.plot(where, [p.khat for p in points], "o", color=colour)
+bottom.axhline(min(1 - 1 / np.log10(512), 0.7), color=GREY, ls=":", lw=1)
+top.set(xscale="log", ylabel="ΔH, nats per token")
+middle.set(ylabel="ESS / n", ylim=(0, 1.05))
+bottom.set(ylabel="k̂", xlabel="η")
+top.legend(frameon=False)
+plt.show()

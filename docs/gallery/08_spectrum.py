@@ -1,0 +1,31 @@
+# %% [markdown]
+# # In how many directions does a batch push?
+#
+# Eigenvalues of the kernel of 128 responses against what random gradients would give: with as
+# many dimensions as there are parameters, and with the dimension that fits the kernel's own
+# cross-prompt cosines. Eigenvalues above the band are shared directions: many responses push the
+# same way.
+
+# %%
+import matplotlib.pyplot as plt
+from tiny import BLUE, GREEN, GREY, tiny_policy, update_batch
+
+import isentrope as ise
+
+policy = tiny_policy()
+K = ise.fisher_kernel(policy, update_batch(policy, 16, seed=1))
+spectrum = K.spectrum(seed=0)
+
+# %%
+figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+values = spectrum.eigenvalues.clamp_min(1e-6 * spectrum.eigenvalues[0])
+axes.semilogy(range(1, len(values) + 1), values, ".", color=BLUE, label="measured")
+for null, colour in zip(spectrum.nulls, (GREY, GREEN, "#CC79A7"), strict=False):
+    low = max(null.lower, float(values[-1]))
+    label = f"{null.name.replace('_', ' ')}: {null.above} above"
+    axes.axhspan(low, null.upper, color=colour, alpha=0.2, label=label, lw=0)
+rank = spectrum.effective_rank
+axes.set_title(f"effective rank {rank.value:.1f} ± {rank.se:.1f} of {len(values)}", loc="left")
+axes.set(xlabel="rank", ylabel="eigenvalue")
+axes.legend(frameon=False)
+plt.show()

@@ -1,0 +1,34 @@
+# %% [markdown]
+# # Published shortcuts against the measurement
+#
+# Proxies predict a token's influence on entropy from its log-probability, entropy and advantage
+# alone. Each is held against the measured δH of the same tokens. They see the sign and some of
+# the order; they do not see how one context's update moves another, and the scatter is that.
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+from tiny import BLUE, evaluation_batch, sgd, tiny_policy, update_batch
+
+import isentrope as ise
+from isentrope.kernel.audit import audit
+from isentrope.kernel.proxies import token_proxies
+
+policy = tiny_policy()
+E, U = evaluation_batch(policy, 512, seed=0), update_batch(policy, 24, seed=1)
+step = ise.optimizer_step(policy, U, sgd(policy), objective="dr_grpo")
+measured = torch.nn.utils.rnn.pad_sequence(ise.influence(policy, E, U, step).per_token, True)
+scores = ise.score(policy, U)
+proxies = token_proxies(scores.logprobs, scores.entropies, scores.mask, U.advantages)
+found = audit(measured, scores.mask, U.prompt_index, proxies, seed=0)
+
+# %%
+titles = {"token_covariance": "token covariance", "discriminator": "S*", "advantage": "A alone"}
+figure, panels = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
+for axes, (name, title) in zip(panels, titles.items(), strict=True):
+    axes.plot(proxies[name][scores.mask], measured[scores.mask], ".", color=BLUE, ms=3, alpha=0.5)
+    rank = found[name]["spearman"]
+    axes.set_title(f"{title}: ρ = {rank.value:.2f} ± {rank.se:.2f}", loc="left", fontsize=10)
+    axes.set_xlabel("proxy")
+panels[0].set_ylabel("measured δH per η")
+plt.show()

@@ -1,0 +1,42 @@
+# %% [markdown]
+# # How many prompts does a step need?
+#
+# B_simple is the batch at which the gradient has as much noise as signal. It is estimated from
+# growing batches of prompt groups, with Fieller's interval. A small batch cannot bound it from
+# above: the arrow has no upper end, and says that the signal has not been seen. The estimate
+# itself is not to be trusted before the interval closes.
+
+# %%
+import math
+
+import matplotlib.pyplot as plt
+import torch
+from tiny import BLUE, tiny_policy, update_batch
+
+import isentrope as ise
+
+policy = tiny_policy()
+everything = update_batch(policy, 128, seed=1)
+sizes = [8, 16, 32, 64, 128]
+scales = []
+for size in sizes:
+    some = everything.select(torch.nonzero(everything.prompt_index < size).flatten())
+    scales.append(ise.noise_scale(policy, some).b_simple)
+
+# %%
+figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+ends = [b.ci_high for b in scales if math.isfinite(b.ci_high)]
+top = 3 * max([*ends, *(b.value for b in scales)])
+for size, b in zip(sizes, scales, strict=True):
+    axes.plot(size, b.value, "o", color=BLUE)
+    open_end = not math.isfinite(b.ci_high)
+    high = top if open_end else b.ci_high
+    style = "-|>" if open_end else "-"
+    axes.annotate(
+        "", (size, high), (size, b.ci_low), arrowprops={"arrowstyle": style, "color": BLUE}
+    )
+axes.set(xscale="log", yscale="log", ylim=(0.5 * min(b.ci_low for b in scales), 1.3 * top))
+axes.set_xticks(sizes, sizes)
+axes.minorticks_off()
+axes.set(xlabel="prompt groups in the batch", ylabel="B_simple, prompts")
+plt.show()
