@@ -2,9 +2,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from isentrope.policy.checkpoint import adapter_mismatch
+from isentrope.policy.checkpoint import adapter_mismatch, load_tokenizer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.sampling.tasks.addition import character_tokenizer
 from tests import cases
 
 
@@ -72,3 +73,12 @@ def test_only_a_frozen_base_can_be_quantised(tmp_path):
     cases.model("llama").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="frozen base"):
         Policy.from_checkpoint(tmp_path, quantization="4bit")
+
+
+def test_a_tokenizer_is_loaded_as_it_was_saved_whatever_the_architecture(tmp_path):
+    cases.model("qwen2").save_pretrained(tmp_path)
+    saved = character_tokenizer()
+    saved.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path, padding_side="left")
+    assert loaded("1 + 2 =")["input_ids"] == saved("1 + 2 =")["input_ids"]
+    assert loaded.padding_side == "left"

@@ -170,11 +170,31 @@ def _quantization(quantization: str | None) -> Any:
     )
 
 
-def _load_tokenizer(folder: Path, model: nn.Module) -> Any:
-    from transformers import AutoTokenizer
+def load_tokenizer(source: str | Path, **options: Any) -> Any:
+    """The tokenizer in a folder, as it was saved.
 
+    AutoTokenizer rebuilds the tokenizer of some architectures (qwen2 for one) by its own rules,
+    whatever tokenizer.json holds. Where the folder says that tokenizer.json is all there is, it
+    is loaded as it stands.
+
+    Args:
+        source: A folder, or a name on the hub.
+        **options: Passed on, for example `padding_side`.
+
+    Returns:
+        The tokenizer.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    saved_as = get_tokenizer_config(source).get("tokenizer_class")
+    plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(source, **options)
+
+
+def _load_tokenizer(folder: Path, model: nn.Module) -> Any:
     base: Any = model
     for source in (folder, Path(base.config.name_or_path or folder)):
         if (source / "tokenizer_config.json").exists():
-            return AutoTokenizer.from_pretrained(source)
+            return load_tokenizer(source)
     return None

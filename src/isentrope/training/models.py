@@ -14,7 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from isentrope.policy.checkpoint import adapter_mismatch, require_checkpoint
+from isentrope.policy.checkpoint import adapter_mismatch, load_tokenizer, require_checkpoint
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -61,8 +61,8 @@ def load_trainable(
     source = find_model(path)
     if (Path(source) / "adapter_config.json").exists():
         model = _with_found_adapter(Path(source), lora_rank, lora_alpha, dtype)
-        return model, load_tokenizer(source)
-    model, tokenizer = _causal_lm(source, dtype), load_tokenizer(source)
+        return model, load_tokenizer(source, padding_side="left")
+    model, tokenizer = _causal_lm(source, dtype), load_tokenizer(source, padding_side="left")
     if lora_rank == 0:
         return model.requires_grad_(True).eval(), tokenizer
     config = LoraConfig(
@@ -95,20 +95,6 @@ def find_model(path: str) -> str:
     if not folder.exists():
         raise FileNotFoundError(f"There is no model folder {path} (model.path).")
     return str(require_checkpoint(folder).resolve())
-
-
-def load_tokenizer(source: str | Path) -> Any:
-    """The tokenizer of a model.
-
-    Args:
-        source: Its folder, or its name on the hub.
-
-    Returns:
-        The tokenizer, padding on the left where it pads prompts.
-    """
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(source, padding_side="left")
 
 
 def _causal_lm(source: str, dtype: str) -> nn.Module:
