@@ -11,15 +11,17 @@ import re
 from pathlib import Path
 
 import ziamath
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
+NETWORK = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 ROOT = Path(__file__).parents[2]
 NOUNS = ("estimate", "rollouts", "vectors", "forward_mode")
 
 
 def formula(source, language, css_class, options, md, **_) -> str:
     """An SVG in the colour of the text; its name is the TeX it was drawn from."""
-    drawn = ziamath.Latex(source.strip(), size=19, color="currentColor").svg()
+    drawn = ziamath.Latex(source.strip(), size=18, color="currentColor").svg()
     name = source.strip().replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return f'<div class="formula" role="math" aria-label="{name}">{drawn}</div>'
 
@@ -61,3 +63,10 @@ def on_page_markdown(markdown, page, config, files):
         stem = name.removesuffix(".md")
         markdown += f"\n\nAs a [script]({stem}.py) and as a [notebook]({stem}.ipynb).\n"
     return markdown
+
+
+def on_post_page(output, page, config):
+    """Refuse a page that would fetch something when it is opened."""
+    if fetched := NETWORK.search(output):
+        raise PluginError(f"{page.file.src_uri} loads {fetched[0]} from the network.")
+    return output

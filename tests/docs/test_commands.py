@@ -1,0 +1,119 @@
+"""Every command of README and docs is one that exists; the cheap ones are run."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.core import TyperGroup
+
+from isentrope.cli.main import app
+from isentrope.experiments.config_io import load_config, read_yaml
+from isentrope.experiments.kinds import KINDS, kind_of
+from tests.docs.pages import PAGES, ROOT, blocks, commands, every_command
+
+EVERY = every_command()
+TARGETS = set(re.findall(r"^([a-z0-9-]+)(?: [a-z0-9-]+)*:", (ROOT / "Makefile").read_text(), re.M))
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+VERBS = [c for c in EVERY if c.program == "isentrope"]
+RUN = ("start", "training", "own_checkpoint", "studies", "evaluation", "report")
+"""Pages whose commands are run, in the order in which one needs what another made."""
+
+
+def parsed(words) -> tuple[str, dict]:
+    """What the command line makes of a verb and its arguments."""
+    command, rest = typer.main.get_command(app), list(words)
+    while isinstance(command, TyperGroup):
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command.name, command.make_context(command.name, rest).params
+
+
+@pytest.mark.parametrize("command", [c for c in VERBS if len(c.words) > 2], ids=str)
+def test_a_command_line_is_understood_down_to_its_settings(command):
+    _, given = parsed(command.words[1:])
+    path = ROOT / str(given.get("config"))
+    if path.is_file():
+        content = read_yaml(path)
+        load_config(content, given["settings"] or (), KINDS[kind_of(content)])
+    elif given.get("config") and not command.general:
+        assert str(given["config"]).startswith("runs/"), f"{path} is not there"
+
+
+@pytest.mark.parametrize("command", [c for c in VERBS if len(c.words) == 2], ids=str)
+def test_a_verb_that_is_named_exists(command):
+    assert command.words[1] in {*typer.main.get_command(app).commands, "--help", "--version"}
+
+
+@pytest.mark.parametrize("command", [c for c in EVERY if c.program == "make"], ids=str)
+def test_a_make_target_exists(command):
+    assert set(command.words[1:]) <= TARGETS
+
+
+@pytest.mark.parametrize("command", [c for c in EVERY if "-m" in c.words], ids=str)
+def test_a_module_that_is_run_exists(command):
+    module = command.words[command.words.index("-m") + 1]
+    assert importlib.util.find_spec(module) is not None
+
+
+@pytest.mark.parametrize("command", [c for c in EVERY if c.program.startswith("python")], ids=str)
+def test_a_script_that_is_run_exists(command):
+    assert "-m" in command.words or (ROOT / command.words[1]).is_file()
+
+
+@pytest.mark.parametrize("command", [c for c in EVERY if c.program == "pip"], ids=str)
+def test_an_extra_that_is_installed_exists(command):
+    extras = re.findall(r"\[(\w+)\]", " ".join(command.words))
+    assert set(extras) <= set(EXTRAS)
+
+
+def test_a_command_with_a_wrong_option_setting_or_verb_is_refused():
+    with pytest.raises(Exception, match="No such option: --sett"):
+        parsed(["measure", "x.yaml", "--sett", "a.b=1"])
+    with pytest.raises(KeyError, match="mesure"):
+        parsed(["mesure", "x.yaml"])
+    with pytest.raises(ValueError, match="eta_list"):
+        load_config(read_yaml(ROOT / "configs/measure_addition.yaml"), ["estimator.eta_lst=[1]"])
+
+
+def test_commands_are_found_in_blocks_in_text_and_over_broken_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```\nisentrope demo   a remark\nmake \\\n  test  # so\nrun/\n```\n`python -m x.y`"
+    )
+    found = [" ".join(c.words) for c in commands(page)]
+    assert found == ["isentrope demo", "make test", "python -m x.y"]
+
+
+def test_the_settings_shown_on_the_page_are_those_that_the_script_writes():
+    (shown,) = blocks(ROOT / "docs" / "own_checkpoint.md", "yaml")
+    config = load_config(yaml.safe_load(shown))
+    assert config.batch_config.U_file == "runs/own/U.parquet"
+
+
+def cheap() -> list[tuple[str, ...]]:
+    """The commands to run: each once, those of the toy and of tiny models."""
+    pages = [ROOT / "docs" / f"{name}.md" for name in RUN]
+    found = [c for page in pages if page in PAGES for c in commands(page) if not c.general]
+    wanted = [c for c in found if c.program in {"isentrope", "python"} and len(c.words) > 2]
+    lines = [("isentrope", "demo"), *(c.words for c in wanted if "-m" not in c.words)]
+    return list(dict.fromkeys((Path(w[0]).name, *w[1:]) for w in lines))
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_pages_run_one_after_the_other(tmp_path):
+    for name in ("configs", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    programs = {
+        "python": [sys.executable],
+        "isentrope": [sys.executable, "-m", "isentrope.cli.main"],
+    }
+    for program, *words in cheap():
+        command = [*programs[program], *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{program} {' '.join(words)}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,101 @@
+"""Python on the pages compiles, names what exists, and (the toy's) runs."""
+
+import ast
+import importlib
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+import isentrope
+from tests.docs.pages import PAGES, ROOT, blocks
+
+SNIPPETS = [
+    pytest.param(text, id=f"{page.relative_to(ROOT)}:{k}")
+    for page in PAGES
+    for k, text in enumerate(blocks(page, "python", "py"))
+]
+SCRIPTS = sorted((ROOT / "docs" / "gallery").glob("[0-9]*.py"))
+FAST = {"07_kernel", "08_spectrum", "11_pass_at_k"}
+
+
+def unknown(code: str) -> list[str]:
+    """Names that the code takes from isentrope and that are not there."""
+    missing = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isentrope"):
+            module = importlib.import_module(node.module or "")
+            missing += [a.name for a in node.names if not hasattr(module, a.name)]
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "ise"
+            and not hasattr(isentrope, node.attr)
+        ):
+            missing.append(f"ise.{node.attr}")
+    return missing
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_a_snippet_compiles_and_its_names_exist(code):
+    assert unknown(code) == []
+
+
+def test_a_name_that_does_not_exist_is_found():
+    assert unknown("import isentrope as ise\nise.entropi(1)") == ["ise.entropi"]
+    assert unknown("from isentrope.vectors import dott") == ["dott"]
+
+
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=() if s.stem in FAST else pytest.mark.slow, id=s.stem) for s in SCRIPTS],
+)
+def test_a_script_of_the_gallery_makes_one_figure(script, monkeypatch):
+    monkeypatch.syspath_prepend(str(script.parent))
+    with plt.rc_context(), plt.ion():
+        plt.switch_backend("agg")
+        plt.close("all")
+        runpy.run_path(str(script))
+        (number,) = plt.get_fignums()
+        figure = plt.figure(number)
+        assert all(axes.has_data() for axes in figure.axes)
+        plt.close("all")
+
+
+def test_the_gallery_lists_every_script_and_no_other():
+    (page,) = [p for p in PAGES if p.parent.name == "gallery"]
+    listed = page.read_text(encoding="utf-8")
+    assert all(f"({script.name})" in listed for script in SCRIPTS)
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert all(f"gallery/{script.stem}.md" in nav for script in SCRIPTS)
+
+
+def test_the_reference_has_every_room():
+    rooms = {p.parent.name for p in (ROOT / "src" / "isentrope").glob("*/__init__.py")} - {"cli"}
+    pages = {page.stem for page in (ROOT / "docs" / "reference").glob("*.md")}
+    assert pages == rooms | {"index", "nouns"}
+    nouns = (ROOT / "docs" / "reference" / "nouns.md").read_text(encoding="utf-8")
+    modules = {p.stem for p in (ROOT / "src" / "isentrope").glob("*.py")} - {"__init__"}
+    assert all(f"::: isentrope.{module}\n" in nouns for module in modules)
+
+
+@pytest.mark.slow
+def test_the_snippets_of_the_pages_run_on_what_their_commands_made(tmp_path):
+    isentrope_ = [sys.executable, "-m", "isentrope.cli.main"]
+    short = ["--set", "training.steps=4", "--set", "training.save_every=1", "--out", "runs/short"]
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for command in (
+        [*isentrope_, "demo", "--steps", "20", "--fine-tuning-steps", "40"],
+        [*isentrope_, "sft", "configs/sft_toy.yaml", "--out", "runs/toy_sft"],
+        [*isentrope_, "train", "configs/train_toy.yaml", *short],
+        [sys.executable, str(ROOT / "docs" / "own_checkpoint.py"), "runs/own"],
+    ):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    for name, k in (("start", 0), ("training", 0), ("own_checkpoint", 0)):
+        code = blocks(ROOT / "docs" / f"{name}.md", "python")[k]
+        Path(tmp_path / "snippet.py").write_text(code, encoding="utf-8")
+        subprocess.run([sys.executable, "snippet.py"], cwd=tmp_path, check=True)
