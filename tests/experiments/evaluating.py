@@ -8,7 +8,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 from isentrope.evaluation import vllm_engine
-from isentrope.experiments import checkpoints, evaluate, evaluation_folder
+from isentrope.experiments import checkpoints, evaluate, evaluation_folder, evaluation_work
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import load_config
 from tests.tiny_checkpoint import PROMPTS, write_prompts
@@ -26,7 +26,7 @@ def settings(folder):
 
 def go_on(tiny, folder, phase=None):
     """Evaluate two checkpoints; die at the fourth entry into a phase, or the second if few."""
-    owner = evaluation_folder if phase in ("write_bytes", "write_json") else evaluate
+    owner = evaluation_folder if phase in ("write_bytes", "write_json") else evaluation_work
     last = {"draw_responses": 2, "write_bytes": 4, "estimate_metrics": 3, "write_json": 2}
     if phase is not None:
         plain, entries = getattr(owner, phase), [0]
@@ -58,7 +58,7 @@ def footprint(tiny, folder, overrides, monkeypatch, caplog):
     calls = []
     with monkeypatch.context() as patch:
         spy(patch, calls, checkpoints.Policy, "from_checkpoint")
-        spy(patch, calls, evaluate, "draw_responses", "at_precision", "load_task")
+        spy(patch, calls, evaluation_work, "draw_responses", "at_precision", "load_task")
         pretend_vllm(patch, calls)
         try:
             asked = [o.replace("@", str(tiny)) for o in overrides]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from isentrope.experiments.checkpoints import find_checkpoints
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import load_config, read_yaml
+from isentrope.experiments.evaluate import require_evaluation_inputs
 from isentrope.experiments.sft import require_paths, sft_options
 from isentrope.experiments.study import require_inputs
 from isentrope.experiments.train_config import SftConfig, TrainConfig
@@ -89,7 +89,7 @@ def intention(config: Config) -> str:
     if isinstance(config, MeasureConfig):
         return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
     if isinstance(config, EvaluateConfig):
-        names = ", ".join(checkpoint.name for checkpoint in find_checkpoints(config.checkpoint))
+        names = ", ".join(checkpoint.name for checkpoint in require_evaluation_inputs(config))
         return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):
