@@ -17,6 +17,7 @@ from isentrope.cli import (
     kernel,
     measure,
     noise,
+    report,
     sft,
     train,
 )
@@ -34,6 +35,7 @@ app.command(name="kernel")(kernel.kernel)
 app.command(name="noise")(noise.noise)
 app.command(name="audit")(audit.audit)
 app.command(name="check")(check.check)
+app.command(name="report")(report.report)
 app.add_typer(config.app, name="config")
 
 

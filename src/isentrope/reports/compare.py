@@ -1,0 +1,103 @@
+"""Two runs side by side: the difference of every number that both have.
+
+    d = b − a,    SE² = SE_a² + SE_b²,    t-interval, Satterthwaite's degrees of freedom
+
+The runs are taken to be independent. Where either has no error, no difference is told; where
+either has no interval of its own, its error is not to be trusted and none is told either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from isentrope.estimate import Estimate
+from isentrope.reports.panel import Panel
+from isentrope.reports.words import Number, has_interval, number, with_interval
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two runs say of one quantity.
+
+    Attributes:
+        name: The quantity.
+        first: As the first run has it.
+        second: As the second has it.
+        difference: Second less first; None where an error is not known.
+    """
+
+    name: str
+    first: Number
+    second: Number
+    difference: Estimate | None
+
+    @property
+    def sentence(self) -> str:
+        """The difference in words."""
+        start = f"{self.name}: {with_interval(self.first)} and {with_interval(self.second)}"
+        if self.difference is None:
+            return f"{start}; an error is not known, so the difference has no interval."
+        found = self.difference
+        interval = f"[{number(found.ci_low)}, {number(found.ci_high)}]"
+        verdict = (
+            "which may be chance"
+            if found.ci_low <= 0 <= found.ci_high
+            else f"{'higher' if found.value > 0 else 'lower'} in B"
+        )
+        return f"{start}; difference {number(found.value)} {interval}, {verdict}."
+
+
+def differences(first: Panel, second: Panel) -> list[Difference]:
+    """The differences of what two panels have in common.
+
+    Args:
+        first: Of the first run.
+        second: The same panel of the second run.
+
+    Returns:
+        One a quantity.
+    """
+    return [
+        Difference(name, one, second.numbers[name], difference(one, second.numbers[name]))
+        for name, one in first.numbers.items()
+        if name in second.numbers and _known(one) and _known(second.numbers[name])
+    ]
+
+
+def _known(estimate: Mapping[str, Any]) -> bool:
+    return estimate.get("value") is not None
+
+
+def difference(first: Number, second: Number) -> Estimate | None:
+    """Second less first, for independent estimates.
+
+    Args:
+        first: An Estimate as results.json has it.
+        second: Another.
+
+    Returns:
+        With a 95 % interval; None where an error is not known.
+    """
+    both = (first, second)
+    if any(e.get("se") is None or not e.get("n") or not has_interval(e) for e in both):
+        return None
+    squares = [float(e["se"]) ** 2 for e in both]
+    freedoms = [float(e["n"]) - 1 for e in both]
+    if min(freedoms) <= 0:
+        return None
+    se = math.sqrt(sum(squares))
+    spread = sum(s**2 / f for s, f in zip(squares, freedoms, strict=True))
+    n = 1 + (se**4 / spread if spread else min(freedoms))
+    return Estimate.from_standard_error(
+        float(second["value"]) - float(first["value"]),
+        se,
+        n,  # pyright: ignore[reportArgumentType]
+        unit=str(first.get("unit") or ""),
+        method="difference of independent runs",
+        confidence=CONFIDENCE,
+    )

@@ -1,0 +1,111 @@
+"""Evaluations that belong to a run: their configuration names one of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from isentrope.reports.panel import Source
+
+TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
+"""The first is there where another program held the second open."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The table of one evaluation.
+
+    Attributes:
+        folder: Where it is.
+        table: A row a step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
+        config: What was asked.
+        file: The table's name.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    config: dict[str, Any]
+    file: str
+
+    def sampled(self) -> pd.DataFrame:
+        """Rows of sampled responses, by step; those of any decoding where there are none."""
+        rows = self.table[self.table["decoding"] == "sampled"]
+        return (rows if len(rows) else self.table).sort_values("step")
+
+    def source(self) -> Source:
+        """Where a panel of it comes from."""
+        command = f"isentrope evaluate {self.folder / 'config.yaml'} --out NEW_FOLDER"
+        made_with = self.config.get("provenance") or {}
+        return Source(command, (str(self.folder / self.file),), made_with)
+
+
+def find_evaluations(
+    run: Path, named: Sequence[str | Path], missing: list[str]
+) -> list[Evaluation]:
+    """The evaluations of a run.
+
+    Args:
+        run: The run folder.
+        named: Folders that belong to it whatever their configuration says.
+        missing: Takes a sentence for each that cannot be read.
+
+    Returns:
+        In the order of their names.
+
+    Raises:
+        FileNotFoundError: If a folder that was named has no table.
+    """
+    found = []
+    for folder in named:
+        if _table_file(Path(folder)) is None:
+            raise FileNotFoundError(f"{folder} has no {TABLES[1]}: give a folder of eval_runs/.")
+        found.append(Path(folder))
+    beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
+    for folder in sorted({p.resolve() for base in beside for p in base.glob("*") if p.is_dir()}):
+        known = {other.resolve() for other in found}
+        if folder not in known and _table_file(folder) and _names(_config(folder), run):
+            found.append(_short(folder))
+    read = (_read(folder, missing) for folder in found)
+    return [evaluation for evaluation in read if evaluation is not None]
+
+
+def _table_file(folder: Path) -> Path | None:
+    return next((folder / name for name in TABLES if (folder / name).exists()), None)
+
+
+def _short(folder: Path) -> Path:
+    here = Path().resolve()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+    return content if isinstance(content, dict) else {}
+
+
+def _names(config: dict[str, Any], run: Path) -> bool:
+    paths = (config.get("checkpoint") or {}).get("checkpoint_path") or []
+    return any(
+        Path(path).resolve().is_relative_to(run.resolve())
+        for path in ([paths] if isinstance(paths, str) else paths)
+    )
+
+
+def _read(folder: Path, missing: list[str]) -> Evaluation | None:
+    path = _table_file(folder)
+    assert path is not None
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        missing.append(f"{path} cannot be read ({error}): the evaluation is left out.")
+        return None
+    if not {"step", "decoding"} <= set(table.columns) or not len(table):
+        missing.append(f"{path} has no rows yet: the evaluation is left out.")
+        return None
+    return Evaluation(folder, table, _config(folder), path.name)

@@ -1,0 +1,252 @@
+"""What a run folder holds, and what it lacks, before anything is drawn.
+
+    <run>/measurements/<verb>_<name>/results.json, *.parquet      `Measurement`
+    <run>/logs/metrics.jsonl                                      `metrics`
+    eval_runs/*/consolidated_metrics.csv                          `Evaluation`
+
+A file that cannot be read, or a measurement that was begun and not finished, is no error: the rest
+is reported, and a sentence says what is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from isentrope.reports.evaluations import Evaluation, find_evaluations
+from isentrope.reports.panel import Source
+
+VERBS = ("measure", "influence", "kernel", "noise", "audit")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one verb found at one checkpoint.
+
+    Attributes:
+        verb: Of VERBS.
+        name: The checkpoint's, with the number of the repeat if there is one.
+        folder: Where it is.
+        results: The content of results.json.
+    """
+
+    verb: str
+    name: str
+    folder: Path
+    results: dict[str, Any]
+
+    @property
+    def step(self) -> int | None:
+        """The number at the end of the checkpoint's name."""
+        return step_of(self.name)
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """One of its tables.
+
+        Args:
+            name: The file's, without suffix.
+
+        Returns:
+            The table; None if it was not written.
+        """
+        path = self.folder / f"{name}.parquet"
+        return pd.read_parquet(path) if path.exists() else None
+
+    def source(self, *files: str) -> Source:
+        """Where a panel that is drawn from it comes from.
+
+        Args:
+            *files: Those of its files that are shown.
+
+        Returns:
+            Command, files, versions and seeds.
+        """
+        command = f"isentrope {self.verb} {self.folder / 'config.yaml'} --out NEW_FOLDER"
+        paths = tuple(str(self.folder / file) for file in files or ("results.json",))
+        return Source(command, paths, self.results.get("provenance", {}))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run, read.
+
+    Attributes:
+        folder: The run folder.
+        config: The content of its config.yaml; empty if there is none.
+        measurements: By verb and name, in the order of steps.
+        metrics: A row a training step; None without a training log.
+        evaluations: Those of this run's checkpoints.
+        focus: The checkpoint that is shown in full.
+        missing: Sentences on what is not there.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    measurements: dict[str, dict[str, Measurement]]
+    metrics: pd.DataFrame | None
+    evaluations: list[Evaluation]
+    focus: str | None
+    missing: list[str] = field(default_factory=list)
+
+    def shown(self, verb: str) -> Measurement | None:
+        """What a verb found at the checkpoint in focus.
+
+        Args:
+            verb: Of VERBS.
+
+        Returns:
+            The measurement; None if there is none.
+        """
+        return self.measurements[verb].get(self.focus or "")
+
+    def training_source(self) -> Source:
+        """Where training curves come from."""
+        made_with = dict(self.config.get("provenance") or {})
+        seed = (self.config.get("training") or {}).get("seed")
+        if seed is not None:
+            made_with.setdefault("seeds", {"training": seed})
+        path = self.folder / "logs" / "metrics.jsonl"
+        command = f"isentrope train {self.folder / 'config.yaml'} --out NEW_FOLDER"
+        return Source(command, (str(path),), made_with)
+
+
+def step_of(name: str) -> int | None:
+    """The step in a checkpoint's name.
+
+    Args:
+        name: For example "step_40", "checkpoint-40" or "step_40_repeat_2".
+
+    Returns:
+        40; None if there is no number.
+    """
+    found = re.findall(r"\d+", re.sub(r"_repeat_\d+$", "", name))
+    return int(found[-1]) if found else None
+
+
+def read_run(
+    folder: str | Path, *, checkpoint: str | None = None, evaluations: Sequence[str | Path] = ()
+) -> Reading:
+    """Read everything that a run folder holds.
+
+    Args:
+        folder: The run folder.
+        checkpoint: The one to show in full; None for the last that was measured.
+        evaluations: Folders of evaluations, beside those that name this run.
+
+    Returns:
+        What is there, and sentences on what is not.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        ValueError: If it holds nothing to report, or not the checkpoint asked for.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder: give the folder of a run.")
+    missing: list[str] = []
+    measurements = _measurements(folder, missing)
+    metrics = _metrics(folder, missing)
+    found = find_evaluations(folder, evaluations, missing)
+    if metrics is None and not found and not any(measurements.values()):
+        raise ValueError(
+            f"{folder} holds no training log, measurement or evaluation: make one first, for "
+            f"example with isentrope measure CONFIG --out {folder}."
+        )
+    missing += _absent(measurements, metrics, found)
+    focus = _focus(measurements, checkpoint, folder)
+    missing += _not_at(focus, measurements)
+    return Reading(folder, _config(folder), measurements, metrics, found, focus, missing)
+
+
+def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measurement]]:
+    found: dict[str, dict[str, Measurement]] = {verb: {} for verb in VERBS}
+    for path in sorted((folder / "measurements").glob("*")):
+        verb, _, name = path.name.lstrip(".").partition("_")
+        if verb not in VERBS or not path.is_dir():
+            continue
+        if path.name.startswith("."):
+            missing.append(f"{verb} of {name.removesuffix('.partial')} was begun and not finished.")
+            continue
+        try:
+            results = json.loads((path / "results.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            missing.append(f"{path / 'results.json'} cannot be read ({error}): {verb} is left out.")
+            continue
+        found[verb][name] = Measurement(verb, name, path, results)
+    return {verb: dict(sorted(of.items(), key=_order)) for verb, of in found.items()}
+
+
+def _order(item: tuple[str, Any]) -> tuple[int, str]:
+    step = step_of(item[0])
+    return (-1 if step is None else step, item[0])
+
+
+def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
+    path = folder / "logs" / "metrics.jsonl"
+    if not path.exists():
+        return None
+    rows, lost = [], 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            lost += 1
+    if lost:
+        missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
+    return pd.DataFrame(rows) if rows else None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+    return content if isinstance(content, dict) else {}
+
+
+def _absent(
+    measurements: dict[str, dict[str, Measurement]],
+    metrics: pd.DataFrame | None,
+    evaluations: list[Evaluation],
+) -> list[str]:
+    lacks = {
+        "measure": "There is no ΔH(η)",
+        "influence": "There is no attribution to sequences and tokens",
+        "kernel": "There is no Fisher kernel",
+        "noise": "There are no noise scales",
+        "audit": "There is no audit of proxies",
+    }
+    said = [f"{lacks[verb]}: run isentrope {verb}." for verb in VERBS if not measurements[verb]]
+    if metrics is None:
+        said.append("There is no training log: the run was not made by isentrope train.")
+    if not evaluations:
+        said.append("There is no evaluation of this run: run isentrope evaluate.")
+    return said
+
+
+def _focus(
+    measurements: dict[str, dict[str, Measurement]], asked: str | None, folder: Path
+) -> str | None:
+    names = dict.fromkeys(name for verb in VERBS for name in measurements[verb])
+    if asked is not None and asked not in names:
+        raise ValueError(
+            f"{folder} has no measurement of {asked!r}; it has {', '.join(names) or 'none'}."
+        )
+    if asked is not None or not names:
+        return asked
+    most = max(sum(name in measurements[verb] for verb in VERBS) for name in names)
+    whole = [n for n in names if sum(n in measurements[verb] for verb in VERBS) == most]
+    return sorted(whole, key=lambda name: (_order((name, None))[0], "_repeat_" not in name))[-1]
+
+
+def _not_at(focus: str | None, measurements: dict[str, dict[str, Measurement]]) -> list[str]:
+    return [
+        f"{verb} was run on {', '.join(of)}, and not on {focus}, which is shown here."
+        for verb, of in measurements.items()
+        if of and focus not in of
+    ]

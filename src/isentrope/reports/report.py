@@ -1,0 +1,175 @@
+"""`isentrope report RUN [OTHER]`: what a run's results say, as one page and its figures as files.
+
+<run>/report.html                 one run
+<run>/report/*.svg *.png *.csv    its figures, and their data
+<run>/report_and_<other>.html     two runs side by side; files in report_and_<other>/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isentrope.experiments.run_folder import write_bytes
+from isentrope.reports.audit import audit_panels
+from isentrope.reports.budget import budget_panels
+from isentrope.reports.checks import checks_panel
+from isentrope.reports.curves import curve_panels
+from isentrope.reports.delta_h import delta_h_panels
+from isentrope.reports.kernel_map import kernel_panels
+from isentrope.reports.page import Column, identifier, render
+from isentrope.reports.panel import Panel, Section
+from isentrope.reports.plane import plane_panels
+from isentrope.reports.provenance import provenance_panel
+from isentrope.reports.read_run import Measurement, Reading, read_run
+from isentrope.reports.study import study_panels
+from isentrope.reports.svg import png_file, svg_file
+from isentrope.reports.token_map import token_panels
+from isentrope.reports.verdict import verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written.
+
+    Attributes:
+        page: The HTML file.
+        folder: Figures and data.
+        claims: The sentences of the verdict, run by run.
+        missing: What was not there.
+    """
+
+    page: Path
+    folder: Path
+    claims: list[str]
+    missing: list[str]
+
+
+def write_report(
+    run: str | Path,
+    other: str | Path | None = None,
+    *,
+    checkpoint: str | None = None,
+    evaluations: Sequence[str | Path] = (),
+) -> Report:
+    """Write the report of a run, or of two side by side.
+
+    Args:
+        run: The run folder.
+        other: Another run folder to stand beside it.
+        checkpoint: The one to show in full; None for the last that was measured.
+        evaluations: Folders of evaluations of the run, beside those that name it.
+
+    Returns:
+        The files.
+    """
+    readings = [read_run(run, checkpoint=checkpoint, evaluations=evaluations)]
+    name = "report"
+    if other is not None:
+        readings.append(read_run(other, checkpoint=checkpoint))
+        name = f"report_and_{readings[1].folder.resolve().name}"
+    labels = ("A", "B") if other is not None else ("",)
+    columns = [_column(*pair) for pair in zip(labels, readings, strict=True)]
+    folder = readings[0].folder / name
+    for column in columns:
+        for section in column.sections:
+            for panel in section.panels:
+                _save(panel, folder, identifier(column, panel))
+    page = readings[0].folder / f"{name}.html"
+    write_bytes(page, render(columns, name).encode())
+    claims = [claim.text for column in columns for claim in column.claims]
+    return Report(page, folder, claims, [s for reading in readings for s in reading.missing])
+
+
+def _save(panel: Panel, folder: Path, stem: str) -> None:
+    write_bytes(folder / f"{stem}.csv", panel.data.to_csv(index=False).encode())
+    if panel.figure is not None:
+        write_bytes(folder / f"{stem}.svg", svg_file(panel.figure, stem))
+        write_bytes(folder / f"{stem}.png", png_file(panel.figure))
+
+
+def _column(label: str, reading: Reading) -> Column:
+    return Column(
+        label=label,
+        name=reading.folder.resolve().name,
+        about=_about(reading),
+        claims=verdict(reading),
+        missing=reading.missing,
+        sections=list(sections_of(reading)),
+    )
+
+
+def _about(reading: Reading) -> str:
+    said = []
+    if reading.focus is not None:
+        names = dict.fromkeys(name for of in reading.measurements.values() for name in of)
+        more = f", the last of {len(names)} measured" if len(names) > 1 else ""
+        said.append(f"{reading.focus}{more}")
+    if reading.metrics is not None:
+        said.append(f"{len(reading.metrics)} training steps")
+    data = reading.config.get("data") or reading.config.get("batch_config") or {}
+    if data.get("dataset_name"):
+        said.append(str(data["dataset_name"]))
+    return " · ".join(said)
+
+
+def sections_of(reading: Reading) -> Iterator[Section]:
+    """Every section that the run's results allow.
+
+    Args:
+        reading: The run.
+
+    Yields:
+        In the order of the page.
+    """
+    panels = {
+        "change": _of(reading, "measure", delta_h_panels),
+        "budget": budget_panels(reading),
+        "tokens": _of(reading, "influence", token_panels),
+        "plane": plane_panels(reading),
+        "kernel": _of(reading, "kernel", kernel_panels),
+        "audit": _of(reading, "audit", audit_panels),
+        "training": curve_panels(reading),
+        "checks": [panel for panel in (checks_panel(reading),) if panel is not None],
+        "study": study_panels(reading),
+        "provenance": [provenance_panel(reading)],
+    }
+    for key, (title, lead) in HEADINGS.items():
+        if panels[key]:
+            yield Section(key, title, tuple(panels[key]), lead)
+
+
+def _of(reading: Reading, verb: str, draw: Callable[[Measurement], list[Panel]]) -> list[Panel]:
+    measurement = reading.shown(verb)
+    return [] if measurement is None else draw(measurement)
+
+
+HEADINGS = {
+    "change": (
+        "How far does a step move entropy?",
+        "Entropy after one step at learning rate η, less entropy before it. Bars and bands are "
+        "95 % intervals unless a caption says otherwise.",
+    ),
+    "budget": (
+        "What is the change made of?",
+        "Momentum and decay were decided before this batch was drawn; the gradient is its part.",
+    ),
+    "tokens": ("Which tokens did it?", "First-order influence of every token, per unit of η."),
+    "plane": (
+        "What was earned for it?",
+        "Entropy is what exploration lives on; reward is what it buys.",
+    ),
+    "kernel": (
+        "How do responses move each other?",
+        "The Fisher kernel: how far a step on one response moves the probability of another.",
+    ),
+    "audit": (
+        "Would a proxy have seen it?",
+        "Published shortcuts, held against the measured influence.",
+    ),
+    "training": ("How did training go?", ""),
+    "checks": ("Is the instrument sound?", ""),
+    "study": ("How does it change along training?", "The same measurements at every checkpoint."),
+    "provenance": ("Where do the numbers come from?", ""),
+}

@@ -1,0 +1,112 @@
+"""What a reader should take away, in three sentences made of the run's own numbers.
+
+what training exchanged   pass@1, entropy, and the law R = −a exp(h) + b
+what the next step does   ΔH, its first order, and what was decided before the batch was drawn
+which tokens do it        how few, and whether a published proxy would have found them
+"""
+
+from __future__ import annotations
+
+from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
+from isentrope.reports.read_run import Reading
+from isentrope.reports.verdict import at_training_rate, change_at, estimate_in
+from isentrope.reports.words import number, percent, with_interval
+
+TOP = "0.02"
+"""The share of tokens that is spoken of, as `audit` writes it."""
+
+
+def takeaways(reading: Reading) -> list[str]:
+    """Every sentence that the run's results allow.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        Up to three sentences.
+    """
+    return [said for said in (_training(reading), _step(reading), _tokens(reading)) if said]
+
+
+def law_of(reading: Reading) -> EntropyLaw | None:
+    """The law of a run.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        The fit to its training log; None where that cannot fix it.
+    """
+    if reading.metrics is None or not {"entropy", "reward"} <= set(reading.metrics.columns):
+        return None
+    known = reading.metrics.dropna(subset=["entropy", "reward"])
+    try:
+        return fit_entropy_law(known["entropy"].to_list(), known["reward"].to_list())
+    except ValueError:  # too few steps, or an entropy that never moved
+        return None
+
+
+def _training(reading: Reading) -> str:
+    said = []
+    for evaluation in reading.evaluations[:1]:
+        rows = evaluation.sampled()
+        if len(rows) > 1 and {"pass_at_1", "entropy_per_token"} <= set(rows.columns):
+            first, last = rows.iloc[0], rows.iloc[-1]
+            right, h = (
+                f"from {with_interval(estimate_in(first, metric))} to "
+                f"{with_interval(estimate_in(last, metric))}"
+                for metric in ("pass_at_1", "entropy_per_token")
+            )
+            said.append(f"training took pass@1 {right} and entropy {h} nats per token")
+    if (law := law_of(reading)) is not None:
+        a, ceiling = (with_interval(x.to_dict()) for x in (law.a, law.ceiling))
+        said.append(
+            f"along the run reward follows b − a exp(h) with a = {a}, which leaves a reward of "
+            f"{ceiling} for when all entropy is spent"
+        )
+    return _sentence("; ".join(said))
+
+
+def _step(reading: Reading) -> str:
+    measured = reading.shown("measure")
+    row = None if measured is None else at_training_rate(measured.results)
+    if measured is None or row is None or not row["deltaH_true"]:
+        return ""
+    unit = measured.results["estimator"]["unit"]
+    change = change_at(row, unit)
+    said = (
+        f"one more step at η = {number(measured.results['step']['rate_of_interest'])} changes "
+        f"the entropy of {measured.name} by {with_interval(change)} {unit}"
+    )
+    if row.get("deltaH_approx") is not None:
+        told = f"{number(row['deltaH_approx'])} ± {number(row['deltaH_approx_se'], 2)}"
+        said += f", where first order alone says {told}"
+    budget = measured.results["budget"]
+    if budget.get("momentum") is not None and budget.get("total"):
+        share = percent(budget["momentum"] / budget["total"])
+        said += f"; {share} of the first order is momentum, decided before the batch was drawn"
+    return _sentence(said)
+
+
+def _tokens(reading: Reading) -> str:
+    audit = reading.shown("audit")
+    if audit is None:
+        return ""
+    proxies = audit.results["tokens"]["proxies"]
+    own, usual = proxies.get("measured", {}), proxies.get("token_covariance", {})
+    share = own.get(f"negative_share@{TOP}")
+    if share is None or "spearman" not in usual:
+        return ""
+    said = (
+        f"{float(TOP) * 100:g} % of the batch's tokens carry {percent(share['value'])} ± "
+        f"{percent(share['se'])} of its fall in entropy; their covariance with the advantage, the "
+        f"usual proxy, ranks tokens with a correlation of {with_interval(usual['spearman'])} to "
+        "their measured influence"
+    )
+    if "spearman_reliability" in own:
+        said += f", whose own reliability is {with_interval(own['spearman_reliability'])}"
+    return _sentence(said)
+
+
+def _sentence(said: str) -> str:
+    return f"{said[:1].upper()}{said[1:]}." if said else ""
