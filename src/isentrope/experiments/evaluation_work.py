@@ -35,7 +35,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task, load_task
-from isentrope.training.processes import rank, world_size
+from isentrope.training.processes import gather, rank, world_size
 
 SCHEMA = "isentrope/evaluate/1"
 
@@ -83,18 +83,23 @@ class Work:
             self.samples["greedy"] = 1
 
     def make_chunks(self, progress: Progress) -> None:
-        """Make the chunks of this process that are not there yet.
+        """Make the chunks that are not there yet, or under torchrun this process's share of them.
 
         Args:
             progress: Where to say how far it is.
         """
-        mine = -(-len(self.starts) * len(self.samples) // world_size())
+        numbers = range(len(self.starts))
+        every: list[tuple[Decoding, int]] = [
+            (d, number) for d in self.samples for number in numbers
+        ]
+        missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
+        mine = missing[rank() :: world_size()]
         measuring = self._config.precision.measuring
         with (
             progress.counter(self._checkpoint.name) as advance,
             at_precision(self.policy, measuring),
         ):
-            for done, (decoding, number, rollouts) in enumerate(self._missing(), start=1):
+            for done, (decoding, number, rollouts) in enumerate(self._answers(mine), start=1):
                 records = score_records(
                     self.policy,
                     rollouts,
@@ -105,19 +110,21 @@ class Work:
                 )
                 records["prompt"] += self.starts[number]
                 self._step.save(decoding, number, records)
-                advance(done, mine)
+                advance(done, len(mine))
 
-    def _missing(self) -> Iterator[tuple[Decoding, int, Rollouts]]:
-        """The responses of every chunk that is to be made."""
+    def _answers(
+        self, chunks: Sequence[tuple[Decoding, int]]
+    ) -> Iterator[tuple[Decoding, int, Rollouts]]:
+        """The responses of these chunks."""
         profile, longest = self._config.evaluation, self._config.sampling.max_new_tokens
         for decoding in self.samples:
             generator = random_numbers(profile.seed)
             for number, start in enumerate(self.starts):
                 chosen = self.prompts[start : start + profile.chunk_prompts]
-                if number % world_size() != rank() or self._step.has(decoding, number):
-                    pass_over(generator, len(chosen) * self.samples[decoding], longest)
-                else:
+                if (decoding, number) in chunks:
                     yield decoding, number, self._answer(chosen, start, decoding, generator)
+                else:
+                    pass_over(generator, len(chosen) * self.samples[decoding], longest)
 
     def _answer(
         self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator
