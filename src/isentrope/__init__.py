@@ -7,6 +7,7 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy
 from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.evaluation.evaluate import Evaluation, evaluate
 from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.experiments.entropy_measurements import EntropyMeasurements
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "EntropyChange",
+    "EntropyLaw",
     "EntropyMeasurements",
     "EntropyProbe",
     "Estimate",
@@ -43,6 +45,7 @@ __all__ = [
     "estimate_entropy_change",
     "evaluate",
     "fisher_kernel",
+    "fit_entropy_law",
     "influence",
     "load_task",
     "noise_scale",

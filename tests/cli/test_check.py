@@ -4,9 +4,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from isentrope.cli.demo import demo_config
+from isentrope.cli import demo
 from isentrope.cli.main import app
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import load_config
+from isentrope.experiments.train_config import SftConfig, TrainConfig
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 
@@ -59,10 +62,15 @@ def test_a_missing_checkpoint_is_one_sentence(own):
     assert "There is no checkpoint folder nowhere" in text(result)
 
 
-def test_the_demo_measures_the_step_after_its_last(tmp_path):
-    config = load_config(demo_config(tmp_path, 20, 512, seed=3))
-    assert config.checkpoint.checkpoint_path == str(tmp_path / "training_state" / "step_20")
-    assert config.batch_config.B_E == 512
+def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
+    chapters = {
+        SftConfig: demo.fine_tuning(tmp_path, 5, seed=3),
+        TrainConfig: demo.training(tmp_path, tmp_path / "model", 40, 10, seed=3),
+        EvaluateConfig: demo.evaluation(tmp_path, seed=3),
+        MeasureConfig: demo.measurement(tmp_path, [20, 40], 256, seed=3),
+    }
+    for root, asked in chapters.items():
+        load_config(asked, root=root)
 
 
 def test_the_demo_does_not_write_over_anything(tmp_path):

@@ -1,7 +1,15 @@
-"""`isentrope demo`: the whole story on a laptop's CPU: fine-tune, train, measure one more step."""
+"""`isentrope demo`: the whole story of a toy policy, each chapter by the verb that tells it.
+
+<folder>/fine_tuning/      the fine-tuned policy
+<folder>/                  its Dr. GRPO run with the probe: config.yaml, logs, training_state
+<folder>/evaluation/       pass@k and entropy of every checkpoint
+<folder>/measurements/     measure, influence, kernel, noise and audit of the last steps
+<folder>/report.html       all of it on one page
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,67 +18,204 @@ import typer
 from isentrope.cli.app import err, one_sentence, out
 
 RATES = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+TASK = {"dataset_name": "addition"}
 
 
 @one_sentence
 def demo(
     folder: Annotated[str, typer.Option("--out", help="Run folder, new.")] = "runs/demo",
-    steps: Annotated[int, typer.Option(min=1, help="Dr. GRPO steps before the one measured.")] = 20,
+    steps: Annotated[int, typer.Option(min=10, help="Dr. GRPO steps.")] = 40,
     fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 400,
-    evaluation_size: Annotated[int, typer.Option(min=2, help="Responses in E.")] = 512,
+    evaluation_size: Annotated[int, typer.Option(min=16, help="Responses in E.")] = 256,
     seed: Annotated[int, typer.Option(help="Fixes everything.")] = 0,
 ) -> None:
-    """Train a toy policy and measure how one more optimizer step changes its entropy."""
+    """Train a toy policy, see its entropy fall, and find out which tokens do it."""
     import torch
 
-    from isentrope.cli.tables import print_measurement
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.measure import measure
     from isentrope.experiments.progress import Progress
-    from isentrope.reports.figures import entropy_change_figure
-    from isentrope.training.toy_run import fine_tune_toy, train_toy
 
     where = Path(folder)
     if where.exists() and any(where.iterdir()):
         raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
     torch.set_num_threads(1)  # the toy is too small to share
-    progress = Progress(err)
-    with progress.counter("supervised fine-tuning") as advance:
-        policy = fine_tune_toy(where, steps=fine_tuning_steps, seed=seed, progress=advance)
-    with progress.counter("Dr. GRPO") as advance:
-        train_toy(policy, where, steps=steps, seed=seed, progress=advance)
-    config = demo_config(where, steps, evaluation_size, seed)
-    run = measure(load_config(config), progress=progress, draw=entropy_change_figure)
-    print_measurement(out, run.results)
-    for made in run.measurements.values():
-        out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)
+    story = Story(where, steps, evaluation_size, seed, Progress(err))
+    story.train(fine_tuning_steps)
+    story.evaluate()
+    story.measure()
+    story.attribute()
+    story.report()
 
 
-def demo_config(folder: Path, steps: int, evaluation_size: int, seed: int) -> dict[str, Any]:
-    """What the demo measures: the step after the last checkpoint, at rates around its own.
+@dataclass(frozen=True)
+class Story:
+    """The chapters, each from what those before it left in the folder.
 
-    Args:
-        folder: Run folder of `train_toy`.
-        steps: Its number of steps.
+    Attributes:
+        folder: Run folder.
+        steps: Dr. GRPO steps.
         evaluation_size: Responses in E.
-        seed: Seed of the batches.
-
-    Returns:
-        A configuration of `isentrope measure`.
+        seed: Fixes everything.
+        progress: Where to say how far it is.
     """
+
+    folder: Path
+    steps: int
+    evaluation_size: int
+    seed: int
+    progress: Any
+
+    @property
+    def save_every(self) -> int:
+        """Steps between checkpoints: four of them."""
+        return max(1, self.steps // 4)
+
+    def train(self, fine_tuning_steps: int) -> None:
+        """Fine-tune, then reinforce with the probe on.
+
+        Args:
+            fine_tuning_steps: Supervised steps.
+        """
+        from isentrope.experiments.config_io import load_config
+        from isentrope.experiments.sft import sft
+        from isentrope.experiments.train import train
+        from isentrope.experiments.train_config import SftConfig, TrainConfig
+
+        _chapter("supervised fine-tuning")
+        asked = fine_tuning(self.folder, fine_tuning_steps, self.seed)
+        model = sft(load_config(asked, root=SftConfig), progress=self.progress).model
+        _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
+        asked = training(self.folder, model, self.steps, self.save_every, self.seed)
+        train(load_config(asked, root=TrainConfig), progress=self.progress)
+
+    def evaluate(self) -> None:
+        """How good, and how sure of itself, is each checkpoint?"""
+        from isentrope.cli.evaluate import evaluation_table
+        from isentrope.experiments.config_evaluation import EvaluateConfig
+        from isentrope.experiments.config_io import load_config
+        from isentrope.experiments.evaluate import evaluate_checkpoints
+
+        _chapter("evaluation")
+        asked = load_config(evaluation(self.folder, self.seed), root=EvaluateConfig)
+        out.print(evaluation_table(evaluate_checkpoints(asked, progress=self.progress).results))
+
+    def measure(self) -> None:
+        """What does one more step do to the entropy?"""
+        from isentrope.cli.tables import print_measurement
+        from isentrope.experiments.measure import measure
+        from isentrope.reports.figures import entropy_change_figure
+
+        _chapter("measure: what one more step does to entropy")
+        run = measure(self._asked(), progress=self.progress, draw=entropy_change_figure)
+        print_measurement(out, run.results[-1:])
+
+    def attribute(self) -> None:
+        """Who did it, how responses are tied to each other, and how well the proxies see it."""
+        from isentrope.cli.attribution_tables import print_influence
+        from isentrope.experiments.attribution.audit import find_audit
+        from isentrope.experiments.attribution.influence import find_influence
+        from isentrope.experiments.attribution.kernel import find_kernel
+        from isentrope.experiments.attribution.noise import find_noise
+        from isentrope.experiments.attribution.run import run_verb
+
+        asked = self._asked()
+        _chapter("influence: which tokens do it")
+        run = run_verb("influence", find_influence, asked, self.progress)
+        print_influence(out, run.results[-1], list(run.measurements.values())[-1])
+        _chapter("kernel, noise and audit")
+        run_verb("kernel", find_kernel, asked, self.progress)
+        run_verb("noise", find_noise, asked, self.progress)
+        run_verb("audit", find_audit, asked, self.progress)
+
+    def report(self) -> None:
+        """One page with all of it, and three sentences to take away."""
+        from isentrope.reports.read_run import read_run
+        from isentrope.reports.report import write_report
+        from isentrope.reports.takeaways import takeaways
+
+        _chapter("report")
+        evaluations = [self.folder / "evaluation"]
+        made = write_report(self.folder, evaluations=evaluations)
+        out.print(f"Wrote {made.page}\n", markup=False, highlight=False, soft_wrap=True)
+        for i, said in enumerate(takeaways(read_run(self.folder, evaluations=evaluations)), 1):
+            out.print(f"{i}. {said}", markup=False, highlight=False)
+
+    def _asked(self) -> Any:
+        from isentrope.experiments.config_io import load_config
+
+        checkpoints = [self.steps // 2, self.steps]
+        return load_config(measurement(self.folder, checkpoints, self.evaluation_size, self.seed))
+
+
+def fine_tuning(folder: Path, steps: int, seed: int) -> dict[str, Any]:
+    """The configuration of `isentrope sft`, as configs/sft_toy.yaml has it."""
+    return {
+        "model": {"path": "toy", "lora_rank": 0},
+        "data": TASK,
+        "fine_tuning": {
+            "steps": steps,
+            "batch_size": 64,
+            "learning_rate": 2e-3,
+            "warmup_steps": min(20, steps),
+            "seed": seed,
+        },
+        "output": {"directory": str(folder / "fine_tuning"), "log_level": "WARNING"},
+    }
+
+
+def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) -> dict[str, Any]:
+    """The configuration of `isentrope train`, as configs/train_toy.yaml has it."""
     from isentrope.training.toy_run import MAX_NEW_TOKENS
 
     return {
-        "checkpoint": {"checkpoint_path": str(folder / "training_state" / f"step_{steps}")},
-        "batch_config": {
-            "dataset_name": "addition",
-            "B_E": evaluation_size,
-            "B_U": 16,
-            "G": 8,
+        "model": {"path": str(model), "lora_rank": 16, "lora_alpha": 32},
+        "data": TASK,
+        "sampling": {"temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS},
+        "training": {
+            "steps": steps,
+            "learning_rate": 1e-3,
+            "prompts_per_step": 16,
+            "group_size": 8,
+            "micro_batch": 8,
+            "save_every": save_every,
             "seed": seed,
-            "save_batches": True,
         },
+        "entropy_probe": {"every": max(1, steps // 8), "size": 64},
+        "output": {"directory": str(folder), "log_level": "WARNING"},
+    }
+
+
+def evaluation(folder: Path, seed: int) -> dict[str, Any]:
+    """The configuration of `isentrope evaluate`: the fine-tuned policy and every checkpoint."""
+    from isentrope.training.toy_run import MAX_NEW_TOKENS
+
+    return {
+        "checkpoint": {
+            "checkpoint_path": [
+                str(folder / "fine_tuning" / "model"),
+                str(folder / "training_state"),
+            ]
+        },
+        "data": TASK,
+        "evaluation": {"n_prompts": 128, "samples_per_prompt": 8, "seed": seed},
+        "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
+        "output": {"directory": str(folder / "evaluation"), "log_level": "WARNING"},
+    }
+
+
+def measurement(folder: Path, steps: list[int], evaluation_size: int, seed: int) -> dict[str, Any]:
+    """The configuration of `measure`, `influence`, `kernel`, `noise` and `audit`."""
+    from isentrope.training.toy_run import MAX_NEW_TOKENS
+
+    paths = [str(folder / "training_state" / f"step_{step}") for step in steps]
+    return {
+        "checkpoint": {"checkpoint_path": paths},
+        "batch_config": TASK
+        | {"B_E": evaluation_size, "B_U": 16, "G": 8, "seed": seed, "save_batches": True},
         "estimator": {"eta_list": list(RATES), "resample_collapsed": True},
         "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
-        "output": {"directory": str(folder)},
+        "output": {"directory": str(folder), "log_level": "WARNING"},
     }
+
+
+def _chapter(title: str) -> None:
+    out.rule(f"[bold]{title}", align="left", style="dim")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.reports.read_run import Reading
-from isentrope.reports.verdict import at_training_rate, change_at, estimate_in
+from isentrope.reports.rows import at_training_rate, change_at, estimate_in
 from isentrope.reports.words import number, percent, with_interval
 
 TOP = "0.02"
