@@ -160,7 +160,8 @@ def _table(checks: list[Check]) -> Markup:
         kind, mark, said = marks[check.passed]
         rows += Markup(
             '<tr><td class="mark {}" aria-label="{}">{}</td>'
-            '<th scope="row">{}<small>{}</small></th><td class="number">{}</td><td>{}</td></tr>'
+            '<th scope="row">{}<small>{}</small></th><td class="number" data-says="seen">{}</td>'
+            '<td data-says="should be">{}</td></tr>'
         ).format(kind, said, mark, check.name, check.about, check.seen, check.should)
     head = Markup(
         '<thead><tr><th></th><th scope="col">check</th><th scope="col" class="number">seen</th>'

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -22,7 +22,7 @@ from markupsafe import Markup
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section
-from isentrope.reports.svg import inline, svg_file
+from isentrope.reports.svg import inline
 from isentrope.reports.verdict import Claim
 from isentrope.reports.words import number
 
@@ -110,12 +110,13 @@ def identifier(column: Column, panel: Panel) -> str:
     return f"{column.label.lower()}_{panel.key}" if column.label else panel.key
 
 
-def render(columns: Sequence[Column], folder: str) -> str:
+def render(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -> str:
     """The page.
 
     Args:
         columns: One run, or two.
         folder: Where the files of the panels are, relative to the page.
+        drawn: The SVG files of the panels that have a figure, by identifier.
 
     Returns:
         HTML.
@@ -131,7 +132,7 @@ def render(columns: Sequence[Column], folder: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
         columns=columns,
-        sections=list(_sections(columns, folder)),
+        sections=list(_sections(columns, folder, drawn)),
         alone=_alone(columns),
         style=Markup(_style()),
         script=Markup(script),
@@ -155,7 +156,7 @@ def _style() -> str:
     return schemes + _resource("report.css")
 
 
-def _sections(columns: Sequence[Column], folder: str) -> Any:
+def _sections(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -> Any:
     """(section, rows) of what every run has."""
     for section in columns[0].sections:
         rows = []
@@ -164,7 +165,7 @@ def _sections(columns: Sequence[Column], folder: str) -> Any:
             if any(other is None for other in same):
                 continue
             pairs = zip(columns, same, strict=True)
-            shown = [show(column, other, folder) for column, other in pairs if other is not None]
+            shown = [show(c, other, folder, drawn) for c, other in pairs if other is not None]
             told = differences(shown[0].panel, shown[1].panel) if len(shown) == 2 else []
             rows.append(Row(shown, told))
         if rows:
@@ -193,19 +194,20 @@ def _alone(columns: Sequence[Column]) -> list[str]:
     return said
 
 
-def show(column: Column, panel: Panel, folder: str) -> Shown:
+def show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> Shown:
     """A panel made ready for the page.
 
     Args:
         column: Its run.
         panel: The panel.
         folder: Where its files are.
+        drawn: The SVG files, by identifier.
 
     Returns:
         Figure, table and data.
     """
     name = identifier(column, panel)
-    svg = "" if panel.figure is None else inline(svg_file(panel.figure, name), name, panel.caption)
+    svg = inline(drawn[name], name, panel.caption) if name in drawn else ""
     text = panel.data.to_csv(index=False)
     fits = len(text.encode()) <= LARGEST
     return Shown(

@@ -72,21 +72,26 @@ def write_report(
     labels = ("A", "B") if other is not None else ("",)
     columns = [_column(*pair) for pair in zip(labels, readings, strict=True)]
     folder = readings[0].folder / name
+    drawn: dict[str, bytes] = {}
     for column in columns:
         for section in column.sections:
             for panel in section.panels:
-                _save(panel, folder, identifier(column, panel))
+                drawn |= _save(panel, folder, identifier(column, panel))
     page = readings[0].folder / f"{name}.html"
-    write_bytes(page, render(columns, name).encode())
+    write_bytes(page, render(columns, name, drawn).encode())
     claims = [claim.text for column in columns for claim in column.claims]
     return Report(page, folder, claims, [s for reading in readings for s in reading.missing])
 
 
-def _save(panel: Panel, folder: Path, stem: str) -> None:
+def _save(panel: Panel, folder: Path, stem: str) -> dict[str, bytes]:
+    """Write the files of a panel; returns its figure by its name, if it has one."""
     write_bytes(folder / f"{stem}.csv", panel.data.to_csv(index=False).encode())
-    if panel.figure is not None:
-        write_bytes(folder / f"{stem}.svg", svg_file(panel.figure, stem))
-        write_bytes(folder / f"{stem}.png", png_file(panel.figure))
+    if panel.figure is None:
+        return {}
+    svg = svg_file(panel.figure, stem)
+    write_bytes(folder / f"{stem}.svg", svg)
+    write_bytes(folder / f"{stem}.png", png_file(panel.figure))
+    return {stem: svg}
 
 
 def _column(label: str, reading: Reading) -> Column:

@@ -16,7 +16,7 @@ from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import at_training_rate, change_at, records
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.reports.words import number, with_interval
+from isentrope.reports.words import has_interval, number, with_error, with_interval
 
 Pick = Callable[[dict[str, Any]], Any]
 """From the content of results.json to an Estimate, or None."""
@@ -67,13 +67,22 @@ def _panel(
         zero_line(axes)
     axes.set_xlabel("training step")
     axes.set_ylabel(label)
-    axes.set_xticks(sorted(data["step"].unique()))
+    axes.set_xticks(_apart(sorted(data["step"].unique())))
     axes.yaxis.set_major_formatter(lambda value, _: number(value))
     grid(axes)
     legend(axes)
     return Panel(
         key, title, _caption(data, names[0]), _source(reading, verb, measurements), data, figure
     )
+
+
+def _apart(steps: list[int]) -> list[int]:
+    """Those of the steps whose labels have room beside each other, the last among them."""
+    room, kept = 0.12 * (steps[-1] - steps[0]), [steps[-1]]
+    for step in reversed(steps[:-1]):
+        if kept[-1] - step >= room:
+            kept.append(step)
+    return kept[::-1]
 
 
 def _row(measurement: Measurement, name: str, pick: Pick) -> dict[str, Any] | None:
@@ -98,9 +107,12 @@ def _caption(data: pd.DataFrame, name: str) -> str:
     found = data[data["quantity"] == name].astype(object)
     rows = records(found.where(found.notna(), None))
     first, last = rows[0], rows[-1]
+    start, end = (
+        with_interval(row) if has_interval(row) else with_error(row) for row in (first, last)
+    )
     return (
-        f"{name[0].upper()}{name[1:]} went from {with_interval(first)} at {first['checkpoint']} to "
-        f"{with_interval(last)} at {last['checkpoint']}."
+        f"{name[0].upper()}{name[1:]} went from {start} at {first['checkpoint']} to {end} at "
+        f"{last['checkpoint']}."
     )
 
 

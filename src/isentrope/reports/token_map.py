@@ -142,7 +142,7 @@ def _kept(size: np.ndarray) -> np.ndarray:
 
 
 def _gap(count: int) -> Markup:
-    words = f"… {count:,} token{'s' * (count > 1)} left out …".replace(",", "\u202f")
+    words = f"… {count:,} token{'s' if count > 1 else ''} left out …".replace(",", "\u202f")
     return Markup(' <span class="gap" dir="ltr">{}</span> ').format(words)
 
 

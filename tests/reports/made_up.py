@@ -1,0 +1,201 @@
+"""A run folder with results that nothing measured, as large and as odd as a test wants it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import save_file
+
+PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
+UNIT = "nats per token"
+
+
+def estimate(value, se=None, n=16, unit=UNIT, interval=True):
+    se = abs(value) / 8 if se is None else se
+    ends = (value - 2 * se, value + 2 * se) if interval else (None, None)
+    content = {"value": value, "se": se, "ci_low": ends[0], "ci_high": ends[1], "n": n}
+    return content | {"unit": unit, "method": "made up", "ess": None, "khat": None, "warnings": []}
+
+
+def head(name):
+    return {
+        "policy": {"name": name, "precision": {"measuring": {"runtime_dtype": "float64"}}},
+        "batches": {"B_E": 64, "B_U": 4, "G": 2},
+        "estimator": {"functional": "per_token", "unit": UNIT, "confidence": 0.95},
+        "timing": {"total": 1.5},
+        "provenance": PROVENANCE,
+        "warnings": [],
+    }
+
+
+def sweep_row(eta, change, verdict="trust", **more):
+    bar = None if verdict != "trust" else 0.2 * abs(change)
+    content = {
+        "eta": eta,
+        "deltaH_true": change,
+        "deltaH_true_se": 0.1 * abs(change),
+        "deltaH_true_ci_low": None if bar is None else change - bar,
+        "deltaH_true_ci_high": None if bar is None else change + bar,
+        "deltaH_approx": -2.0 * eta,
+        "deltaH_approx_se": 0.2 * eta,
+        "deltaH_second": 300 * eta**2,
+        "deltaH_second_se": 30 * eta**2,
+        "residual": 0.0,
+        "residual_se": 1e-6,
+        "ess": 60.0,
+        "khat": 0.1,
+        "verdict": verdict,
+        "resampled": None,
+    }
+    return content | more
+
+
+def measure(name="step_8", **more):
+    content = head(name) | {
+        "step": {"rate_of_interest": 1e-3, "matched_by": "sidecar"},
+        "entropy": {"per_token": estimate(0.1)},
+        "first_order": estimate(-2.0),
+        "second_order": estimate(300.0),
+        "linear_range": estimate(6.7e-3, unit="η") | {"rate_over_range": 0.15},
+        "sweep": [
+            sweep_row(1e-5, -2e-5),
+            sweep_row(1e-3, -1.7e-3),
+            sweep_row(1e-2, 1e-2, "smooth"),
+        ],
+        "budget": {"total": -2.0, "momentum": -1.2, "decay": 0.0, "gradient": -0.8}
+        | {"total_se": 0.2, "momentum_se": 0.1, "decay_se": 0.0, "gradient_se": 0.1},
+        "checks": {
+            "score_identity_z": 0.5,
+            "martingale_z": -0.2,
+            "rounding_floor": {"smallest_eta": 1e-12},
+        },
+    }
+    return content | more
+
+
+def influence(name="step_8", **more):
+    parts = {"momentum": -1.2, "decay": 0.0, "baseline": -1.2, "gradient": -0.8, "total": -2.0}
+    budget = {key: estimate(value) for key, value in parts.items()}
+    shares = {"same_prompt": estimate(-0.5), "other_prompt": estimate(-0.3, 0.4)}
+    content = head(name) | {
+        "entropy": budget | {"closure": 0.0, "unit": f"{UNIT} per η"},
+        "reward": budget | {"closure": 0.0, "unit": "reward per η"},
+        "reliability": {of: estimate(0.7, interval=False) for of in ("sequences", "tokens")},
+        "shares": {"measured_on": "8 responses", "gradient": estimate(-0.8)} | shares,
+    }
+    return content | more
+
+
+def tables(prompts, group, texts, seed=0):
+    """Tables of sequences and tokens; `texts` are the tokens of every response."""
+    draw, n, t = np.random.default_rng(seed), prompts * group, len(texts)
+    values = draw.normal(size=(2, n, t)) ** 3 / 100
+    advantage = np.tile(draw.normal(size=group), prompts)
+    sums = values.sum(2)
+    sequences = pd.DataFrame(
+        {
+            "sequence": range(n),
+            "prompt": np.repeat(range(prompts), group),
+            "key": [f"task/{k // group}" for k in range(n)],
+            "length": t,
+            "reward": (advantage > 0).astype(float),
+            "advantage": advantage,
+            "deltaH": sums[0],
+            "deltaH_se": 0.1,
+            "deltaJ": sums[1],
+            "deltaJ_se": 0.1,
+            "text": "".join(text or "" for text in texts),
+        }
+    )
+    sequence, position = (index.ravel() for index in np.indices((n, t)))
+    tokens = pd.DataFrame(
+        {
+            "sequence": sequence,
+            "position": position,
+            "token_id": position,
+            "s": -1.0,
+            "H": 0.5,
+            "deltaH": values[0].ravel(),
+            "deltaH_se": 0.01,
+            "deltaJ": values[1].ravel(),
+            "deltaJ_se": 0.01,
+            "text": list(texts) * n,
+        }
+    )
+    return sequences, tokens
+
+
+def kernel(name="step_8"):
+    block = {
+        "structure": {
+            of: {"entries": 8, "mean_cosine": estimate(0.2), "rms_cosine": estimate(cosine)}
+            for of, cosine in (("same_prompt", 0.7), ("cross_prompt", 0.1))
+        },
+        "spectrum": {
+            "eigenvalues": [4.0, 2.0, 1.0, 0.5],
+            "effective_rank": estimate(3.0),
+            "nulls": [{"name": "all parameters", "upper": 1.5, "effective_rank": 4, "above": 2}],
+        },
+    }
+    return head(name) | {"blocks": {"UU": block}}
+
+
+def audit(name="step_8"):
+    row = {"spearman": estimate(0.4), "overlap@0.02": estimate(0.5, interval=False)}
+    proxies = {"token_covariance": row, "advantage": row, "top_entropy": row}
+    of = {"items": 99, "proxies": proxies | {"measured": {}}}
+    return head(name) | {"tokens": of, "sequences": of}
+
+
+def write(folder, verb, name, results, **parquet):
+    here = folder / "measurements" / f"{verb}_{name}"
+    here.mkdir(parents=True)
+    (here / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    for table, content in parquet.items():
+        content.to_parquet(here / f"{table}.parquet")
+    return here
+
+
+def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(8, 16)):
+    """A whole run: training log, every verb at every step."""
+    (folder / "logs").mkdir(parents=True)
+    lines = [{"step": k + 1, "reward": 0.5 + k / 100, "entropy": 0.2 - k / 200} for k in range(20)]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (folder / "logs" / "metrics.jsonl").write_text(text + "\n")
+    for step in steps:
+        name = f"step_{step}"
+        sequences, tokens = tables(prompts, group, texts, step)
+        write(folder, "measure", name, measure(name))
+        write(folder, "influence", name, influence(name), sequences=sequences, tokens=tokens)
+        write(folder, "audit", name, audit(name))
+        here = write(folder, "kernel", name, kernel(name)) / "UU"
+        here.mkdir()
+        sequences[["prompt", "key"]].to_parquet(here / "rows.parquet")
+        rows = np.random.default_rng(step).normal(size=(len(sequences), 6))
+        save_file({"matrix": rows @ rows.T}, here / "kernel.safetensors")
+    return folder
+
+
+def write_evaluation(folder, run, steps=(8, 16)):
+    """A table as `isentrope evaluate` writes it, of the checkpoints of a run."""
+    folder.mkdir(parents=True)
+    rows = [
+        {"checkpoint": f"step_{step}", "step": step, "decoding": decoding, "n_prompts": 64}
+        | {"samples_per_prompt": 8}
+        | metric("pass_at_1", 0.5 + step / 100)
+        | metric("pass_at_8", 0.9)
+        | metric("reward", 0.5 + step / 100)
+        | metric("entropy_per_token", 0.2 - step / 100)
+        for step in steps
+        for decoding in ("sampled", "greedy")
+    ]
+    pd.DataFrame(rows).to_csv(folder / "consolidated_metrics.csv", index=False)
+    config = f"checkpoint:\n  checkpoint_path: {run}/training_state/step_*\n"
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+def metric(name, value):
+    return {name: value, f"{name}_se": 0.02, f"{name}_ci_low": value - 0.04} | {
+        f"{name}_ci_high": value + 0.04
+    }

@@ -1,0 +1,67 @@
+import pytest
+
+from isentrope.reports.read_run import read_run, step_of
+from tests.reports.made_up import estimate, make_run, measure, write, write_evaluation
+
+
+def test_steps_are_in_order_of_their_number_and_the_last_is_shown(tmp_path):
+    for name in ("step_8", "step_40", "step_100", "step_100_repeat_1"):
+        write(tmp_path, "measure", name, measure(name))
+    reading = read_run(tmp_path)
+    assert list(reading.measurements["measure"])[:2] == ["step_8", "step_40"]
+    assert reading.focus == "step_100"
+
+
+def test_the_checkpoint_with_most_results_is_shown(tmp_path):
+    run = make_run(tmp_path / "r", steps=(8,))
+    write(run, "measure", "step_16", measure("step_16"))
+    assert read_run(run).focus == "step_8"
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("step_40_repeat_2", 40), ("checkpoint-7", 7), ("final", None)]
+)
+def test_the_step_is_the_number_in_the_name(name, step):
+    assert step_of(name) == step
+
+
+def test_an_evaluation_belongs_to_the_run_that_its_configuration_names(tmp_path):
+    one, two = make_run(tmp_path / "runs" / "one"), make_run(tmp_path / "runs" / "two")
+    write_evaluation(tmp_path / "eval_runs" / "one_task", one)
+    assert [e.folder.name for e in read_run(one).evaluations] == ["one_task"]
+    assert read_run(two).evaluations == []
+
+
+def test_an_evaluation_can_be_named(tmp_path):
+    run = make_run(tmp_path / "runs" / "one")
+    made = write_evaluation(tmp_path / "elsewhere", "another")
+    assert len(read_run(run, evaluations=[made]).evaluations) == 1
+    with pytest.raises(FileNotFoundError, match=r"consolidated_metrics\.csv"):
+        read_run(run, evaluations=[tmp_path])
+
+
+@pytest.mark.parametrize("content", ["", "step,decoding\n", "a,b\n1,2\n"])
+def test_a_table_without_rows_is_left_out_and_said_to_be(tmp_path, content):
+    run = make_run(tmp_path / "runs" / "one")
+    made = write_evaluation(tmp_path / "eval_runs" / "e", run)
+    (made / "consolidated_metrics.csv").write_text(content)
+    reading = read_run(run)
+    assert reading.evaluations == []
+    assert any("left out" in sentence for sentence in reading.missing)
+
+
+def test_the_table_that_was_written_beside_an_open_one_is_read(tmp_path):
+    run = make_run(tmp_path / "runs" / "one")
+    made = write_evaluation(tmp_path / "eval_runs" / "e", run)
+    newer = (made / "consolidated_metrics.csv").read_text().replace("step_8,8", "step_9,9")
+    (made / "consolidated_metrics.new.csv").write_text(newer)
+    (evaluation,) = read_run(run).evaluations
+    assert evaluation.sampled()["step"].tolist() == [9, 16]
+
+
+def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):
+    nothing = estimate(1.0) | dict.fromkeys(("value", "se", "ci_low", "ci_high"))
+    write(tmp_path, "measure", "step_8", measure(linear_range=nothing | {"rate_over_range": None}))
+    from isentrope.reports.report import write_report
+
+    assert write_report(tmp_path).page.exists()

@@ -1,0 +1,145 @@
+import csv
+import html
+import io
+import re
+import shutil
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from isentrope.reports.report import write_report
+from tests.reports.made_up import make_run, measure, sweep_row, write, write_evaluation
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    here = tmp_path_factory.mktemp("work") / "runs" / "one"
+    made = write_report(
+        make_run(here), evaluations=[write_evaluation(here.parents[1] / "eval_runs" / "e", here)]
+    )
+    return made, made.page.read_text(encoding="utf-8")
+
+
+SECTIONS = (
+    "change",
+    "budget",
+    "tokens",
+    "plane",
+    "kernel",
+    "audit",
+    "training",
+    "checks",
+    "study",
+    "provenance",
+)
+
+
+def test_a_whole_run_has_every_section_in_order(whole):
+    assert tuple(re.findall(r'<section id="(\w+)-section"', whole[1])) == SECTIONS
+    assert not any("evaluation" in sentence for sentence in whole[0].missing)
+
+
+def test_the_page_asks_for_nothing_outside_itself(whole):
+    page = html.unescape(whole[1])
+    assert "default-src 'none'" in page
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', page)
+    assert not re.findall(r"url\((?!#)[^)]*\)|@import", page)
+
+
+def test_identifiers_are_used_once_and_every_reference_finds_its_own(whole):
+    found = re.findall(r'\sid="([^"]+)"', whole[1])
+    assert len(found) == len(set(found))
+    references = re.findall(r'xlink:href="#([^"]+)"|url\(#([^)]+)\)', whole[1])
+    assert {a or b for a, b in references} <= set(found)
+
+
+def test_colours_of_figures_are_those_of_the_scheme(whole):
+    figures = re.findall(r"<svg.*?</svg>", whole[1], flags=re.DOTALL)
+    assert len(figures) > 10
+    assert all("var(--ink)" in svg or "var(--muted)" in svg for svg in figures)
+    assert not [c for svg in figures for c in re.findall(r"(?:fill|stroke): (#\w+)", svg)]
+
+
+def test_every_figure_is_a_file_and_its_data_are_beside_it(whole):
+    stems = {path.stem for path in whole[0].folder.glob("*.svg")}
+    assert {"delta_h", "budget", "kernel", "spectrum", "audit", "plane", "pass_at_k"} <= stems
+    for stem in stems:
+        assert (whole[0].folder / f"{stem}.png").stat().st_size > 1000
+        assert (whole[0].folder / f"{stem}.csv").read_text().count("\n") > 1
+        ElementTree.parse(whole[0].folder / f"{stem}.svg")
+
+
+def test_the_data_link_holds_the_numbers_that_are_drawn(whole):
+    link = re.search(r'href="data:text/csv[^,]*,([^"]*)" download="delta_h.csv"', whole[1])
+    rows = list(csv.DictReader(io.StringIO(urllib.parse.unquote(link.group(1)))))
+    assert [float(row["eta"]) for row in rows] == [1e-5, 1e-3, 1e-2]
+    assert float(rows[1]["deltaH_true"]) == -1.7e-3
+
+
+def test_every_panel_names_command_seeds_and_versions(whole):
+    figures = re.findall(r"<figure.*?</figure>", whole[1], flags=re.DOTALL)
+    for figure in figures:
+        assert "Made by <code>isentrope " in figure
+        assert "Seeds: " in figure
+        assert re.search(r"<figcaption>.+\.</figcaption>", figure)
+
+
+def test_the_same_run_gives_the_same_bytes(whole, tmp_path):
+    before = whole[1]
+    run = whole[0].page.parent
+    write_report(run, evaluations=[run.parents[1] / "eval_runs" / "e"])
+    assert whole[0].page.read_text(encoding="utf-8") == before
+
+
+def test_an_empty_folder_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no training log.*isentrope measure"):
+        write_report(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError, match="is no folder"):
+        write_report(tmp_path / "absent")
+
+
+def test_a_half_finished_run_says_what_is_missing(tmp_path):
+    make_run(tmp_path / "r", steps=(8,))
+    shutil.rmtree(tmp_path / "r" / "measurements" / "audit_step_8")
+    (tmp_path / "r" / "measurements" / ".kernel_step_16.partial").mkdir()
+    (tmp_path / "r" / "measurements" / "kernel_step_8" / "results.json").write_text('{"cut')
+    with open(tmp_path / "r" / "logs" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 21, "rew')
+    made = write_report(tmp_path / "r")
+    said = " ".join(made.missing)
+    for part in ("kernel of step_16 was begun", "cannot be read", "isentrope audit", "1 lines of"):
+        assert part in said
+    page = made.page.read_text(encoding="utf-8")
+    assert '"kernel-section"' not in page
+    assert '"change-section"' in page
+
+
+@pytest.mark.parametrize("keep", ["measure", "influence", "kernel", "noise", "audit", None])
+def test_any_part_alone_makes_a_report(tmp_path, keep):
+    run = make_run(tmp_path / "r", steps=(8,))
+    write(run, "noise", "step_8", measure())
+    for path in (run / "measurements").iterdir():
+        if keep is None or not path.name.startswith(keep):
+            shutil.rmtree(path)
+    if keep is not None:
+        shutil.rmtree(run / "logs")
+    assert write_report(run).page.stat().st_size > 10_000
+
+
+def test_two_runs_stand_side_by_side_with_the_difference(tmp_path):
+    one, two = (make_run(tmp_path / name, steps=(8,)) for name in ("one", "two"))
+    shutil.rmtree(two / "measurements" / "audit_step_8")
+    made = write_report(one, two)
+    page = made.page.read_text(encoding="utf-8")
+    assert made.page.name == "report_and_two.html"
+    assert {"a_delta_h", "b_delta_h"} <= set(re.findall(r'<figure id="(\w+)"', page))
+    assert "first order δH₁: −2 [−2.5,\u00a0−1.5] and −2 [−2.5,\u00a0−1.5]; difference 0" in page
+    assert "Only A (one) has: Do proxies rank" in page
+
+
+def test_a_rate_that_was_not_measured_is_said_to_be_missing(tmp_path):
+    results = measure(sweep=[sweep_row(1e-5, -2e-5)])
+    write(tmp_path, "measure", "step_8", results)
+    assert "was not measured" in write_report(tmp_path).claims[0]

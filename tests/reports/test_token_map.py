@@ -1,0 +1,77 @@
+import re
+
+import pytest
+
+from isentrope.reports.read_run import read_run
+from isentrope.reports.token_map import AROUND, PEAKS, SEQUENCES, token_panels, visible
+from tests.reports.made_up import influence, tables, write
+
+
+def body(folder, texts, prompts=2, group=2):
+    sequences, tokens = tables(prompts, group, texts)
+    write(folder, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
+    (panel,) = token_panels(read_run(folder).shown("influence"))
+    return panel
+
+
+def test_markup_in_a_response_is_text(tmp_path):
+    said = str(body(tmp_path, ["<script>", "alert(1)", "</script>", "\"'&"]).body)
+    assert "<script>" not in said
+    assert "&lt;script&gt;" in said
+    assert "&#34;&#39;&amp;" in said
+
+
+@pytest.mark.parametrize("text", ["🎉", "שלום", "مرحبا", "👩\u200d🚀", "日本", "é"])
+def test_letters_of_any_script_are_kept(text):
+    assert str(visible(text, 7)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (None, ">7<"),
+        ("", ">7<"),
+        ("\ufffd", ">7<"),
+        ("a\u202eb", "U+202E"),
+        ("\x00", "U+0000"),
+        ("\n", "↵"),
+        ("\t", "→"),
+    ],
+)
+def test_what_cannot_be_seen_or_would_turn_the_text_is_named(text, shown):
+    said = str(visible(text, 7))
+    assert shown in said
+    assert "\u202e" not in said
+    assert "\x00" not in said
+
+
+def test_a_long_response_is_shown_around_its_peaks_and_the_rest_is_counted(tmp_path):
+    said = str(body(tmp_path, ["x"] * 32_768, prompts=1, group=2).body)
+    sections = said.split('class="sequence"')[1:]
+    for section in sections:
+        shown = section.count('class="t"')
+        left_out = [
+            int(c.replace("\u202f", "")) for c in re.findall(r"… ([\d\u202f]+) token", section)
+        ]
+        assert shown + sum(left_out) == 32_768
+        assert 2 * AROUND < shown <= PEAKS * (2 * AROUND + 1)
+
+
+def test_only_the_most_influential_sequences_are_shown(tmp_path):
+    panel = body(tmp_path, ["x", "y"], prompts=20, group=2)
+    assert str(panel.body).count('class="sequence"') == SEQUENCES
+    assert f"The {SEQUENCES} most influential of 40 sequences" in panel.caption
+
+
+def test_colours_have_the_sign_of_the_influence_and_one_is_the_largest(tmp_path):
+    panel = body(tmp_path, ["a", "b", "c"])
+    shown = [float(x) for x in re.findall(r"--h:(-?[\d.]+);--j", str(panel.body))]
+    assert max(map(abs, shown)) == 1.0
+    signs = sorted(x > 0 for x in panel.data["deltaH"])
+    assert sorted(x > 0 for x in shown) == signs
+
+
+def test_tokens_that_were_not_attributed_make_no_panel(tmp_path):
+    sequences, _ = tables(2, 2, ["a"])
+    write(tmp_path, "influence", "step_8", influence(), sequences=sequences)
+    assert token_panels(read_run(tmp_path).shown("influence")) == []

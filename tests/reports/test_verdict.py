@@ -1,0 +1,80 @@
+import pytest
+
+from isentrope.reports.read_run import read_run
+from isentrope.reports.verdict import verdict
+from tests.reports.made_up import estimate, influence, measure, sweep_row, tables, write
+
+
+def claims(folder, **more):
+    write(folder, "measure", "step_8", measure(**more))
+    return {claim.question: claim for claim in verdict(read_run(folder))}
+
+
+def test_a_fall_with_its_interval_and_share(tmp_path):
+    said = claims(tmp_path)["What happens"]
+    assert said.text.startswith(
+        "One step at the training rate η = 0.001 from step_8 lowers entropy"
+    )
+    assert "−0.0017 [−0.00204,\u00a0−0.00136] nats per token, 1.7\u00a0% of 0.1" in said.text
+
+
+def test_an_interval_across_zero_claims_no_direction(tmp_path):
+    row = sweep_row(1e-3, -1e-3, deltaH_true_ci_low=-3e-3, deltaH_true_ci_high=1e-3)
+    said = claims(tmp_path, sweep=[row])["What happens"]
+    assert "may raise or lower" in said.text
+    assert said.tone == "doubt"
+
+
+def test_weights_too_uneven_leave_a_hint(tmp_path):
+    said = claims(tmp_path, sweep=[sweep_row(1e-3, -1e-3, "smooth")])
+    assert "seems to lower" in said["What happens"].text
+    assert said["To be believed?"].tone == "doubt"
+
+
+def test_fresh_responses_come_before_uneven_weights(tmp_path):
+    row = sweep_row(1e-3, -1e-3, "resample", resampled=estimate(2e-3, 1e-4))
+    assert "raises entropy: ΔH = 0.002" in claims(tmp_path, sweep=[row])["What happens"].text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (-1.7e-3, "overstates the change by 18"),
+        (-2.5e-3, "understates the change by 20"),
+        (-2e-3, "agrees to 2 %"),
+        (1e-3, "has the sign wrong"),
+    ],
+)
+def test_first_order_is_held_against_what_is_measured(tmp_path, change, words):
+    assert words in claims(tmp_path, sweep=[sweep_row(1e-3, change)])["First order"].text
+
+
+def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_path):
+    assert "60\u00a0%" in claims(tmp_path / "a")["Who did it"].text
+    budget = measure()["budget"] | {"momentum": 1.0, "gradient": -3.0}
+    said = claims(tmp_path / "b", budget=budget)["Who did it"].text
+    assert "pull apart" in said
+    assert "%" not in said
+
+
+def test_a_failed_check_is_named(tmp_path):
+    checks = measure()["checks"] | {"score_identity_z": 9.0}
+    said = claims(tmp_path, checks=checks)["To be believed?"]
+    assert "score identity is not as it should be" in said.text
+
+
+def test_influence_alone_says_who_did_it(tmp_path):
+    sequences, tokens = tables(2, 2, ["a", "b"])
+    write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
+    said = {claim.question: claim.text for claim in verdict(read_run(tmp_path))}
+    assert "60\u00a0%" in said["Who did it"]
+    assert "same prompt −0.5" in said["Whose prompts"]
+
+
+def test_the_verdict_is_on_the_checkpoint_that_was_chosen(tmp_path):
+    for name in ("step_8", "step_16"):
+        write(tmp_path, "measure", name, measure(name))
+    assert "from step_8 " in verdict(read_run(tmp_path, checkpoint="step_8"))[0].text
+    assert "from step_16 " in verdict(read_run(tmp_path))[0].text
+    with pytest.raises(ValueError, match="no measurement of 'step_9'; it has step_8"):
+        read_run(tmp_path, checkpoint="step_9")
