@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isentrope.estimate import Estimate
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, SECOND, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
@@ -67,15 +68,7 @@ def _waterfall(measured: Measurement) -> Panel:
             steps.append(_step("the rest", change["value"] - known, None, "part"))
         steps.append(_step("measured", change["value"], change["se"], "measured"))
     data = pd.DataFrame(steps)
-    numbers = {
-        f"{name} part of δH₁": {
-            "value": budget[name],
-            "se": budget[f"{name}_se"],
-            "n": results["first_order"]["n"] if results["first_order"] else None,
-            "unit": f"{unit} per η",
-        }
-        for name in ("momentum", "gradient")
-    }
+    numbers = {f"{name} part of δH₁": _part_of(results, name) for name in ("momentum", "gradient")}
     title = f"From momentum to what is measured, at η = {number(rate)}"
     return Panel(
         "budget",
@@ -86,6 +79,19 @@ def _waterfall(measured: Measurement) -> Panel:
         _draw(data, f"ΔH ({unit})"),
         numbers=numbers,
     )
+
+
+def _part_of(results: dict[str, Any], name: str) -> dict[str, Any]:
+    """A part of the budget with its interval, over the prompts of E as δH₁ has it."""
+    budget, estimator = results["budget"], results["estimator"]
+    return Estimate.from_standard_error(
+        budget[name],
+        budget[f"{name}_se"],
+        results["entropy"][estimator["functional"]]["n"],
+        unit=f"{estimator['unit']} per η",
+        method="budget",
+        confidence=estimator["confidence"],
+    ).to_dict()
 
 
 def _waterfall_of_influence(influence: Measurement) -> Panel:
@@ -115,7 +121,7 @@ def _caption(data: pd.DataFrame, total: float, unit: str) -> str:
         f"{row['name']} {number(row['value'])}"
         + (f" ({percent(row['value'] / total)})" if total else "")
         for _, row in parts.iterrows()
-        if row["value"]
+        if abs(row["value"]) > 0.0005 * abs(total)
     ]
     return f"First order {number(total)} {unit} is {listed(said)}." if said else "Nothing moved."
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, PAPER, SECOND
@@ -105,29 +106,39 @@ def _caption_per_rate(results: dict[str, Any]) -> str:
     return f"{said}; first and second order are as large at η* = {number(reach['value'])}."
 
 
-def _figure(results: dict[str, Any], power: int, label: str) -> Any:
+def _figure(results: dict[str, Any], power: int, label: str) -> Figure:
     figure, (axes,) = canvas(310)
-    rates = np.array([row["eta"] for row in results["sweep"]], dtype=float)
-    spread = 1.8 if rates.min() < rates.max() else 4.0
-    rates_drawn = np.geomspace(rates.min() / spread, rates.max() * spread, 160)
+    draw_change(axes, results, power)
+    axes.set_xlabel("learning rate η")
+    axes.set_ylabel(label)
+    legend(axes)
+    return figure
+
+
+def draw_change(axes: Axes, results: dict[str, Any], power: int) -> None:
+    """Draw ΔH/η^power: points with their intervals, predictions with their band, rates.
+
+    Args:
+        axes: An empty panel.
+        results: The content of results.json of `measure`.
+        power: 0 for ΔH on a signed logarithmic axis, 1 for ΔH/η.
+    """
+    measured = np.array([row["eta"] for row in results["sweep"]], dtype=float)
+    spread = 1.8 if measured.min() < measured.max() else 4.0
+    rates = np.geomspace(measured.min() / spread, measured.max() * spread, 160)
     zero_line(axes)
-    _draw_marks(axes, results, rates_drawn)
-    _draw_predictions(axes, results, rates_drawn, power)
+    _draw_marks(axes, results, rates)
+    _draw_predictions(axes, results, rates, power)
     _draw_points(axes, results, power)
     axes.set_xscale("log")
-    axes.set_xlim(rates_drawn[0], rates_drawn[-1])
+    axes.set_xlim(rates[0], rates[-1])
     powers(axes)
     if power == 0:
         _signed_powers(axes, _shown(results, 0))
     else:
-        low, high = _limits(_shown(results, 1))
-        axes.set_ylim(low, high)
+        axes.set_ylim(*_limits(_shown(results, 1)))
         axes.yaxis.set_major_formatter(lambda value, _: number(value))
-    axes.set_xlabel("learning rate η")
-    axes.set_ylabel(label)
     grid(axes)
-    legend(axes)
-    return figure
 
 
 def _draw_predictions(axes: Axes, results: dict[str, Any], rates: np.ndarray, power: int) -> None:

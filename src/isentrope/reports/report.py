@@ -79,8 +79,13 @@ def write_report(
                 drawn |= _save(panel, folder, identifier(column, panel))
     page = readings[0].folder / f"{name}.html"
     write_bytes(page, render(columns, name, drawn).encode())
-    claims = [claim.text for column in columns for claim in column.claims]
-    return Report(page, folder, claims, [s for reading in readings for s in reading.missing])
+    claims = [_labelled(column, claim.text) for column in columns for claim in column.claims]
+    missing = [_labelled(column, sentence) for column in columns for sentence in column.missing]
+    return Report(page, folder, claims, missing)
+
+
+def _labelled(column: Column, sentence: str) -> str:
+    return f"{column.label}: {sentence}" if column.label else sentence
 
 
 def _save(panel: Panel, folder: Path, stem: str) -> dict[str, bytes]:

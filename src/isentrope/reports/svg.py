@@ -68,6 +68,8 @@ def canvas(height: int = 300, rows: int = 1, **options: object) -> tuple[Figure,
         figure = Figure(figsize=(WIDTH / _DOTS, height / _DOTS), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03)  # pyright: ignore
         panels = figure.subplots(rows, 1, squeeze=False, **options)  # pyright: ignore
+        for axes in panels[:, 0]:  # ticks are made when they are drawn, by the style of then
+            axes.tick_params(which="both", labelsize=STYLE["xtick.labelsize"], colors=MUTED.light)
     return figure, list(panels[:, 0])
 
 

@@ -126,8 +126,9 @@ def _parts_of_influence(results: dict[str, Any]) -> str:
 
 
 def _split(parts: Mapping[str, Number], total: float | None) -> str:
-    """Shares of δH₁; as amounts where the parts pull against each other."""
-    acting = {name: part for name, part in parts.items() if part["value"]}
+    """Shares of δH₁, or amounts where parts pull against each other; less than 1 % is no part."""
+    gross = sum(abs(part["value"]) for part in parts.values())
+    acting = {name: part for name, part in parts.items() if abs(part["value"]) > 0.01 * gross}
     if not acting or not total:
         return ""
     words = {
