@@ -105,6 +105,17 @@ def cheap() -> list[tuple[str, ...]]:
     return list(dict.fromkeys((Path(w[0]).name, *w[1:]) for w in lines))
 
 
+def smaller(words: tuple[str, ...]) -> list[str]:
+    """The same command on a smaller sample: its way through the code, not its numbers."""
+    if words[:2] == ("isentrope", "demo"):
+        return [*words, "--evaluation-size", "32", "--steps", "20"]
+    if "configs/measure_addition.yaml" in words:
+        return [*words, *("--set", "batch_config.B_E=24", "--set", "batch_config.B_U=4")]
+    if "configs/evaluate_toy.yaml" in words:
+        return [*words, *("--set", "evaluation.n_prompts=16")]
+    return ["runs/short" if word == "runs/other" else word for word in words]
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_pages_run_one_after_the_other(tmp_path):
     for name in ("configs", "docs"):
@@ -113,7 +124,9 @@ def test_the_commands_of_the_pages_run_one_after_the_other(tmp_path):
         "python": [sys.executable],
         "isentrope": [sys.executable, "-m", "isentrope.cli.main"],
     }
-    for program, *words in cheap():
-        command = [*programs[program], *words]
+    for words in cheap():
+        program, *rest = smaller(words)
+        command = [*programs[program], *rest]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, f"{program} {' '.join(words)}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
+        print(" ".join(words), flush=True)
