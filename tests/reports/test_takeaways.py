@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 
+from isentrope.reports.plane import law_of
 from isentrope.reports.read_run import read_run
-from isentrope.reports.takeaways import law_of, takeaways
+from isentrope.reports.takeaways import takeaways
 from tests.reports.made_up import (
     audit,
     estimate,
@@ -31,7 +32,7 @@ def test_a_whole_run_has_three_sentences_with_intervals(tmp_path):
     assert "pass@1 from 0.58 [0.54,\u00a00.62] to 0.66" in training
     assert "changes the entropy of step_24 by −0.0017 [" in step
     assert "60\u00a0% of the first order is momentum" in step
-    assert tokens.startswith("2 % of the batch's tokens carry 60\u00a0% ± 5\u00a0%")
+    assert tokens.startswith("2 % of the batch's tokens carry 60\u00a0% ± 5.0\u00a0%")
 
 
 def test_the_law_is_that_of_the_training_log(tmp_path):

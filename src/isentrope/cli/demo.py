@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,6 +84,7 @@ class Story:
         _chapter("supervised fine-tuning")
         asked = fine_tuning(self.folder, fine_tuning_steps, self.seed)
         model = sft(load_config(asked, root=SftConfig), progress=self.progress).model
+        shutil.copytree(model, model.parent / "step_0")  # a checkpoint among the others
         _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
         asked = training(self.folder, model, self.steps, self.save_every, self.seed)
         train(load_config(asked, root=TrainConfig), progress=self.progress)
@@ -191,7 +193,7 @@ def evaluation(folder: Path, seed: int) -> dict[str, Any]:
     return {
         "checkpoint": {
             "checkpoint_path": [
-                str(folder / "fine_tuning" / "model"),
+                str(folder / "fine_tuning" / "step_0"),
                 str(folder / "training_state"),
             ]
         },
@@ -213,6 +215,7 @@ def measurement(folder: Path, steps: list[int], evaluation_size: int, seed: int)
         | {"B_E": evaluation_size, "B_U": 16, "G": 8, "seed": seed, "save_batches": True},
         "estimator": {"eta_list": list(RATES), "resample_collapsed": True},
         "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
+        "analysis": {"share_responses": 4},
         "output": {"directory": str(folder), "log_level": "WARNING"},
     }
 

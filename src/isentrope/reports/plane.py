@@ -1,8 +1,8 @@
 """The exploration–exploitation plane: what is earned against the entropy it costs.
 
-Along training: reward against entropy, one point a step or an evaluated checkpoint; a law that is
-fitted to these points belongs into `_along_training`, drawn over them in ink. Within one step:
-(δH_i, δJ_i) of every sequence, and what both sum to.
+Along training: reward against entropy, one point a step or an evaluated checkpoint, and the law
+R = b − a exp(h) that is fitted to the steps. Within one step: (δH_i, δJ_i) of every sequence, and
+what both sum to.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
@@ -43,6 +44,24 @@ def plane_panels(reading: Reading) -> list[Panel]:
     return panels
 
 
+def law_of(reading: Reading) -> EntropyLaw | None:
+    """The law of a run.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        The fit to its training log; None where that cannot fix it.
+    """
+    if reading.metrics is None or not {"entropy", "reward"} <= set(reading.metrics.columns):
+        return None
+    known = reading.metrics.dropna(subset=["entropy", "reward"])
+    try:
+        return fit_entropy_law(known["entropy"].to_list(), known["reward"].to_list())
+    except ValueError:  # too few steps, or an entropy that never moved
+        return None
+
+
 def _along_training(reading: Reading) -> Panel | None:
     metrics, evaluation = reading.metrics, _evaluation(reading)
     if evaluation is None and (metrics is None or not {"entropy", "reward"} <= set(metrics)):
@@ -55,6 +74,9 @@ def _along_training(reading: Reading) -> Panel | None:
     if evaluation is not None:
         rows = _draw_evaluations(axes, evaluation)
         tables.append(rows.assign(of="evaluation"))
+    law = law_of(reading)
+    if law is not None:
+        _draw_law(axes, law)
     axes.set_xlabel("entropy (nats per token)")
     axes.set_ylabel("reward")
     axes.xaxis.set_major_formatter(lambda value, _: number(value))
@@ -68,8 +90,25 @@ def _along_training(reading: Reading) -> Panel | None:
         f"{number(first_row['entropy'])} to {number(last_row['entropy'])} nats per token and "
         f"reward from {number(first_row['reward'])} to {number(last_row['reward'])}."
     )
+    fitted = {}
+    if law is not None:
+        fitted = {"a of the law": law.a.to_dict(), "reward at no entropy": law.ceiling.to_dict()}
+        a, ceiling = (with_interval(x) for x in fitted.values())
+        caption += (
+            f" The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} "
+            f"at h = 0 (R² = {number(law.r_squared, 2)})."
+        )
     source = reading.training_source() if metrics is not None else reading.evaluations[0].source()
-    return Panel("plane", "Reward against entropy along training", caption, source, data, figure)
+    title = "Reward against entropy along training"
+    return Panel("plane", title, caption, source, data, figure, numbers=fitted)
+
+
+def _draw_law(axes: Axes, law: EntropyLaw) -> None:
+    entropy = np.linspace(*axes.get_xlim(), 50)
+    reward = [law(h) for h in entropy]
+    limits = axes.get_ylim()
+    axes.plot(entropy, reward, "--", color=INK.light, linewidth=1, label="b − a exp(h)", zorder=1)
+    axes.set_ylim(limits)
 
 
 def _evaluation(reading: Reading) -> pd.DataFrame | None:

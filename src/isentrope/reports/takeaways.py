@@ -7,7 +7,7 @@ which tokens do it        how few, and whether a published proxy would have foun
 
 from __future__ import annotations
 
-from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
+from isentrope.reports.plane import law_of
 from isentrope.reports.read_run import Reading
 from isentrope.reports.rows import at_training_rate, change_at, estimate_in
 from isentrope.reports.words import number, percent, with_interval
@@ -26,24 +26,6 @@ def takeaways(reading: Reading) -> list[str]:
         Up to three sentences.
     """
     return [said for said in (_training(reading), _step(reading), _tokens(reading)) if said]
-
-
-def law_of(reading: Reading) -> EntropyLaw | None:
-    """The law of a run.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        The fit to its training log; None where that cannot fix it.
-    """
-    if reading.metrics is None or not {"entropy", "reward"} <= set(reading.metrics.columns):
-        return None
-    known = reading.metrics.dropna(subset=["entropy", "reward"])
-    try:
-        return fit_entropy_law(known["entropy"].to_list(), known["reward"].to_list())
-    except ValueError:  # too few steps, or an entropy that never moved
-        return None
 
 
 def _training(reading: Reading) -> str:
