@@ -117,16 +117,18 @@ def smaller(words: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_pages_run_one_after_the_other(tmp_path):
+def test_the_commands_of_the_pages_run_in_order_and_then_their_python(tmp_path):
     for name in ("configs", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
-    programs = {
-        "python": [sys.executable],
-        "isentrope": [sys.executable, "-m", "isentrope.cli.main"],
-    }
-    for words in cheap():
-        program, *rest = smaller(words)
-        command = [*programs[program], *rest]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
-        print(" ".join(words), flush=True)
+    isentrope, python = [sys.executable, "-m", "isentrope.cli.main"], [sys.executable]
+    lines = [smaller(words) for words in cheap()]
+    lines = [
+        [*(isentrope if program == "isentrope" else python), *rest] for program, *rest in lines
+    ]
+    for name in ("start", "training", "own_checkpoint"):  # the first snippet of each
+        code = blocks(ROOT / "docs" / f"{name}.md", "python")[0]
+        lines.append([*python, "-c", code])
+    for line in lines:
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{' '.join(line)}\n{done.stdout}\n{done.stderr}"
+        print(" ".join(line[1:]), flush=True)
