@@ -34,7 +34,7 @@ from isentrope.experiments.train_config import SftConfig, TrainConfig
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
-from isentrope.training.toy_run import MAX_NEW_TOKENS
+from isentrope.training.toy import MAX_NEW_TOKENS
 
 PROBED = ("every=1", "second_order=true", "fresh=true")
 

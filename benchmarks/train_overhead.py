@@ -33,7 +33,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
 from isentrope.training.reference_loop import reference_loop
-from isentrope.training.toy_run import MAX_NEW_TOKENS
+from isentrope.training.toy import MAX_NEW_TOKENS
 
 STEPS = 21
 PROBES = [(16, 10), (32, 10), (64, 10), (32, 20), (128, 20)]

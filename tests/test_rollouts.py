@@ -96,3 +96,21 @@ def test_a_parquet_of_something_else_is_refused(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match="not a rollouts file"):
         Rollouts.load(tmp_path / "x.parquet")
+
+
+def test_a_mask_is_no_list_of_positions():
+    r = Rollouts([[1]] * 3, [[2], [3], [4]], [0, 1, 2], rewards=[0.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="not a mask"):
+        r.select(r.rewards > 0)
+
+
+def test_a_negative_token_is_refused():
+    with pytest.raises(ValueError, match="response 0 has the token id -100"):
+        Rollouts([[1]], [[2, -100]], [0])
+
+
+def test_the_fingerprint_is_of_the_tokens_in_their_order():
+    r = Rollouts([[1], [1]], [[2, 3], [4]], [0, 1])
+    other = Rollouts([[1], [1]], [[2], [3, 4]], [0, 1])
+    assert r.fingerprint == r.with_columns(rewards=[0.0, 1.0]).fingerprint
+    assert r.fingerprint not in (other.fingerprint, r.select([1, 0]).fingerprint)

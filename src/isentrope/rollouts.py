@@ -150,8 +150,14 @@ class Rollouts:
 
         Returns:
             New rollouts with every column subset alike.
+
+        Raises:
+            ValueError: If given a mask.
         """
-        index = torch.as_tensor(indices, dtype=torch.int64)
+        index = torch.as_tensor(indices)
+        if index.dtype == torch.bool:
+            raise ValueError("select takes positions, not a mask: give mask.nonzero()[:, 0].")
+        index = index.to(torch.int64)
 
         def pick(column: Any) -> Any:
             if column is None or isinstance(column, Tensor):
@@ -252,4 +258,6 @@ def _ids(values: Tensor | Sequence[int], what: str) -> Tensor:
             f"{what} must be a non-empty 1-D tensor of token ids, got shape {tuple(ids.shape)} "
             f"and dtype {ids.dtype}."
         )
+    if int(ids.min()) < 0:
+        raise ValueError(f"{what} has the token id {int(ids.min())}: ids are 0 or more.")
     return ids.to(torch.int64)

@@ -199,3 +199,12 @@ def test_a_model_that_looks_at_its_neighbours_is_found():
     decoder.forward = leaky
     faults = failed(check_instrument(odd, cases.ragged()))
     assert "padding" in faults["scores independent of the batch"]
+
+
+def test_one_prompt_draw_is_neither_sound_nor_broken():
+    of = policy()
+    alone = batch(of, n=1)
+    found = {f.name: f.passed for f in check_sampler(of, alone, cases.direction(of))}
+    assert [passed for name, passed in found.items() if "identity" in name or "martingale" in name]
+    assert not any(passed for name, passed in found.items() if "identity" in name)
+    assert False not in found.values()

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 import isentrope as ise
 from isentrope.policy.scoring import score
@@ -62,3 +63,11 @@ def test_arrays_that_do_not_fit_are_refused(arrays):
         ise.estimate_entropy_change(ratios, moved, base, np.ones_like(mask), batch.prompt_index)
     with pytest.raises(ValueError, match="t = 1"):
         ise.estimate_entropy_change(ratios, moved, base, mask, batch.prompt_index, batch.lengths)
+
+
+def test_padding_on_the_left_is_refused_where_positions_matter():
+    ones, mask = torch.ones(4, 3), torch.tensor([[False, True, True]] * 4)
+    arrays = (0 * ones, ones, ones, mask, torch.arange(4))
+    with pytest.raises(ValueError, match="pad on the right"):
+        ise.estimate_entropy_change(*arrays)
+    assert ise.estimate_entropy_change(*arrays, method="sequence").value == 0

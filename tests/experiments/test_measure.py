@@ -192,10 +192,20 @@ def test_a_failure_leaves_no_results(run, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("no disk")
 
-    monkeypatch.setattr("isentrope.experiments.detailed_log.DetailedLog.write", fail)
+    monkeypatch.setattr("isentrope.experiments.measure._write", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_log_that_cannot_be_written_does_not_take_the_results_along(run, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no disk")
+
+    monkeypatch.setattr("isentrope.experiments.detailed_log.DetailedLog.write", fail)
+    with pytest.raises(RuntimeError, match="no disk"):
+        run()
+    assert (tmp_path / "run" / "measurements" / "measure_step_4" / "results.json").exists()
 
 
 def test_what_was_measured_before_a_failure_stays(run, tiny, tmp_path):
@@ -216,3 +226,22 @@ def test_the_dictionary_of_the_notes_is_enough(tiny, tmp_path):
     for row in results["sweep"]:
         assert set(row) >= {"eta", "deltaH_true", "deltaH_approx"}
     assert results["run_folder"] == str(tmp_path / "run")
+
+
+def test_a_batch_from_a_file_keeps_its_length_and_its_advantages(run, tiny, tmp_path):
+    first, _ = written(run("batch_config.save_batches=true"))
+    U = Rollouts.load(first / "U.parquet")
+    U = U.with_columns(advantages=2 * U.advantages, max_new_tokens=7)
+    U.save(tmp_path / "own.parquet")
+    file = f"batch_config.U_file={tmp_path / 'own.parquet'}"
+    settings = ("batch_config.allow_overlap=true", file)
+    norms = [
+        written(run(*settings, *more, name=name))[1]["step"]["gradient_norm"]
+        for name, more in (
+            ("own", ()),
+            ("told", ("estimator.max_response_length=14",)),
+            ("anew", ("estimator.advantages=dr_grpo",)),
+        )
+    ]
+    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-9)
+    assert norms[0] == pytest.approx(2 * norms[2], rel=1e-9)

@@ -119,8 +119,10 @@ def test_the_interval_of_a_mean_covers_the_truth():
     rng, covered = np.random.default_rng(0), 0
     for _ in range(1000):
         shared = rng.normal()
-        rows = [{"value": shared + 2 * rng.normal(), "se": 1.0, "n": 50} for _ in range(5)]
-        frame = pd.DataFrame(rows).assign(checkpoint="", step=0, quantity="", unit="")
+        rows = [{"value": shared + 2 * rng.normal(), "se": 1.0} for _ in range(5)]
+        frame = pd.DataFrame(rows).assign(
+            checkpoint="", step=0, quantity="", unit="", prompts=50, withheld=False
+        )
         mean = _mean(frame, over_E=True, confidence=0.95)
         covered += mean["ci_low"] <= 0 <= mean["ci_high"]
     assert 920 <= covered <= 980
@@ -129,3 +131,9 @@ def test_the_interval_of_a_mean_covers_the_truth():
 def test_only_numbers_with_an_error_are_in_the_table():
     content = {"a": {"value": 1.0, "se": 0.1, "ci_low": 0.8}, "b": 2.0, "c": 3.0, "c_se": 0.3}
     assert [name for name, _ in numbers_in({"x": content})] == ["x.a", "x.c"]
+
+
+def test_the_mean_of_a_withheld_interval_has_none():
+    rows = [{"value": 1.0, "se": 1.0, "withheld": hidden} for hidden in (False, True)]
+    frame = pd.DataFrame(rows).assign(checkpoint="", step=0, quantity="", unit="", prompts=9)
+    assert np.isnan(_mean(frame, over_E=True, confidence=0.95)["ci_low"])

@@ -18,8 +18,9 @@ def config(folder, *changes, **sections):
     return load_config(runs.settings(folder, **(SHORT | sections)), changes, TrainConfig)
 
 
-def test_a_run_folder_holds_what_a_run_is(tmp_path):
+def test_a_run_folder_holds_what_a_run_is(tmp_path, caplog):
     folder = train(config(tmp_path, "output.report_to=[tensorboard]"))
+    assert "prompts that are trained on" in caplog.text  # one file serves both splits
     written = yaml.safe_load((folder / "config.yaml").read_text())
     assert written["provenance"]["packages"]["trl"]
     assert written["training"]["learning_rate"] == 1e-2

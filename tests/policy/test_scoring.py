@@ -137,3 +137,9 @@ def test_scores_that_are_not_finite_are_named():
         policy.model.table[policy.model._rows(torch.tensor([[2, 3]]))[0, 1], 1] = torch.inf
     with pytest.raises(NotFiniteError, match="sequence 1"):
         score(policy, Rollouts([[1], [2]], [[3, 1], [3, 1]], [0, 1]))
+
+
+@pytest.mark.parametrize("of", [score, lambda p, r: p.weighted_gradient(r, torch.ones(1, 2))])
+def test_a_last_token_outside_the_vocabulary_is_refused(of):
+    with pytest.raises(ValueError, match="token id 7, and the model's vocabulary has 5"):
+        of(cases.policy("qwen2"), Rollouts([[1]], [[3, 7]], [0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -129,8 +131,10 @@ def _other_temperature(policy: Policy, rollouts: Rollouts) -> float | None:
 
 
 def _identity(name: str, z: float, *, sharper: bool) -> Finding:
+    if not math.isfinite(z):
+        return Finding(name, None, "it takes two prompt draws or more that differ")
     detail = f"z = {z:+.1f}"
-    if not abs(z) > Z_LIMIT:
+    if abs(z) <= Z_LIMIT:
         return Finding(name, True, detail)
     hint = "The responses are not draws of the policy that is scored. "
     if sharper and z < 0:

@@ -166,7 +166,7 @@ def fine_tuning(folder: Path, steps: int, seed: int) -> dict[str, Any]:
 
 def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) -> dict[str, Any]:
     """The configuration of `isentrope train`, as configs/train_toy.yaml has it."""
-    from isentrope.training.toy_run import MAX_NEW_TOKENS
+    from isentrope.training.toy import MAX_NEW_TOKENS
 
     return {
         "model": {"path": str(model), "lora_rank": 16, "lora_alpha": 32},
@@ -188,7 +188,7 @@ def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) 
 
 def evaluation(folder: Path, seed: int) -> dict[str, Any]:
     """The configuration of `isentrope evaluate`: the fine-tuned policy and every checkpoint."""
-    from isentrope.training.toy_run import MAX_NEW_TOKENS
+    from isentrope.training.toy import MAX_NEW_TOKENS
 
     return {
         "checkpoint": {
@@ -206,7 +206,7 @@ def evaluation(folder: Path, seed: int) -> dict[str, Any]:
 
 def measurement(folder: Path, steps: list[int], evaluation_size: int, seed: int) -> dict[str, Any]:
     """The configuration of `measure`, `influence`, `kernel`, `noise` and `audit`."""
-    from isentrope.training.toy_run import MAX_NEW_TOKENS
+    from isentrope.training.toy import MAX_NEW_TOKENS
 
     paths = [str(folder / "training_state" / f"step_{step}") for step in steps]
     return {

@@ -46,8 +46,8 @@ def estimate_entropy_change(
         ΔH with its error; the base is F at zero log-ratio, that is, sampler = θ.
 
     Raises:
-        ValueError: If shapes disagree, a value under the mask is not finite, or lengths are
-            given with more than one column.
+        ValueError: If shapes disagree, a value under the mask is not finite, a row is padded on
+            the left, or lengths are given with more than one column.
     """
     arrays = [torch.as_tensor(x, dtype=torch.float64) for x in (log_ratios, entropies)]
     base = torch.as_tensor(base_entropies, dtype=torch.float64)
@@ -61,6 +61,11 @@ def estimate_entropy_change(
         )
     if lengths is not None and mask.shape[1] != 1:
         raise ValueError(f"lengths go with whole-sequence sums, t = 1; got t = {mask.shape[1]}.")
+    if method != "sequence" and bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        raise ValueError(
+            f"The method {method!r} takes column k as position k of the response, and the mask has "
+            "a token after a gap: pad on the right."
+        )
     for x in (*arrays, base):
         if not bool(x[mask].isfinite().all()):
             raise ValueError("A value under the mask is not finite.")

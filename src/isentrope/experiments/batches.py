@@ -170,8 +170,8 @@ def _update_task(config: MeasureConfig, policy: Policy) -> Task:
 
 
 def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
-    """Rewards from the task where the file has none, advantages from the rewards."""
-    if U.rewards is None and U.advantages is not None:
+    """Rewards from the task where the file has none; its own advantages, or those of rewards."""
+    if U.advantages is not None and (U.rewards is None or config.estimator.advantages is None):
         return U
     if U.rewards is None:
         U = with_rewards(U, _update_task(config, policy))

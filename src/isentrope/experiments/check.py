@@ -20,6 +20,7 @@ from isentrope.experiments.batches import make_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
+from isentrope.experiments.preparation import normalising_length
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.study import require_inputs
 from isentrope.policy.language_model import Policy
@@ -110,6 +111,6 @@ def check_contract(config: MeasureConfig, checkpoint: Path) -> Finding:
 
 
 def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollouts) -> Vector:
-    length = config.estimator.max_response_length or config.sampling.max_new_tokens
+    length = normalising_length(config, rollouts)
     weights = token_weights(rollouts, config.estimator.objective, length)
     return policy.weighted_gradient(rollouts, weights)

@@ -88,7 +88,9 @@ class DetailedLog:
         if not logging.enabled:
             return None
         folder = Path(logging.output_directory) if logging.output_directory else directory
-        stem = f"measure_{found.subject.name}_{datetime.now():{TIME}}"
+        repeat = self.config.batch_config.first_repeat
+        which = f"{found.subject.name}_repeat_{repeat}" if repeat else found.subject.name
+        stem = f"measure_{which}_{datetime.now():{TIME}}"
         files: dict[str, bytes] = {}
         for name, table in self.tables.items():
             files[f"{stem}.{name}.parquet"] = parquet(table, "gzip" if logging.compress else None)

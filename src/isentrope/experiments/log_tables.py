@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isentrope.experiments.measurement import Measurement
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score
+from isentrope.policy.scoring import NotFiniteError, Scores, score
 from isentrope.rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -27,10 +27,13 @@ def log_weights(policy: Policy, found: Measurement) -> Tensor:
         found: What was found.
 
     Returns:
-        (n,) S(θ + ηv) − S(sampler), nats.
+        (n,) S(θ + ηv) − S(sampler), nats; NaN where the moved policy cannot be scored.
     """
     rate = found.rate
-    moved = score(policy, found.batches.E, policy.parameters_along(found.step.direction, rate))
+    try:
+        moved = score(policy, found.batches.E, policy.parameters_along(found.step.direction, rate))
+    except NotFiniteError:
+        return torch.full((len(found.batches.E),), torch.nan, dtype=torch.float64)
     return (moved.logprobs - found.change.sample.sampler_logprobs).sum(1)
 
 

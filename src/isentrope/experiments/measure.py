@@ -59,7 +59,7 @@ def measure(
         )
         with whole_folder(item.target) as here:
             _write(item.config, found, finite(results_of(item.config, found)), here, draw)
-            details.write(found, study.folder / "logs")
+        details.write(found, study.folder / "logs")
         study.keep(config)
     write_study("measure", study, table="sweep", name="all")
     return study.run()

@@ -7,6 +7,7 @@ contributes, and whether the instrument is in order. Nothing is written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -159,7 +160,8 @@ def _to_resample(config: MeasureConfig, change: EntropyChange, etas: list[float]
     if config.estimator.method == "resampled":
         return etas
     wanted = config.estimator.resample_collapsed
-    return [p.eta for p in change.points if wanted and p.verdict == "resample"]
+    collapsed = [p for p in change.points if wanted and p.verdict == "resample"]
+    return [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else nothing to draw from
 
 
 def _resample(
@@ -178,7 +180,7 @@ def _resample(
             batches.E,
             step.direction,
             etas,
-            max_new_tokens=config.sampling.max_new_tokens,
+            max_new_tokens=batches.E.max_new_tokens or config.sampling.max_new_tokens,
             seed=config.batch_config.seeds["resample"],
             functional=config.estimator.functional,
             confidence=config.estimator.confidence,

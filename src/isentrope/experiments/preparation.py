@@ -12,6 +12,7 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -79,12 +80,24 @@ def _stale(
     estimator = config.estimator
     clip = None if estimator.clip is None else (min(estimator.clip, 1.0), estimator.clip)
     ratios = importance_ratios(policy, batches.U, clip)
-    weighted = ratios.weighted(batches.U, estimator.objective, _length(config))
+    weighted = ratios.weighted(
+        batches.U, estimator.objective, normalising_length(config, batches.U)
+    )
     return replace(batches, U=weighted), ratios.warnings
 
 
-def _length(config: MeasureConfig) -> int:
-    return config.estimator.max_response_length or config.sampling.max_new_tokens
+def normalising_length(config: MeasureConfig, U: Rollouts) -> int:
+    """The constant length L of Dr. GRPO: as told, or where the sampler of U cut.
+
+    Args:
+        config: What was asked.
+        U: The update batch, drawn here or read from a file that says how long it was let run.
+
+    Returns:
+        Tokens.
+    """
+    own = U.max_new_tokens or config.sampling.max_new_tokens
+    return config.estimator.max_response_length or own
 
 
 def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Path) -> Step:
@@ -94,7 +107,7 @@ def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Pa
         batches.U,
         optimizer,
         objective=RECORDED if estimator.off_policy else estimator.objective,
-        max_response_length=_length(config),
+        max_response_length=normalising_length(config, batches.U),
         max_grad_norm=estimator.max_grad_norm,
     )
     if norm(step.direction) == 0:

@@ -194,7 +194,10 @@ def _require_same(item: Item) -> None:
             "remove it."
         )
     made = (item.target / RESULTS).stat().st_mtime
+    batch = item.config.batch_config
+    data = [batch.E_file, batch.U_file, batch.dataset_path, batch.U_dataset_path]
     files = [*item.subject.path.glob("*.safetensors"), item.subject.optimizer]
+    files += [Path(path) for path in data if path is not None]
     if newer := [file for file in files if file.stat().st_mtime > made]:
         raise ValueError(
             f"{newer[0]} was written after {item.target}, whose results are of what it held "

@@ -8,7 +8,7 @@ ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more,
 s² the variance between repeats (another draw of U); SE_r the error over E's prompts, which the
 repeats share, so that it does not fall with N. Where a verb's own errors are over U's prompts
 (kernel, noise, audit) they are in s² already, and the second term is left out. Intervals are t,
-with Satterthwaite's degrees of freedom.
+with Satterthwaite's degrees of freedom; where an interval was withheld, so is that of the mean.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
     """
     results = [(item, item.results()) for item in study.items]
     rows = [
-        {**_place(item), "quantity": quantity, **numbers}
+        {**_place(item), "quantity": quantity, "prompts": _prompts_of_E(said), **numbers}
         for item, said in results
         for quantity, numbers in numbers_in(said)
     ]
@@ -54,6 +54,7 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
         for _, group in table.groupby(["checkpoint", "quantity"], sort=False)
         if len(group) > 1
     ]
+    table = table.drop(columns=["prompts", "withheld"])
     return pd.concat([table, pd.DataFrame(means)], ignore_index=True) if means else table
 
 
@@ -96,10 +97,12 @@ def numbers_in(content: dict[str, Any], path: str = "") -> Iterator[tuple[str, d
         path: Where the part is.
 
     Yields:
-        Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it.
+        Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it;
+        and whether an interval was withheld.
     """
     if {"value", "se", "ci_low"} <= content.keys():
-        yield path, {key: content.get(key) for key in _COLUMNS}
+        numbers = {key: content.get(key) for key in _COLUMNS}
+        yield path, numbers | {"withheld": content["ci_low"] is None}
         return
     for key, value in content.items():
         here = f"{path}.{key}" if path else key
@@ -112,7 +115,8 @@ def numbers_in(content: dict[str, Any], path: str = "") -> Iterator[tuple[str, d
         elif f"{key}_se" in content:
             parts = {"se": "se", "ci_low": "ci_low", "ci_high": "ci_high"}
             beside = {k: content.get(f"{key}_{part}") for k, part in parts.items()}
-            yield here, {"value": value, **beside, "n": None, "unit": None}
+            withheld = f"{key}_ci_low" in content and beside["ci_low"] is None
+            yield here, {"value": value, **beside, "n": None, "unit": None, "withheld": withheld}
 
 
 _COLUMNS = ("value", "se", "ci_low", "ci_high", "n", "unit")
@@ -129,7 +133,9 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     squares = group["se"].astype(float) ** 2
     evaluation = math.sqrt(float(squares.mean(skipna=False))) if over_E else 0.0
     se = math.hypot(update, evaluation)
-    half = _t(update, evaluation, n, first["n"], confidence) * se
+    half = _t(update, evaluation, n, first["prompts"], confidence) * se
+    if bool(group["withheld"].any()):
+        half = math.nan
     value = float(values.mean(skipna=False))
     return {
         "checkpoint": first["checkpoint"],
@@ -147,11 +153,14 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     }
 
 
-def _t(update: float, evaluation: float, n: int, prompts: Any, confidence: float) -> float:
+def _prompts_of_E(said: dict[str, Any]) -> int:
+    return said["batches"]["E"]["prompt_draws"]
+
+
+def _t(update: float, evaluation: float, n: int, prompts: int, confidence: float) -> float:
     """Quantile for the sum of two variances, each known from its own number of draws."""
     if not math.hypot(update, evaluation) > 0:
         return 0.0
-    over_E = float(prompts) - 1 if prompts is not None and prompts > 1 else math.inf
-    spread = update**4 / (n - 1) + evaluation**4 / over_E
+    spread = update**4 / (n - 1) + evaluation**4 / max(prompts - 1, 1)
     freedom = (update**2 + evaluation**2) ** 2 / spread if spread > 0 else math.inf
     return float(student_t.ppf(0.5 + confidence / 2, freedom))

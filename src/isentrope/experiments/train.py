@@ -204,7 +204,7 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer
 
-    probe, noise = _probe(config, tokenizer), _noise_scale(config, model, args)
+    probe, noise = _probe(config, tokenizer, batches), _noise_scale(config, model, args)
     parts = {"entropy_probe": probe, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
@@ -229,7 +229,7 @@ def _assembled(
     return trainer
 
 
-def _probe(config: TrainConfig, tokenizer: Any) -> EntropyProbe | None:
+def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> EntropyProbe | None:
     asked = config.entropy_probe
     if not asked.enabled:
         return None
@@ -239,8 +239,15 @@ def _probe(config: TrainConfig, tokenizer: Any) -> EntropyProbe | None:
         config.data.dataset_path,
         tokenizer=tokenizer,
     )
+    trained = {prompt.text for prompt in batches.prompts}
+    prompts = [prompt for prompt in held_out.prompts if prompt.text not in trained]
+    if not prompts:
+        logging.getLogger("isentrope").warning(
+            "The data set has no split of its own for the probe: it reads the entropy of fresh "
+            "responses to prompts that are trained on, not to held-out ones."
+        )
     return EntropyProbe(
-        held_out.prompts,
+        prompts or held_out.prompts,
         every=asked.every,
         size=asked.size,
         functional=asked.functional,

@@ -74,6 +74,7 @@ class SequenceGradients:
                 active, or the hooks disagree with autograd.
         """
         self.policy.require_no_checkpointing()
+        self.policy.require_tokens(weighted.rollouts)
         if self._layers is None:
             self._one_by_one(weighted, visit)
             return

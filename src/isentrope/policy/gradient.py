@@ -37,6 +37,7 @@ def weighted_gradient(
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
     policy.require_no_checkpointing()
+    policy.require_tokens(rollouts)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
     for batch in micro_batches(rollouts, policy.max_tokens):

@@ -300,6 +300,24 @@ class Policy:
                 "policy would be random. Call model.eval(), and train with dropout 0."
             )
 
+    def require_tokens(self, rollouts: Rollouts) -> None:
+        """Refuse responses with tokens that the policy cannot draw.
+
+        Args:
+            rollouts: n sequences.
+
+        Raises:
+            ValueError: Naming the first such response.
+        """
+        size = int(self.causal_lm.config.vocab_size)
+        largest = [int(r.max()) for r in rollouts.response_ids]
+        if max(largest) >= size:
+            i = next(i for i, token in enumerate(largest) if token >= size)
+            raise ValueError(
+                f"Response {i} has the token id {largest[i]}, and the model's vocabulary has "
+                f"{size} entries: it was encoded with another tokenizer."
+            )
+
     def require_no_checkpointing(self) -> None:
         """Refuse to differentiate while gradient checkpointing acts.
 

@@ -11,7 +11,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer
+from isentrope.sampling.tasks.addition import (
+    EOS_ID,
+    PAD_ID,
+    character_tokenizer,
+    longest_response,
+)
+
+MAX_NEW_TOKENS = longest_response(2)
+"""Longest response of the toy task, and the constant length L of its Dr. GRPO loss."""
 
 
 def build_toy_policy(seed: int) -> Policy:

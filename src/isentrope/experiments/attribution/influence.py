@@ -154,7 +154,7 @@ def fresh_responses(
             prompts,
             count,
             generator,
-            max_new_tokens=config.sampling.max_new_tokens,
+            max_new_tokens=ready.batches.U.max_new_tokens or config.sampling.max_new_tokens,
             batch_size=config.sampling.batch_size,
             progress=advance,
         )

@@ -78,7 +78,8 @@ class GSM8K:
             raise ImportError("math-verify is not installed: pip install 'isentrope[gsm8k]'.")
         self.math_verify = installed if math_verify is None else math_verify
         rows = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
-        self.prompts = [_prompt(row, i, split, template) for i, row in enumerate(rows)]
+        source = Path(path).stem if path is not None and Path(path).is_file() else split
+        self.prompts = [_prompt(row, i, source, template) for i, row in enumerate(rows)]
         if not self.prompts:
             raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
         self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for row in rows]
