@@ -66,7 +66,7 @@ def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_pa
     chapters = {
         SftConfig: demo.fine_tuning(tmp_path, 5, seed=3),
         TrainConfig: demo.training(tmp_path, tmp_path / "model", 40, 10, seed=3),
-        EvaluateConfig: demo.evaluation(tmp_path, seed=3),
+        EvaluateConfig: demo.evaluation(tmp_path, [20, 40], seed=3),
         MeasureConfig: demo.measurement(tmp_path, [20, 40], 256, seed=3),
     }
     for root, asked in chapters.items():

@@ -2,8 +2,8 @@
 
 <folder>/fine_tuning/      the fine-tuned policy
 <folder>/                  its Dr. GRPO run with the probe: config.yaml, logs, training_state
-<folder>/evaluation/       pass@k and entropy of every checkpoint
-<folder>/measurements/     measure, influence, kernel, noise and audit of the last steps
+<folder>/evaluation/       pass@k and entropy before, halfway and at the end
+<folder>/measurements/     measure, influence, kernel and audit, halfway and at the end
 <folder>/report.html       all of it on one page
 """
 
@@ -18,7 +18,7 @@ import typer
 
 from isentrope.cli.app import err, one_sentence, out
 
-RATES = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TASK = {"dataset_name": "addition"}
 
 
@@ -66,9 +66,9 @@ class Story:
     progress: Any
 
     @property
-    def save_every(self) -> int:
-        """Steps between checkpoints: four of them."""
-        return max(1, self.steps // 4)
+    def checkpoints(self) -> list[int]:
+        """The steps that are looked at: halfway and the last."""
+        return [self.steps // 2, self.steps]
 
     def train(self, fine_tuning_steps: int) -> None:
         """Fine-tune, then reinforce with the probe on.
@@ -86,7 +86,7 @@ class Story:
         model = sft(load_config(asked, root=SftConfig), progress=self.progress).model
         shutil.copytree(model, model.parent / "step_0")  # a checkpoint among the others
         _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
-        asked = training(self.folder, model, self.steps, self.save_every, self.seed)
+        asked = training(self.folder, model, self.steps, self.checkpoints[0], self.seed)
         train(load_config(asked, root=TrainConfig), progress=self.progress)
 
     def evaluate(self) -> None:
@@ -97,7 +97,8 @@ class Story:
         from isentrope.experiments.evaluate import evaluate_checkpoints
 
         _chapter("evaluation")
-        asked = load_config(evaluation(self.folder, self.seed), root=EvaluateConfig)
+        asked = evaluation(self.folder, self.checkpoints, self.seed)
+        asked = load_config(asked, root=EvaluateConfig)
         out.print(evaluation_table(evaluate_checkpoints(asked, progress=self.progress).results))
 
     def measure(self) -> None:
@@ -116,16 +117,14 @@ class Story:
         from isentrope.experiments.attribution.audit import find_audit
         from isentrope.experiments.attribution.influence import find_influence
         from isentrope.experiments.attribution.kernel import find_kernel
-        from isentrope.experiments.attribution.noise import find_noise
         from isentrope.experiments.attribution.run import run_verb
 
         asked = self._asked()
         _chapter("influence: which tokens do it")
         run = run_verb("influence", find_influence, asked, self.progress)
         print_influence(out, run.results[-1], list(run.measurements.values())[-1])
-        _chapter("kernel, noise and audit")
+        _chapter("kernel and audit: how responses are tied, and what the proxies see")
         run_verb("kernel", find_kernel, asked, self.progress)
-        run_verb("noise", find_noise, asked, self.progress)
         run_verb("audit", find_audit, asked, self.progress)
 
     def report(self) -> None:
@@ -144,8 +143,8 @@ class Story:
     def _asked(self) -> Any:
         from isentrope.experiments.config_io import load_config
 
-        checkpoints = [self.steps // 2, self.steps]
-        return load_config(measurement(self.folder, checkpoints, self.evaluation_size, self.seed))
+        asked = measurement(self.folder, self.checkpoints, self.evaluation_size, self.seed)
+        return load_config(asked)
 
 
 def fine_tuning(folder: Path, steps: int, seed: int) -> dict[str, Any]:
@@ -186,17 +185,14 @@ def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) 
     }
 
 
-def evaluation(folder: Path, seed: int) -> dict[str, Any]:
-    """The configuration of `isentrope evaluate`: the fine-tuned policy and every checkpoint."""
+def evaluation(folder: Path, steps: list[int], seed: int) -> dict[str, Any]:
+    """The configuration of `isentrope evaluate`: the fine-tuned policy and the checkpoints."""
     from isentrope.training.toy import MAX_NEW_TOKENS
 
+    paths = [folder / "fine_tuning" / "step_0"]
+    paths += [folder / "training_state" / f"step_{step}" for step in steps]
     return {
-        "checkpoint": {
-            "checkpoint_path": [
-                str(folder / "fine_tuning" / "step_0"),
-                str(folder / "training_state"),
-            ]
-        },
+        "checkpoint": {"checkpoint_path": [str(path) for path in paths]},
         "data": TASK,
         "evaluation": {"n_prompts": 128, "samples_per_prompt": 8, "seed": seed},
         "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
