@@ -106,14 +106,12 @@ def test_dropout_is_found_whether_it_acts_now_or_acted_in_training(mode):
 
 
 def test_tf32_is_found():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
         faults = failed(check_instrument(policy(), cases.ragged()))
     finally:
-        torch.set_float32_matmul_precision(before)
-        torch.backends.cuda.matmul.allow_tf32 = False
-    assert "float32_matmul_precision=high" in faults["TF32 off"]
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    assert "cuda.matmul.fp32_precision=tf32" in faults["TF32 off"]
 
 
 def gradients(of: Policy, count: int):

@@ -1,3 +1,7 @@
+import contextlib
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -8,20 +12,71 @@ from isentrope.policy.precision import Precision, RoundingOperations, matmul_swi
 from isentrope.policy.scoring import score
 from tests import cases
 
+SET_BEFORE = (
+    "",
+    "torch.set_float32_matmul_precision('high'); b.cudnn.allow_tf32 = True",
+    "torch.set_float32_matmul_precision('medium')",
+    "b.cuda.matmul.allow_tf32 = False; b.cudnn.allow_tf32 = False",
+    "b.fp32_precision = 'tf32'",
+    "b.fp32_precision = 'ieee'",
+    "b.cuda.matmul.fp32_precision = 'tf32'; b.mkldnn.matmul.fp32_precision = 'bf16'",
+    "b.cudnn.fp32_precision = 'tf32'; b.cuda.matmul.fp32_precision = 'ieee'",
+    "torch.set_float32_matmul_precision('high'); b.fp32_precision = 'tf32'",
+)
+IN_A_FRESH_PROCESS = """
+import os, sys, torch
+from isentrope.policy.precision import Precision
+b = torch.backends
+leaves = [b.cuda.matmul, b.cudnn.conv, b.cudnn.rnn, b.mkldnn.matmul, b.mkldnn.conv, b.mkldnn.rnn]
+
+def legacy(read):
+    try:
+        return read()
+    except RuntimeError:  # torch's answer to a mix of its two interfaces
+        return "mixed"
+
+def state():  # every switch, also as it is once the root moves: whether it follows
+    found, root = [], b.fp32_precision
+    found += [legacy(torch.get_float32_matmul_precision), legacy(lambda: b.cudnn.allow_tf32)]
+    for value in ("tf32", "ieee", root):
+        b.fp32_precision = value
+        found += [b.cudnn.fp32_precision, *(x.fp32_precision for x in leaves)]
+    return found
+
+def check():
+    for onednn, allow, matmul in (
+        ("ieee", False, "highest"), ("ieee", True, "highest"), ("tf32", True, "high"),
+        ("bf16", True, "medium"),
+    ):
+        with Precision("float32", allow_tf32=allow, matmul_precision=matmul).active():
+            inside = [x.fp32_precision for x in leaves]
+            assert inside == ["tf32" if allow else "ieee"] * 3 + [onednn] * 3, inside
+            with Precision("float64").active():
+                assert {x.fp32_precision for x in leaves} == {"ieee"}
+            assert [x.fp32_precision for x in leaves] == inside
+        assert state() == expected, (expected, state())
+
+for before in sys.argv[1:]:
+    if not (child := os.fork()):  # each from the switches of a fresh process
+        exec(before)
+        expected = state()
+        check()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, before
+"""
+
 
 def test_tf32_is_really_off_inside_and_restored_outside():
-    before = matmul_switches()
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert torch.backends.cuda.matmul.allow_tf32  # "high" turns it back on
-        with Precision(runtime_dtype="float32").active():
-            assert torch.get_float32_matmul_precision() == "highest"
-            assert not torch.backends.cuda.matmul.allow_tf32
-            assert not torch.backends.cudnn.allow_tf32
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before["float32_matmul_precision"])
-        torch.backends.cuda.matmul.allow_tf32 = before["cuda.matmul.allow_tf32"]
+    command = [sys.executable, "-W", "ignore", "-c", IN_A_FRESH_PROCESS]
+    subprocess.run([*command, *SET_BEFORE], check=True)
+
+
+def test_switches_are_restored_after_an_error():
+    before, inside = matmul_switches(), None
+    with contextlib.suppress(KeyError), Precision("float32", allow_tf32=True).active():
+        inside = matmul_switches()
+        raise KeyError
+    assert inside != before == matmul_switches()
 
 
 def test_high_matmul_precision_contradicts_tf32_off():

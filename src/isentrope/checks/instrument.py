@@ -40,10 +40,8 @@ def check_instrument(
 
 
 def _switches(policy: Policy) -> Finding:
-    switches = matmul_switches()
-    on = ["cuda.matmul.allow_tf32"] if switches["cuda.matmul.allow_tf32"] else []
-    if switches["float32_matmul_precision"] != "highest":
-        on.append(f"float32_matmul_precision={switches['float32_matmul_precision']}")
+    short = {name: found for name, found in matmul_switches().items() if found in ("tf32", "bf16")}
+    on = [f"torch.backends.{name}.fp32_precision={found}" for name, found in short.items()]
     if policy.precision.allow_tf32:
         on.append("precision.allow_tf32")
     if not on:
@@ -53,8 +51,8 @@ def _switches(policy: Policy) -> Finding:
         False,
         f"on: {', '.join(on)}",
         "TF32 rounds float32 products to 10 bits, which is noise far above ΔH at training rates: "
-        'call torch.set_float32_matmul_precision("highest"), set both allow_tf32 flags to False '
-        "and precision.allow_tf32 to false.",
+        'set torch.backends.cuda.matmul.fp32_precision and its mkldnn twin to "ieee" and '
+        "precision.allow_tf32 to false.",
     )
 
 

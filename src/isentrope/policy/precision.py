@@ -2,15 +2,18 @@
 
 Three policies: "float64" (no operation of the model may round to a shorter type), "float32"
 (float32 model, float64 log-softmax and entropies, TF32 really off) and "bfloat16" (speed only;
-never for ΔH); and "as_is", whatever types a model in training has. `Precision.active` sets the
-switches, reads them back, and restores them.
+never for ΔH); and "as_is", whatever types a model in training has. `Precision.active` sets torch's
+`fp32_precision` switches, reads them back, and restores them. They form a tree, in which a switch
+without a value of its own follows its parent; whoever set them, and by which of torch's two
+interfaces, finds them afterwards as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +33,9 @@ class Precision:
     Attributes:
         runtime_dtype: Type of the model's parameters and activations; "as_is" leaves them.
         entropy_dtype: Type of log-softmax and entropies.
-        allow_tf32: Let matrix products round their inputs to 10 bits. Off by default.
-        matmul_precision: torch's float32 matmul precision; "highest" keeps float32.
+        allow_tf32: Let matrix products on GPUs round their inputs to 10 bits. Off by default.
+        matmul_precision: The same for matrix products of oneDNN, on CPUs: "highest" keeps float32,
+            "high" allows TF32, "medium" bfloat16.
     """
 
     runtime_dtype: str = "float64"
@@ -93,55 +97,71 @@ class Precision:
         Yields:
             Nothing.
         """
-        before = matmul_switches()
-        set_matmul_switches(self.allow_tf32, self.matmul_precision)
-        try:
-            with ExitStack() as stack:
-                if forward_mode or self.runtime_dtype == "float64":
-                    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-                if self.runtime_dtype == "float64":
-                    stack.enter_context(_KeepFloat64())
-                yield
-        finally:
-            _restore(before)
+        with ExitStack() as stack:
+            _set_switches(self.allow_tf32, self.matmul_precision, stack)
+            if forward_mode or self.runtime_dtype == "float64":
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self.runtime_dtype == "float64":
+                stack.enter_context(_KeepFloat64())
+            yield
 
 
-def matmul_switches() -> dict[str, object]:
-    """The process-wide switches that can shorten float32 products, as they stand now."""
-    return {
-        "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-    }
+_ROOT: Any = torch.backends
+_CUDA = {
+    "cudnn": _ROOT.cudnn,  # the parent of the next three
+    "cuda.matmul": _ROOT.cuda.matmul,
+    "cudnn.conv": _ROOT.cudnn.conv,
+    "cudnn.rnn": _ROOT.cudnn.rnn,
+}
+_ONEDNN = {
+    "mkldnn.matmul": _ROOT.mkldnn.matmul,
+    "mkldnn.conv": _ROOT.mkldnn.conv,
+    "mkldnn.rnn": _ROOT.mkldnn.rnn,
+}
+_ONEDNN_PRECISION = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
 
 
-def set_matmul_switches(allow_tf32: bool, matmul_precision: str) -> None:
-    """Set every TF32 switch and read it back.
+def matmul_switches() -> dict[str, str]:
+    """What float32 matrix products may round their inputs to, by switch, as it stands now.
 
-    Args:
-        allow_tf32: Wanted state of the two allow flags.
-        matmul_precision: Wanted float32 matmul precision; set first, because it resets a flag.
+    Returns:
+        "tf32" or "bf16" where they are shortened, "ieee" or "none" where they are not.
+    """
+    switches = _CUDA | _ONEDNN
+    return {name: switches[name].fp32_precision for name in ("cuda.matmul", "mkldnn.matmul")}
+
+
+def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> None:
+    """Set every switch and read it back; leaving the stack restores them.
+
+    Everything is first put to "ieee", parents before children. A child that then says something
+    else has that value as its own, and one that says "ieee" needs no setting: so nothing is
+    written back to a switch that followed its parent. "tf32" goes on top in the same way.
 
     Raises:
         RuntimeError: If a switch does not stay where it was put.
     """
-    _restore(
-        {
-            "float32_matmul_precision": matmul_precision,
-            "cuda.matmul.allow_tf32": allow_tf32,
-            "cudnn.allow_tf32": allow_tf32,
-        }
-    )
-    now = matmul_switches()
-    flags_ok = now["cuda.matmul.allow_tf32"] == allow_tf32 == now["cudnn.allow_tf32"]
-    if not flags_ok or (not allow_tf32 and now["float32_matmul_precision"] != "highest"):
-        raise RuntimeError(f"TF32 switches do not stay where they were set: {now}.")
 
+    def put(switch: Any, value: str, own: str) -> None:
+        stack.callback(setattr, switch, "fp32_precision", own)
+        switch.fp32_precision = value
 
-def _restore(switches: dict) -> None:
-    torch.set_float32_matmul_precision(switches["float32_matmul_precision"])
-    torch.backends.cuda.matmul.allow_tf32 = switches["cuda.matmul.allow_tf32"]
-    torch.backends.cudnn.allow_tf32 = switches["cudnn.allow_tf32"]
+    def put_all(switches: Iterable[Any], value: str) -> None:
+        for switch in switches:
+            if (own := switch.fp32_precision) != value:
+                put(switch, value, own)
+
+    onednn = _ONEDNN_PRECISION[matmul_precision]
+    put_all([_ROOT, *_CUDA.values(), *_ONEDNN.values()], "ieee")
+    if allow_tf32:
+        put_all([_ROOT, *_CUDA.values()], "tf32")
+        for switch in _ONEDNN.values():
+            follows = switch.fp32_precision == "tf32"
+            put(switch, onednn, "none" if follows else "ieee")
+    wanted = dict.fromkeys(_CUDA, "tf32" if allow_tf32 else "ieee") | dict.fromkeys(_ONEDNN, onednn)
+    now = {name: switch.fp32_precision for name, switch in (_CUDA | _ONEDNN).items()}
+    if now != wanted:
+        raise RuntimeError(f"fp32_precision switches do not stay where they were set: {now}.")
 
 
 class _KeepFloat64(TorchFunctionMode):
