@@ -133,6 +133,22 @@ class Rollouts:
         """Number of independent prompt draws."""
         return len(set(self.prompt_index.tolist()))
 
+    def require_vocabulary(self, size: int) -> None:
+        """Refuse responses with tokens that a policy cannot draw.
+
+        Args:
+            size: Entries of its vocabulary.
+
+        Raises:
+            ValueError: Naming the first such response.
+        """
+        for i, ids in enumerate(self.response_ids):
+            if int(ids.max()) >= size:
+                raise ValueError(
+                    f"Response {i} has the token id {int(ids.max())}, and the model's vocabulary "
+                    f"has {size} entries: it was encoded with another tokenizer."
+                )
+
     @property
     def fingerprint(self) -> str:
         """Digest of prompts and responses, token by token: equal for equal sequences in order."""

@@ -25,6 +25,7 @@ from isentrope.kernel.layers import Layer, by_sequence, find_layers
 from isentrope.kernel.lora import find_lora
 from isentrope.kernel.weighted import Weighted, beginnings
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.fitness import require_no_checkpointing
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
@@ -73,8 +74,8 @@ class SequenceGradients:
             ValueError: If a trainable parameter gets no gradient, gradient checkpointing is
                 active, or the hooks disagree with autograd.
         """
-        self.policy.require_no_checkpointing()
-        self.policy.require_tokens(weighted.rollouts)
+        require_no_checkpointing(self.policy.model)
+        weighted.rollouts.require_vocabulary(self.policy.vocabulary)
         if self._layers is None:
             self._one_by_one(weighted, visit)
             return

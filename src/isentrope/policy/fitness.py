@@ -45,6 +45,23 @@ def active_checkpointing(model: nn.Module) -> list[str]:
     ]
 
 
+def require_no_checkpointing(model: nn.Module) -> None:
+    """Refuse to differentiate while gradient checkpointing acts.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming a module that checkpoints.
+    """
+    if active := active_checkpointing(model):
+        raise ValueError(
+            f"Gradient checkpointing is active in {active[0]!r}: its recomputed forward pass has "
+            "no gradient here, or another precision. Call model.eval(), which suspends it, or "
+            "model.gradient_checkpointing_disable()."
+        )
+
+
 def _dropout_rate(module: nn.Module) -> float:
     if isinstance(module, _DropoutNd):
         return module.p

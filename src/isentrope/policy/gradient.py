@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.fitness import require_no_checkpointing
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -36,8 +37,8 @@ def weighted_gradient(
     Raises:
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
-    policy.require_no_checkpointing()
-    policy.require_tokens(rollouts)
+    require_no_checkpointing(policy.model)
+    rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
     for batch in micro_batches(rollouts, policy.max_tokens):

@@ -17,7 +17,6 @@ from torch.func import functional_call
 
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.fitness import (
-    active_checkpointing,
     active_dropout,
     require_finite_weights,
     require_float64,
@@ -213,6 +212,11 @@ class Policy:
         """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
         return self._call(batch, None, features)
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that the policy can draw."""
+        return int(self.causal_lm.config.vocab_size)
+
     def packed_hidden(self, batch: MicroBatch, params: Vector | None = None) -> Tensor:
         """The hidden states that predict a micro-batch's tokens.
 
@@ -298,37 +302,6 @@ class Policy:
             raise ValueError(
                 f"Dropout is active in {len(active)} modules, the first is {active[0]!r}: the "
                 "policy would be random. Call model.eval(), and train with dropout 0."
-            )
-
-    def require_tokens(self, rollouts: Rollouts) -> None:
-        """Refuse responses with tokens that the policy cannot draw.
-
-        Args:
-            rollouts: n sequences.
-
-        Raises:
-            ValueError: Naming the first such response.
-        """
-        size = int(self.causal_lm.config.vocab_size)
-        largest = [int(r.max()) for r in rollouts.response_ids]
-        if max(largest) >= size:
-            i = next(i for i, token in enumerate(largest) if token >= size)
-            raise ValueError(
-                f"Response {i} has the token id {largest[i]}, and the model's vocabulary has "
-                f"{size} entries: it was encoded with another tokenizer."
-            )
-
-    def require_no_checkpointing(self) -> None:
-        """Refuse to differentiate while gradient checkpointing acts.
-
-        Raises:
-            ValueError: Naming a module that checkpoints.
-        """
-        if active := active_checkpointing(self.model):
-            raise ValueError(
-                f"Gradient checkpointing is active in {active[0]!r}: its recomputed forward pass "
-                "has no gradient here, or another precision. Call model.eval(), which suspends it, "
-                "or model.gradient_checkpointing_disable()."
             )
 
     def _require_trainable(self, expected: Iterable[str] | None) -> None:

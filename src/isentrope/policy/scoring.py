@@ -237,7 +237,7 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
     Raises:
         NotFiniteError: If a score is not finite.
     """
-    policy.require_tokens(rollouts)
+    rollouts.require_vocabulary(policy.vocabulary)
     mask = _mask(rollouts)
     out: list[Tensor] = []
     for batch in micro_batches(rollouts, policy.max_tokens):
