@@ -1,9 +1,12 @@
+import math
+
 import pytest
 import torch
 
 from isentrope.estimators.entropy import entropy, surprisal_entropy
 from isentrope.estimators.identities import martingale_z, score_identity_z
 from isentrope.estimators.sample import draw_sample
+from isentrope.policy.scoring import score
 from tests import cases
 
 
@@ -18,6 +21,26 @@ def test_both_estimators_find_the_entropy(name, functional):
     assert abs(surprisal.value - truth) < 4 * surprisal.se
     assert rao_blackwell.se < surprisal.se
     assert functional.split("_")[1] in rao_blackwell.unit
+
+
+@pytest.mark.parametrize("estimator", [entropy, surprisal_entropy])
+def test_a_declared_sampler_is_weighted_away_or_leaves_no_interval(estimator):
+    exact = cases.exact("qwen2")
+    truth, found = exact.entropy("per_sequence"), {}
+    for temperature in (0.7, 0.25):
+        scores = score(cases.policy("qwen2", temperature=temperature), exact.rollouts)
+        index = exact.draw(4000, 0, scores.logprobs.sum(1).exp())
+        said = [s[m] for s, m in zip(scores.logprobs[index], scores.mask[index], strict=True)]
+        batch = exact.rollouts.select(index).with_columns(prompt_index=torch.arange(4000))
+        found[temperature] = estimator(
+            exact.policy, batch.with_columns(sampler_logprobs=said), functional="per_sequence"
+        )
+        undeclared = estimator(exact.policy, batch, functional="per_sequence")
+        assert abs(undeclared.value - truth) > 4 * undeclared.se
+    assert abs(found[0.7].value - truth) < 4 * found[0.7].se
+    assert found[0.7].ci_low < truth < found[0.7].ci_high
+    assert math.isnan(found[0.25].ci_low)
+    assert "importance weights" in found[0.25].warnings[0]
 
 
 def identities(exact, batch):

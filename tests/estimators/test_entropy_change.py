@@ -88,6 +88,41 @@ def test_sampler_logprobs_enter_the_weights():
     assert abs(wrong.value - truth) > 6 * wrong.se
 
 
+def drawn_at(temperature, n=256):
+    """An E-batch that a sampler at another temperature drew, and says so."""
+    exact = cases.exact("qwen2")
+    scores = score(cases.policy("qwen2", temperature=temperature), exact.rollouts)
+    index = exact.draw(n, 0, scores.logprobs.sum(1).exp())
+    said = [s[m] for s, m in zip(scores.logprobs[index], scores.mask[index], strict=True)]
+    batch = exact.rollouts.select(index)
+    return batch.with_columns(prompt_index=torch.arange(n), sampler_logprobs=said)
+
+
+def quantities(sweep):
+    return [sweep.entropy, sweep.first_order, sweep.pathwise, sweep.second_order]
+
+
+def test_a_sampler_far_from_the_policy_leaves_nothing_with_an_interval():
+    policy, batch = cases.policy("qwen2"), drawn_at(0.4)
+    sweep = entropy_change(policy, batch, cases.direction(policy), [1e-4])
+    for found in (*quantities(sweep), sweep.points[0].change, sweep.points[0].residual):
+        assert math.isnan(found.ci_low)
+        assert "importance weights" in found.warnings[0]
+        assert found.ess < 128
+    assert sweep.points[0].verdict != "trust"
+
+
+def test_rounding_of_the_sampler_changes_no_interval():
+    policy, batch = cases.policy("qwen2"), drawn_at(1.0)
+    silent = batch.with_columns(sampler_logprobs=None)
+    noisy = batch.with_columns(sampler_logprobs=[s + 1e-6 for s in batch.sampler_logprobs])
+    v = cases.direction(policy)
+    one, other = (entropy_change(policy, e, v, []) for e in (silent, noisy))
+    for a, b in zip(quantities(one), quantities(other), strict=True):
+        assert (b.ci_low, b.ci_high) == pytest.approx((a.ci_low, a.ci_high), rel=1e-4)
+        assert a.warnings == b.warnings == ()
+
+
 def test_order_of_sequences_does_not_matter():
     exact = cases.exact("qwen2")
     v, batch = cases.direction(exact.policy), exact.sample(32, seed=3)

@@ -47,3 +47,10 @@ def test_even_weights_that_are_all_tiny_mean_the_support_was_left():
     trust = diagnose(normal(200, 0.1)[:, None] - 20, torch.ones(200, 1))
     assert trust.ess_whole > 190
     assert trust.verdict == "resample"
+
+
+def test_of_two_sets_of_weights_the_worse_verdict_holds_and_is_said():
+    even, uneven = (diagnose(normal(400, s)[:, None], torch.ones(400, 1)) for s in (0.01, 3.0))
+    assert even.or_worse(uneven) is uneven.or_worse(even) is uneven
+    assert even.warnings == ()
+    assert "collapsed" in uneven.warnings[0]

@@ -3,17 +3,20 @@
     ℋ = E[ Σ_k H_k ]  (Rao-Blackwell)  =  −E[S]  (surprisal, the simple reference),     h = ℋ/N
 
 Both are unbiased; they agree only if the sampler drew from the policy that is scored, which is
-therefore a test of the instrument (`isentrope check`).
+therefore a test of the instrument (`isentrope check`). Where the sampler's log-probabilities are
+kept, each response has the weight policy over sampler (T2a), which is 1 for the policy's own; if
+these weights are uneven the estimate says so and has no interval.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.importance import diagnose
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.sample import sampler_logprobs
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score
 from isentrope.rollouts import Rollouts
@@ -56,12 +59,17 @@ def surprisal_entropy(
 def _mean(scores: Scores, terms: Tensor, rollouts, functional, method) -> Estimate:
     tokens = scores.mask.double()
     f = Functionals(functional, "sequence", tokens)
-    none = torch.zeros_like(terms)
-    result = infinitesimal_jackknife(lambda w: f(w, none, terms)[None], rollouts.prompt_index)
+    ratios = scores.logprobs - sampler_logprobs(rollouts, scores)
+    trust = diagnose(ratios, tokens)
+    result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)
     return Estimate.from_standard_error(
         float(result.values[0]),
         float(result.standard_errors[0]),
         result.n_units,
         unit=f.unit,
         method=method,
+        ess=trust.ess_whole,
+        khat=trust.khat,
+        warnings=trust.warnings,
+        trusted=trust.verdict == "trust",
     )

@@ -35,7 +35,7 @@ class Point:
         eta: η.
         change: ΔH(η).
         residual: ΔH(η) − ηδH₁ − η²δH₂ with its own (paired) error; None without derivatives.
-        trust: Diagnostics of the weights at this η.
+        trust: Diagnostics of the weights at this η, or of those at θ where they are worse.
     """
 
     eta: float
@@ -143,6 +143,7 @@ def entropy_change(
 
     Returns:
         The sweep. A learning rate whose weights collapse gives a value with verdict "resample".
+        Where those at θ are bad, because another policy drew the sample, nothing has an interval.
 
     Raises:
         ValueError: If a learning rate is not finite or `order` is not 0, 1 or 2.
@@ -195,24 +196,25 @@ def change_of_sample(
     statistics = _statistics(sample, order, etas, shifted)
     result = infinitesimal_jackknife(statistics, sample.prompt_index)
 
-    def estimate(row: int, unit: str, trust: Trust | None = None) -> Estimate:
-        value, trusted = float(result.values[row]), trust is None or trust.verdict == "trust"
+    base = diagnose(sample.log_ratios, f.tokens)
+
+    def estimate(row: int, unit: str, trust: Trust = base) -> Estimate:
         return Estimate.from_standard_error(
-            value,
+            float(result.values[row]),
             float(result.standard_errors[row]),
             result.n_units,
             unit=unit,
             method=f.method,
             confidence=confidence,
-            ess=trust and (trust.ess_whole if f.method == "sequence" else trust.ess),
-            khat=trust and trust.khat,
-            warnings=[_WARNINGS[trust.verdict]] if trust and not trusted else (),
-            trusted=trusted,
+            ess=trust.ess_whole if f.method == "sequence" else trust.ess,
+            khat=trust.khat,
+            warnings=trust.warnings,
+            trusted=trust.verdict == "trust",
         )
 
     points = []
     for k, (eta, (log_ratios, _)) in enumerate(zip(etas, shifted, strict=True)):
-        trust = diagnose(log_ratios, f.tokens)
+        trust = diagnose(log_ratios, f.tokens).or_worse(base)
         residual = estimate(6 + 2 * k, f.unit, trust) if order == 2 else None
         points.append(Point(eta, estimate(5 + 2 * k, f.unit, trust), residual, trust))
     return EntropyChange(
@@ -226,14 +228,6 @@ def change_of_sample(
         method=f.method,
         sample=sample,
     )
-
-
-_WARNINGS = {
-    "smooth": "The importance weights are too uneven here: the value is a hint, its error bar is "
-    "not to be trusted.",
-    "resample": "The importance weights have collapsed here: draw fresh responses from θ + ηv "
-    '(method "resampled").',
-}
 
 
 def _not_finite(sample: EntropySample) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ The verdict reads the whole-sequence weights, the worst of all prefixes, and nev
 "trust" (use the number and its interval), "smooth" (k̂ beyond its bound or ESS below half of n:
 the number is a hint, no interval), "resample" (k̂ ≥ 1, or ESS below a tenth of n, or a mean
 weight that is not 1 because θ + ηv has left the sample's support: draw fresh responses from
-θ + ηv instead).
+θ + ηv instead). The weights at θ itself, policy over sampler, are judged in the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from arviz_stats.base import array_stats  # pyright: ignore
 from torch import Tensor
 
 Verdict = Literal["trust", "smooth", "resample"]
+VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
+"""From good to bad."""
 
 HARMLESS = 0.99
 """ESS/n from which weights are so even that the shape of their tail does not matter."""
@@ -50,6 +52,35 @@ class Trust:
     bound: float
     verdict: Verdict
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the verdict says of a number made with these weights; nothing for "trust"."""
+        return _WARNINGS[self.verdict]
+
+    def or_worse(self, other: Trust) -> Trust:
+        """The one with the worse verdict, where a number uses both sets of weights.
+
+        Args:
+            other: Diagnostics of the other set.
+
+        Returns:
+            This one, unless the other's verdict is worse.
+        """
+        return max(self, other, key=lambda trust: VERDICTS.index(trust.verdict))
+
+
+_WARNINGS: dict[Verdict, tuple[str, ...]] = {
+    "trust": (),
+    "smooth": (
+        "The importance weights are too uneven here: the value is a hint, its error bar is not to "
+        "be trusted.",
+    ),
+    "resample": (
+        "The importance weights have collapsed here: draw fresh responses from the policy itself "
+        '(for ΔH, method "resampled").',
+    ),
+}
+
 
 def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
     """Judge importance weights.
@@ -70,7 +101,10 @@ def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
     weights = whole.exp()
-    mean, spread = float(weights.mean()), float(weights.std() / math.sqrt(n))
+    mean, spread = (
+        float(weights.mean()),
+        float(weights.std(correction=min(1, n - 1)) / math.sqrt(n)),
+    )
     verdict = _verdict(worst / n, khat, bound)
     if abs(mean - 1) > ADRIFT + 5 * spread:
         verdict = "resample"

@@ -161,6 +161,7 @@ def warnings_of(found: Measurement) -> list[str]:
                 f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
                 "part of it; run isentrope check."
             )
+    said += [f"At θ: {sentence}" for sentence in found.change.entropy.warnings]
     by_sentence: dict[str, list[str]] = {}
     measured = [(point.eta, point.change) for point in found.change.points]
     for eta, estimate in (*measured, *found.fresh.items()):
