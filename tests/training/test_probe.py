@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ import torch
 import isentrope as ise
 from isentrope.training import probe_reading
 from isentrope.training.probe import EntropyProbe
+from tests import cases
 from tests.training import runs
 
 
@@ -100,10 +102,43 @@ def test_readings_come_at_their_cadence_with_running_means_in_the_log(tmp_path):
     weights = 0.9 / 1.9, 1 / 1.9
     mean = weights[0] * one.value + weights[1] * two.value
     assert logged[2]["probe/first_order_ema"] == pytest.approx(mean)
+    assert logged[2]["probe/trust"] == 1
     error = ((weights[0] * one.se) ** 2 + (weights[1] * two.se) ** 2) ** 0.5
     assert logged[2]["probe/first_order_ema_se"] == pytest.approx(error)
     written = [json.loads(x) for x in (tmp_path / "probe.jsonl").read_text().splitlines()]
     assert [line["step"] for line in written] == [1, 3]
+
+
+def test_a_collapsed_reading_says_so_and_is_no_part_of_the_running_mean(tmp_path):
+    probe = runs.probe(every=1, size=32, path=tmp_path / "probe.jsonl")
+    runs.trainer(tmp_path, probe=probe, steps=1, learning_rate=3.0).train()
+    (reading,), (logged,) = probe.history, runs.lines(tmp_path)
+    assert reading.trust.verdict != "trust"
+    for found in (reading.change, reading.residual):
+        assert math.isnan(found.ci_low)
+        assert found.warnings == reading.trust.warnings != ()
+    assert math.isfinite(reading.first_order.ci_low)
+    assert logged["probe/trust"] == 0
+    assert "probe/khat" in logged
+    assert "probe/first_order_ema" in logged
+    assert "probe/change_ema" not in logged
+    written = (tmp_path / "probe.jsonl").read_text()
+    assert "NaN" not in written
+    assert all(isinstance(x, (float, int, type(None))) for x in json.loads(written).values())
+
+
+def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_interval():
+    policy, v = cases.policy("qwen2"), cases.direction(cases.policy("qwen2"))
+    hot = ise.sample(cases.policy("qwen2", temperature=4.0), [[1, 2], [3]], 64, max_new_tokens=12)
+    before = probe_reading.look_ahead(policy, hot, {"gradient": v}, True)
+    after = ise.score(policy, hot, policy.parameters_along(v, 1e-4))
+    choice = {"functional": "per_token", "method": "prefix"}
+    reading = probe_reading.read(1, 1e-4, before, after, **choice)
+    found = [reading.per_token, reading.per_sequence, reading.first_order, reading.predicted]
+    for one in (*found, *reading.components.values(), reading.second_order, reading.change):
+        assert math.isnan(one.ci_low)
+        assert one.warnings
+    assert reading.to_dict()["probe/trust"] == 0
 
 
 def test_it_follows_a_trainer_of_trl_in_one_line(tmp_path):

@@ -82,10 +82,10 @@ class EntropyProbe(TrainerCallback):
             second_order: Also δH₂ and the linear range, at about twice the cost.
             fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
             seed: Fixes prompts and tokens of every reading.
-            memory: Of the running means over readings.
+            memory: Of the running means over readings, those with an interval.
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
-            path: A jsonl file to which each reading is appended.
+            path: A jsonl file to which each reading is appended, null for NaN.
 
         Raises:
             ValueError: If a number is out of range or there are no prompts.
@@ -178,13 +178,14 @@ class EntropyProbe(TrainerCallback):
         self._latest = reading.to_dict()
         for name, mean in self._means.items():
             found: Estimate = getattr(reading, name)
-            if math.isfinite(found.value + found.se):
+            if math.isfinite(found.ci_low):  # none where the weights are not to be trusted
                 mean.update(found.value, found.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         if self._path and rank() == 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            told = {k: v if math.isfinite(v) else None for k, v in self._latest.items()}
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **self._latest}) + "\n")
+                file.write(json.dumps({"step": step, **told}) + "\n")
 
     def _measured(self, step: int, eta: float, before: Foresight) -> Estimate:
         after = look_back(cast(Policy, self._policy), before)

@@ -46,7 +46,8 @@ class ProbeReading:
         change: ΔH, measured after the step on the same samples.
         residual: ΔH − predicted, with its paired error.
         fresh: ΔH on other samples of θ, or None.
-        trust: Diagnostics of the importance weights.
+        trust: Diagnostics of the importance weights after the step, or of those at θ, policy over
+            sampler, where they are worse.
     """
 
     step: int
@@ -67,7 +68,7 @@ class ProbeReading:
         """Flat numbers for a log, errors under names that end in _se.
 
         Returns:
-            Keys "probe/...".
+            Keys "probe/..."; "probe/trust" is 1 where the verdict is "trust", and else 0.
         """
         named = {
             "entropy_per_token": self.per_token,
@@ -81,7 +82,12 @@ class ProbeReading:
             "residual": self.residual,
             "change_fresh": self.fresh,
         }
-        flat = {"probe/eta": self.eta, "probe/ess": self.change.ess or 0.0}
+        flat = {
+            "probe/eta": self.eta,
+            "probe/ess": self.change.ess or 0.0,
+            "probe/khat": self.trust.khat,
+            "probe/trust": float(self.trust.verdict == "trust"),
+        }
         for name, found in named.items():
             if found is not None:
                 flat |= {f"probe/{name}": found.value, f"probe/{name}_se": found.se}
@@ -193,18 +199,20 @@ def read(
         lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
         before.prompt_index,
     )
-    trust = diagnose(log_ratios, tokens)
+    base = diagnose(before.base.logprobs - before.sampler, tokens)
+    trust = diagnose(log_ratios, tokens).or_worse(base)
 
-    def estimate(row: int, unit: str = f.unit, trust: Trust | None = None) -> Estimate:
+    def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
         return Estimate.from_standard_error(
             float(result.values[row]),
             float(result.standard_errors[row]),
             result.n_units,
             unit=unit,
             method=method,
-            ess=trust and (trust.ess_whole if method == "sequence" else trust.ess),
-            khat=trust and trust.khat,
-            trusted=trust is None or trust.verdict == "trust",
+            ess=trust.ess_whole if method == "sequence" else trust.ess,
+            khat=trust.khat,
+            warnings=trust.warnings,
+            trusted=trust.verdict == "trust",
         )
 
     curved = before.curvature is not None
