@@ -1,14 +1,24 @@
 """The rounding floor of ΔH, measured and not assumed (T13).
 
-Along a step so short that curvature is nothing, S(η) + S(−η) − 2 S(0) is rounding noise alone,
-of variance 6σ² if one evaluation has variance σ²; a log-weight, a difference of two evaluations,
-has √2 σ. The same second difference of F is the floor of ΔH itself.
+Along a step so short that curvature is nothing, S(η) + S(−η) − 2 S(0) is rounding noise of the
+evaluations alone, of variance 6σ² if one has variance σ²; a log-weight, a difference of two
+evaluations, has √2 σ. The same second difference of F is the floor of ΔH itself.
+
+It does not see that θ ± ηv is rounded too: the two errors are nearly opposite, and cancel. With u
+the unit roundoff of a parameter's type, what the step really is differs from v by
+
+    |round(θ + ηv) − θ − ηv| ≤ min(η|v|, u|θ|)          (and u η|v|, which is nothing)
+
+in each parameter, and this is a bias of δH₁ that no spread shows. So the smallest η is also one at
+which ‖min(|v|, u|θ|/η)‖ is at most a hundredth of ‖v‖.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+import torch
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import EntropySample
@@ -18,7 +28,11 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, norm
 
 RELATIVE_STEP = 1e-7
-"""‖ηv‖ / ‖θ‖ of the probing step: far above the parameters' own rounding, far below curvature."""
+"""‖ηv‖ / ‖θ‖ of the probing step: far below curvature. In float32 the parameters round much of it
+away, which does no harm here: in both directions alike."""
+
+LOST = 0.01
+"""Share of v that rounding the parameters may change."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +43,17 @@ class RoundingFloor:
         log_weight: Root mean square noise of a sequence's log-weight, nats a sequence.
         entropy_change: Noise of ΔH, in the unit of the functional.
         eta: The probing step's η.
+        parameter_eta: Smallest η, to a factor of 2, from which on rounding the parameters θ + ηv
+            changes v by at most 1 %.
     """
 
     log_weight: float
     entropy_change: float
     eta: float
+    parameter_eta: float
 
     def smallest_eta(self, first_order: float) -> float:
-        """Smallest η at which |ηδH₁| stands three floors high.
+        """Smallest η at which |ηδH₁| stands three floors high and θ + ηv is the step meant.
 
         Args:
             first_order: δH₁ per unit η.
@@ -44,7 +61,9 @@ class RoundingFloor:
         Returns:
             η; infinite if δH₁ is 0.
         """
-        return 3 * self.entropy_change / abs(first_order) if first_order else math.inf
+        if not first_order:
+            return math.inf
+        return max(3 * self.entropy_change / abs(first_order), self.parameter_eta)
 
 
 def rounding_floor(
@@ -84,4 +103,25 @@ def rounding_floor(
         log_weight=float(gaps.square().mean().sqrt()) / math.sqrt(3),
         entropy_change=spread / math.sqrt(3),
         eta=eta,
+        parameter_eta=_parameter_eta(policy.theta, direction),
     )
+
+
+def _parameter_eta(theta: Vector, direction: Vector) -> float:
+    """Smallest η at which ‖min(|v|, u|θ|/η)‖ ≤ 1 % of ‖v‖; 0 where θ is 0 in what v moves."""
+    size = {n: v.double().abs() for n, v in direction.items()}
+    most = LOST * norm(size)
+    roundoff = {
+        n: torch.finfo(p.dtype).eps / 2 * p.double().abs().to(size[n].device)
+        for n, p in theta.items()
+    }
+
+    def lost(eta: float) -> float:
+        return norm({n: v.minimum(roundoff[n] / eta) for n, v in size.items()})
+
+    if norm({n: v * (roundoff[n] > 0) for n, v in size.items()}) <= most:
+        return 0.0
+    eta = norm(roundoff) / most  # enough, by far where v moves few parameters
+    while lost(eta / 2) <= most:
+        eta /= 2
+    return eta

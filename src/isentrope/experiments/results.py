@@ -173,7 +173,8 @@ def warnings_of(found: Measurement) -> list[str]:
     if below := [eta for eta in found.etas if eta < smallest]:
         said.append(
             f"{len(below)} learning rates lie below {smallest:.2g}, where ΔH is not three rounding "
-            "floors high: use precision.runtime_dtype=float64 or larger rates."
+            "floors high or θ + ηv is rounded to a step more than 1 % off: use "
+            "precision.runtime_dtype=float64 or larger rates."
         )
     return list(dict.fromkeys(said))
 

@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+import isentrope as ise
+from isentrope.estimators.rounding import rounding_floor
+from isentrope.estimators.sample import draw_sample
+from isentrope.vectors import norm
+from tests import cases
+
+
+def norms_only(precision):
+    """A policy whose norm weights alone are trained: all are 1, and round alike."""
+    model = cases.model("qwen2")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("norm" in name)
+    return ise.Policy(model, precision=precision, eos_token_id=0, pad_token_id=0)
+
+
+def floor_of(policy, batch, v):
+    sample = draw_sample(policy, batch, functional="per_token", method="prefix")
+    return rounding_floor(policy, batch, v, sample)
+
+
+def test_rounding_of_the_parameters_counts_as_well_as_that_of_the_scores():
+    long, short = norms_only("float64"), norms_only("float32")
+    batch = ise.sample(long, [[1, 2], [3, 4]], 400, max_new_tokens=4, seed=0)
+    batch = batch.with_columns(sampler_logprobs=None)
+    v = {n: -g.sign() for n, g in ise.entropy_gradient(long, batch).items()}
+    first = ise.entropy_change(long, batch, v, [], order=1).first_order.value
+    floor = floor_of(short, batch, v)
+    smallest, blind = floor.smallest_eta(first), 3 * floor.entropy_change / abs(first)
+    etas = [1.3e-7, 1.7e-7, 2.5e-7, smallest, 2 * smallest]
+    assert blind < etas[0]
+    there, here = (ise.entropy_change(p, batch, v, etas, order=0).points for p in (long, short))
+    wrong = [abs(b.change.value / a.change.value - 1) for a, b in zip(there, here, strict=True)]
+    assert min(wrong[:3]) > 0.1
+    assert max(wrong[3:]) < 0.01
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
+def test_from_the_smallest_eta_on_the_rounded_step_is_the_step_to_one_percent(precision):
+    policy = cases.policy("llama", precision=precision)
+    v = cases.direction(policy)
+    v = {n: x * 10.0**-k for k, (n, x) in enumerate(v.items())}  # of unlike sizes
+    smallest = floor_of(policy, cases.ragged(), v).parameter_eta
+
+    def lost(eta):
+        moved = policy.parameters_along(v, eta)
+        theta = policy.theta
+        gap = {n: (moved[n].double() - theta[n].double()) / eta - v[n] for n in v}
+        return norm(gap) / norm(v)
+
+    assert max(lost(factor * smallest) for factor in (1, 1.7, 5, 60)) <= 0.01
+    assert lost(smallest / 16) > 0.01
+
+
+def test_a_step_that_moves_zeros_alone_is_rounded_nowhere():
+    policy = cases.policy("llama", precision="float32")
+    v = {n: torch.zeros_like(x) for n, x in cases.direction(policy).items()}
+    name = next(iter(v))
+    policy.theta[name].zero_()
+    v[name] += 1.0
+    assert floor_of(policy, cases.ragged(), v).parameter_eta == 0
