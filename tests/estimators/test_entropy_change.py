@@ -145,6 +145,19 @@ def test_linear_range_is_where_second_order_meets_first():
     assert sweep.linear_range.value == pytest.approx(ratio)
 
 
+def test_the_interval_of_the_linear_range_ends_nowhere_where_second_order_may_be_zero():
+    exact = cases.exact("qwen2")
+    found = {n: change(exact, [], n=n) for n in (8, 4000)}
+    for sweep in found.values():
+        second, reach = sweep.second_order, sweep.linear_range
+        may_be_zero = second.ci_low <= 0 <= second.ci_high
+        assert math.isinf(reach.ci_high) == may_be_zero == bool(reach.warnings)
+        assert reach.ci_low < reach.value < reach.ci_high
+    assert math.isinf(found[8].linear_range.ci_high)
+    first, second = exact.derivatives(cases.direction(exact.policy), "per_token")
+    assert found[4000].linear_range.covers(abs(first / second))
+
+
 def test_bad_requests_are_refused():
     exact = cases.exact("table")
     v = cases.direction(exact.policy)

@@ -45,6 +45,10 @@ def test_a_reading_is_the_entropy_change_of_the_step_that_was_taken(tmp_path):
     assert reading.change.se == pytest.approx(expected.points[0].change.se, rel=1e-2)
     fraction = reading.eta / expected.linear_range.value
     assert reading.linear_fraction.value == pytest.approx(fraction, rel=1e-2)
+    ends = expected.linear_range.ci_low, expected.linear_range.ci_high
+    most, least = (reading.eta / end if end else math.inf for end in ends)
+    assert reading.linear_fraction.ci_low == pytest.approx(least, rel=0.05)
+    assert reading.linear_fraction.ci_high == pytest.approx(most, rel=0.05)
     assert reading.per_token.value == pytest.approx(expected.entropy.value, rel=1e-5)
 
 

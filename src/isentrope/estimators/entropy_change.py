@@ -20,6 +20,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method, along
 from isentrope.estimators.importance import Trust, Verdict, diagnose
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import NotFiniteError, Scores, score
@@ -68,7 +69,7 @@ class EntropyChange:
         first_order: δH₁ per unit η, or None if order was 0.
         pathwise: The part of δH₁ that an entropy bonus differentiates (∂H at fixed samples).
         second_order: δH₂ per unit η², or None if order was below 2.
-        linear_range: η*, or None.
+        linear_range: η*, or None; with Fieller's interval, which ends nowhere where δH₂ may be 0.
         points: One a learning rate, in the order given.
         functional: "per_token" or "per_sequence".
         method: The estimator.
@@ -222,7 +223,9 @@ def change_of_sample(
         first_order=estimate(1, f"{f.unit} per η") if order else None,
         pathwise=estimate(2, f"{f.unit} per η") if order else None,
         second_order=estimate(3, f"{f.unit} per η²") if order == 2 else None,
-        linear_range=estimate(4, "η") if order == 2 else None,
+        linear_range=with_fieller(estimate(4, "η"), result, 1, 3, name="δH₂", confidence=confidence)
+        if order == 2
+        else None,
         points=points,
         functional=f.functional,
         method=f.method,

@@ -162,6 +162,8 @@ def warnings_of(found: Measurement) -> list[str]:
                 "part of it; run isentrope check."
             )
     said += [f"At θ: {sentence}" for sentence in found.change.entropy.warnings]
+    if (reach := found.change.linear_range) and not found.change.entropy.warnings:
+        said += [f"Linear range η*: {sentence}" for sentence in reach.warnings]
     by_sentence: dict[str, list[str]] = {}
     measured = [(point.eta, point.change) for point in found.change.points]
     for eta, estimate in (*measured, *found.fresh.items()):

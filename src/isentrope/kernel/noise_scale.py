@@ -35,6 +35,7 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from isentrope.estimate import Estimate
+from isentrope.estimators.ratio import fieller
 from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.prompt_pairs import require_kernel
 from isentrope.kernel.sequence_gradients import Passes
@@ -257,20 +258,19 @@ def _fieller(
     """A/D − 1 with every B that (A − x D)² ≤ t² Var(A − x D) allows, x = 1 + B."""
     squares, pairs = moments.tolist()
     (vaa, vad), (_, vdd) = covariance.tolist()
-    a, b, k = pairs**2 - t * t * vdd, squares * pairs - t * t * vad, squares**2 - t * t * vaa
-    root = max(b * b - a * k, 0.0) ** 0.5
+    low, high = fieller(squares, pairs, (vaa, vad, vdd), t)
     if pairs <= 0:
         value = se = math.inf
     else:
         x = squares / pairs
         value, se = x - 1, max(vaa - 2 * x * vad + x * x * vdd, 0.0) ** 0.5 / pairs
-    if a > 0 and pairs > 0:
-        low, high, said = (b - root) / a, (b + root) / a, []
-    elif a > 0:
+    if low <= high < math.inf and pairs > 0:
+        said = []
+    elif low <= high < math.inf:
         low = high = math.nan
         said = ["|G|² came out below zero by more than its error, which chance does: no interval."]
-    else:  # the roots lie on both sides of zero, unless the trace too may be zero
-        low, high = (b - root) / a if k > 0 and a < 0 else 1.0, math.inf
+    else:  # the ends lie on both sides of zero, unless the trace too may be zero
+        high = math.inf
         said = [
             f"|G|² is not distinguishable from zero in these {n} {unit}: the noise scale is "
             "bounded from below only. More of them give it an upper end."

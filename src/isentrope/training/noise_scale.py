@@ -34,6 +34,7 @@ from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 from isentrope.estimate import Estimate
+from isentrope.estimators.ratio import fieller
 from isentrope.training.processes import gather
 
 UNIT = "prompts"
@@ -122,15 +123,12 @@ class OnlineNoiseScale:
         )
 
     def _fieller(self, effective: float) -> tuple[float, float]:
-        """The roots of a R² − 2 b R + k = 0; NaN where |G|² may be zero."""
+        """The ends of the interval; NaN where |G|² may be zero."""
         s, t = self._sums, float(student_t.ppf(0.975, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
-        a, k = s["den"] ** 2 - c * s["dd"], s["num"] ** 2 - c * s["nn"]
-        b = s["num"] * s["den"] - c * s["nd"]
-        if a <= 0 or s["den"] < 0:
-            return math.nan, math.nan
-        half = max(b * b - a * k, 0.0) ** 0.5
-        return (b - half) / a, (b + half) / a
+        low, high = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
+        known = low <= high < math.inf and s["den"] > 0
+        return (low, high) if known else (math.nan, math.nan)
 
     def to_dict(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""

@@ -20,6 +20,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust, diagnose
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.ratio import with_fieller
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score, score_along, score_along_each
 from isentrope.rollouts import Rollouts
@@ -225,7 +226,9 @@ def read(
         components={name: estimate(3 + k) for k, name in enumerate(COMPONENTS)},
         predicted=estimate(10),
         second_order=estimate(6) if curved else None,
-        linear_fraction=estimate(7, "η/η*") if curved else None,
+        linear_fraction=with_fieller(estimate(7, "η/η*"), result, 6, 2, name="δH₁", confidence=0.95)
+        if curved
+        else None,
         change=estimate(8, trust=trust),
         residual=estimate(9, trust=trust),
         fresh=fresh,

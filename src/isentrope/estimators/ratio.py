@@ -1,0 +1,71 @@
+"""The ratio of two estimates, and Fieller's interval for it (T8), (T11).
+
+    { x : (a − x b)² ≤ t² Var(a − x b) }
+
+with t the quantile of Student's t: every x for which a − x b is not distinguishable from zero. It
+covers at its rate however large the error of b is; a ± t SE of the ratio does not once b is within
+a few errors of zero, where the ratio has no finite interval at all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from scipy.stats import t as student_t
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.jackknife import Jackknifed
+
+
+def fieller(
+    top: float, bottom: float, covariance: tuple[float, float, float], t: float
+) -> tuple[float, float]:
+    """The ends of Fieller's set for top/bottom.
+
+    Args:
+        top: a.
+        bottom: b.
+        covariance: Var a, Cov(a, b), Var b.
+        t: The quantile.
+
+    Returns:
+        (low, high). Where b may be zero but not both, low > high: the set is all x ≥ low and all
+        x ≤ high. Where both may be zero it is every x, (−inf, inf).
+    """
+    vaa, vab, vbb = (t * t * v for v in covariance)
+    a, b, k = bottom**2 - vbb, top * bottom - vab, top**2 - vaa  # a x² − 2 b x + k ≤ 0
+    root = max(b * b - a * k, 0.0) ** 0.5
+    if a > 0 or (a < 0 and k > 0):
+        return (b - root) / a, (b + root) / a
+    return -math.inf, math.inf
+
+
+def with_fieller(
+    found: Estimate, result: Jackknifed, top: int, bottom: int, *, name: str, confidence: float
+) -> Estimate:
+    """An estimate of |a/b| with Fieller's interval in place of its t-interval.
+
+    Args:
+        found: |a/b|; where it has no interval it is left as it is.
+        result: The jackknifed statistics with their joint error.
+        top: Row of a.
+        bottom: Row of b.
+        name: Of b, for the warning.
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        The estimate; its interval has no upper end, and a warning, where b may be zero.
+    """
+    if not math.isfinite(found.ci_low):
+        return found
+    a, b = float(result.values[top]), float(result.values[bottom])
+    (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
+    t = float(student_t.ppf(0.5 + confidence / 2, found.n - 1))
+    low, high = fieller(a, b, (vaa, vab, vbb), t)
+    near, far = sorted((abs(low), abs(high)))
+    if low <= high < math.inf:
+        return replace(found, ci_low=0.0 if low <= 0 <= high else near, ci_high=far)
+    said = f"{name} is not distinguishable from zero here: the interval has no upper end."
+    least = near if low > high else 0.0
+    return replace(found, ci_low=least, ci_high=math.inf, warnings=(*found.warnings, said))

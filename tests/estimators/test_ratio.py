@@ -1,0 +1,79 @@
+import math
+
+import pytest
+import torch
+from scipy.stats import t as student_t
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.ratio import fieller, with_fieller
+
+N, T = 24, float(student_t.ppf(0.975, 23))
+
+
+def means(top, bottom, seed):
+    """Two correlated sample means, with errors of one tenth and of 1, jackknifed."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, N, generator=generator, dtype=torch.float64) * N**0.5
+    x, y = top + 0.1 * x, bottom + 0.6 * x + 0.8 * y
+
+    def statistics(omega):
+        a, b = omega @ x / omega.sum(), omega @ y / omega.sum()
+        return torch.stack([a, b, (a / b).abs()])
+
+    return infinitesimal_jackknife(statistics, torch.arange(N))
+
+
+def intervals(result):
+    """|a/b| with its t-interval, and with Fieller's."""
+    value, se = float(result.values[2]), float(result.standard_errors[2])
+    plain = Estimate.from_standard_error(value, se, N, unit="η", method="prefix")
+    return plain, with_fieller(plain, result, 0, 1, name="b", confidence=0.95)
+
+
+@pytest.mark.parametrize("bottom", [5.0, 2.0, 1.0, 0.5])
+def test_fiellers_interval_covers_a_ratio_whose_denominator_may_be_zero(bottom):
+    covered = torch.tensor(
+        [[x.covers(1 / bottom) for x in intervals(means(1.0, bottom, s))] for s in range(1000)]
+    )
+    plain, ours = covered.double().mean(0).tolist()
+    assert 0.93 < ours < 0.99  # a ratio of the other sign counts as well
+    if bottom in (2.0, 1.0):
+        assert plain < 0.92
+
+
+def test_the_ends_are_where_top_less_x_bottom_is_just_distinguishable_from_zero():
+    result = means(1.0, 5.0, 0)
+    _, found = intervals(result)
+    for x in (found.ci_low, found.ci_high):
+        contrast = torch.tensor([1.0, -x, 0.0], dtype=torch.float64)
+        error = float(contrast @ result.covariance @ contrast) ** 0.5
+        assert abs(float(contrast @ result.values)) == pytest.approx(T * error)
+
+
+def test_a_denominator_that_may_be_zero_leaves_no_upper_end_and_says_so():
+    plain, found = intervals(means(1.0, 0.3, 0))
+    assert math.isfinite(plain.ci_high)
+    assert 0 < found.ci_low < found.value
+    assert found.ci_high == math.inf
+    assert "b is not distinguishable from zero" in found.warnings[0]
+    _, nothing_known = intervals(means(0.0, 0.3, 0))
+    assert (nothing_known.ci_low, nothing_known.ci_high) == (0, math.inf)
+
+
+def test_a_numerator_that_may_be_zero_puts_zero_into_the_interval():
+    _, found = intervals(means(0.0, 8.0, 0))
+    assert found.ci_low == 0 < found.value < found.ci_high < 1
+
+
+def test_sign_and_scale_of_numerator_and_denominator_do_not_matter():
+    covariance = (0.01, 0.02, 0.09)
+    low, high = fieller(1.0, 2.0, covariance, T)
+    assert fieller(-1.0, -2.0, covariance, T) == pytest.approx((low, high))
+    assert fieller(-1.0, 2.0, (0.01, -0.02, 0.09), T) == pytest.approx((-high, -low))
+    assert fieller(1.0, 0.2, (0.01, 0.002, 0.0009), T) == pytest.approx((10 * low, 10 * high))
+
+
+def test_what_has_no_interval_gets_none():
+    plain = Estimate.from_standard_error(1.0, 1.0, N, unit="", method="", trusted=False)
+    assert with_fieller(plain, means(1.0, 5.0, 0), 0, 1, name="b", confidence=0.95) is plain
