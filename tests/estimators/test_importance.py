@@ -54,3 +54,8 @@ def test_of_two_sets_of_weights_the_worse_verdict_holds_and_is_said():
     assert even.or_worse(uneven) is uneven.or_worse(even) is uneven
     assert even.warnings == ()
     assert "collapsed" in uneven.warnings[0]
+
+
+def test_weights_that_overflow_are_not_trusted():
+    shifted = torch.full((32, 1), 800.0, dtype=torch.float64)
+    assert diagnose(shifted, torch.ones(32, 1)).verdict == "resample"

@@ -60,3 +60,8 @@ def test_an_error_that_is_not_known_leaves_no_difference():
     assert difference(known, estimate(1.0, 0.1, interval=False)) is None
     assert difference(known, known | {"se": None}) is None
     assert difference(known, known | {"n": None}) is None
+
+
+def test_an_interval_without_an_end_says_so():
+    half = {"value": 2.0, "se": 1.0, "ci_low": 1.0, "ci_high": None}
+    assert with_interval(half) == "2 [1,\u00a0∞)"

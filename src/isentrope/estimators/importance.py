@@ -106,7 +106,7 @@ def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
         float(weights.std(correction=min(1, n - 1)) / math.sqrt(n)),
     )
     verdict = _verdict(worst / n, khat, bound)
-    if abs(mean - 1) > ADRIFT + 5 * spread:
+    if not abs(mean - 1) <= ADRIFT + 5 * spread:  # also where the weights overflow
         verdict = "resample"
     return Trust(float(by_position @ share), by_position, worst, mean, khat, bound, verdict)
 

@@ -67,7 +67,7 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
     rate = results["step"].get("rate_of_interest")
     smallest = (results["checks"].get("rounding_floor") or {}).get("smallest_eta")
     if rate is not None and smallest is not None:
-        words = "smallest η whose ΔH stands three rounding errors high"
+        words = "smallest η at which neither ΔH nor θ + ηv is lost to rounding"
         should = f"below the training rate {number(rate)}"
         yield Check("rounding floor", number(smallest), should, smallest <= rate, words)
     row = next((r for r in results["sweep"] if r["eta"] == rate), None)

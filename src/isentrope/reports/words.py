@@ -72,6 +72,8 @@ def has_interval(estimate: Number) -> bool:
 def with_interval(estimate: Number | None) -> str:
     """Value and interval, or value and standard error where there is no interval.
 
+    An end that is missing beside one that is not is infinite, which JSON cannot hold.
+
     Args:
         estimate: The estimate, or None.
 
@@ -80,9 +82,11 @@ def with_interval(estimate: Number | None) -> str:
     """
     if estimate is None or estimate.get("value") is None:
         return "–"
-    if has_interval(estimate):
-        low, high = number(estimate["ci_low"]), number(estimate["ci_high"])
-        return f"{number(estimate['value'])} [{low},\u00a0{high}]"
+    low, high = estimate.get("ci_low"), estimate.get("ci_high")
+    if low is not None or high is not None:
+        left = "(−∞" if low is None else f"[{number(low)}"
+        right = "∞)" if high is None else f"{number(high)}]"
+        return f"{number(estimate['value'])} {left},\u00a0{right}"
     if estimate.get("se") is not None:
         return f"{number(estimate['value'])} ± {number(estimate['se'], 2)} (no interval)"
     return f"{number(estimate['value'])} (no interval)"
