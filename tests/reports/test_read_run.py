@@ -30,6 +30,8 @@ def test_an_evaluation_belongs_to_the_run_that_its_configuration_names(tmp_path)
     write_evaluation(tmp_path / "eval_runs" / "one_task", one)
     assert [e.folder.name for e in read_run(one).evaluations] == ["one_task"]
     assert read_run(two).evaluations == []
+    write_evaluation(two / "evaluation", "moved")
+    assert [e.folder.name for e in read_run(two).evaluations] == ["evaluation"]
 
 
 def test_an_evaluation_can_be_named(tmp_path):

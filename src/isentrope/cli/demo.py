@@ -134,10 +134,9 @@ class Story:
         from isentrope.reports.takeaways import takeaways
 
         _chapter("report")
-        evaluations = [self.folder / "evaluation"]
-        made = write_report(self.folder, evaluations=evaluations)
+        made = write_report(self.folder)
         out.print(f"Wrote {made.page}\n", markup=False, highlight=False, soft_wrap=True)
-        for i, said in enumerate(takeaways(read_run(self.folder, evaluations=evaluations)), 1):
+        for i, said in enumerate(takeaways(read_run(self.folder)), 1):
             out.print(f"{i}. {said}", markup=False, highlight=False)
 
     def _asked(self) -> Any:
