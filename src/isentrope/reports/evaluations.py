@@ -66,8 +66,9 @@ def find_evaluations(
             raise FileNotFoundError(f"{folder} has no {TABLES[1]}: give a folder of eval_runs/.")
         found.append(Path(folder))
     beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
-    if _table_file(run / "evaluation"):
-        found.append(run / "evaluation")
+    own = run / "evaluation"
+    if _table_file(own) and own.resolve() not in {other.resolve() for other in found}:
+        found.append(own)
     for folder in sorted({p.resolve() for base in beside for p in base.glob("*") if p.is_dir()}):
         known = {other.resolve() for other in found}
         if folder not in known and _table_file(folder) and _names(_config(folder), run):
