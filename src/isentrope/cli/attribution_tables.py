@@ -71,7 +71,7 @@ def _most(table: pd.DataFrame, kind: str, name: str) -> Table:
     return shown
 
 
-def print_kernel(console: Console, result: dict[str, Any]) -> None:
+def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
     """Print the structure of each block, its spectrum and the truncations.
 
     Args:
@@ -105,7 +105,7 @@ def print_kernel(console: Console, result: dict[str, Any]) -> None:
     _print(console, [], result["warnings"])
 
 
-def print_noise(console: Console, result: dict[str, Any]) -> None:
+def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
     """Print every noise scale with its interval.
 
     Args:
@@ -125,7 +125,7 @@ def print_noise(console: Console, result: dict[str, Any]) -> None:
     _print(console, [], result["warnings"])
 
 
-def print_audit(console: Console, result: dict[str, Any]) -> None:
+def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
     """Print correlations, sign agreement and overlaps of every proxy.
 
     Args:

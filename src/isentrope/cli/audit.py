@@ -8,9 +8,7 @@ from isentrope.cli.app import (
     OutFolder,
     Overrides,
     Repeats,
-    err,
     one_sentence,
-    out,
     overrides,
 )
 
@@ -24,14 +22,9 @@ def audit(
     folder: OutFolder = None,
 ) -> None:
     """Hold every published proxy against the measured influence of tokens and sequences."""
+    from isentrope.cli.attribute import attribute
     from isentrope.cli.attribution_tables import print_audit
     from isentrope.experiments.attribution.audit import find_audit
-    from isentrope.experiments.attribution.run import run_verb
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
 
-    asked = load_config(config, overrides(settings, folder, checkpoints, repeats))
-    run = run_verb("audit", find_audit, asked, Progress(err))
-    for result, made in zip(run.results, run.measurements.values(), strict=True):
-        print_audit(out, result)
-        out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)
+    asked = overrides(settings, folder, checkpoints, repeats)
+    attribute("audit", find_audit, print_audit, config, asked)

@@ -8,9 +8,7 @@ from isentrope.cli.app import (
     OutFolder,
     Overrides,
     Repeats,
-    err,
     one_sentence,
-    out,
     overrides,
 )
 
@@ -24,14 +22,9 @@ def noise(
     folder: OutFolder = None,
 ) -> None:
     """Measure the gradient noise scale, and that of the entropy change."""
+    from isentrope.cli.attribute import attribute
     from isentrope.cli.attribution_tables import print_noise
     from isentrope.experiments.attribution.noise import find_noise
-    from isentrope.experiments.attribution.run import run_verb
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
 
-    asked = load_config(config, overrides(settings, folder, checkpoints, repeats))
-    run = run_verb("noise", find_noise, asked, Progress(err))
-    for result, made in zip(run.results, run.measurements.values(), strict=True):
-        print_noise(out, result)
-        out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)
+    asked = overrides(settings, folder, checkpoints, repeats)
+    attribute("noise", find_noise, print_noise, config, asked)
