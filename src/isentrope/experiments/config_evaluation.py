@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
 from isentrope.experiments.config import PolicyConfig
@@ -18,26 +18,15 @@ from isentrope.experiments.config_stages import (
     SamplingConfig,
     ScoringPrecision,
     Section,
+    TaskConfig,
 )
-from isentrope.sampling.tasks import TASKS
 
 
-class EvaluationData(Section):
+class EvaluationData(TaskConfig):
     """The task."""
 
-    dataset_name: str = "gsm8k_r1_template"
-    """gsm8k_r1_template (or gsm8k), addition, addition_chat, or prompts (a jsonl)."""
-    dataset_path: str | None = None
-    """File or folder of the data set; null: the task's own source."""
     split: str = "test"
     """Split that is evaluated on."""
-
-    @field_validator("dataset_name")
-    @classmethod
-    def _known_task(cls, value: str) -> str:
-        if value not in TASKS:
-            raise ValueError(f"choose one of {', '.join(TASKS)}, not {value!r}")
-        return value
 
 
 class EvaluationProfile(Section):

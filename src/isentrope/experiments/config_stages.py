@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from isentrope.policy.precision import Precision
+from isentrope.sampling.tasks import TASKS
 
 Dtype = Literal["float64", "float32", "bfloat16"]
 Level = Literal["minimal", "standard", "detailed", "debug"]
@@ -17,6 +18,22 @@ class Section(BaseModel):
     """A frozen group of keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class TaskConfig(Section):
+    """Which task, and where its problems are."""
+
+    dataset_name: str = "gsm8k_r1_template"
+    """gsm8k_r1_template (or gsm8k), addition, addition_chat, or prompts (a jsonl)."""
+    dataset_path: str | None = None
+    """File or folder of the data set; null: the task's own source."""
+
+    @field_validator("dataset_name")
+    @classmethod
+    def _known_task(cls, value: str) -> str:
+        if value not in TASKS:
+            raise ValueError(f"choose one of {', '.join(TASKS)}, not {value!r}")
+        return value
 
 
 class ScoringPrecision(Section):

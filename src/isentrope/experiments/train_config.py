@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from isentrope.experiments.config import Rate
-from isentrope.experiments.config_stages import Count, OutputConfig, Section
-from isentrope.sampling.tasks import TASKS
+from isentrope.experiments.config_stages import Count, OutputConfig, Section, TaskConfig
 
 
 class ModelConfig(Section):
@@ -30,29 +29,18 @@ class ModelConfig(Section):
     """Type of the base model's weights; a fresh adapter's are float32."""
 
 
-class DemonstrationConfig(Section):
+class DemonstrationConfig(TaskConfig):
     """Where prompts come from."""
 
-    dataset_name: str = "gsm8k_r1_template"
-    """gsm8k_r1_template (or gsm8k), addition, addition_chat, or prompts (a jsonl)."""
-    dataset_path: str | None = None
-    """File or folder of the data set; null: the task's own source."""
     train_split: str = "train"
     """Split that is trained on."""
-
-    @field_validator("dataset_name")
-    @classmethod
-    def _known_task(cls, value: str) -> str:
-        if value not in TASKS:
-            raise ValueError(f"choose one of {', '.join(TASKS)}, not {value!r}")
-        return value
 
 
 class DataConfig(DemonstrationConfig):
     """Where prompts come from."""
 
     held_out_split: str = "test"
-    """Split that the entropy probe draws from; never trained on."""
+    """Split that the entropy probe draws from; prompts that are trained on are left out."""
 
 
 class SamplingConfig(Section):
