@@ -69,6 +69,24 @@ def _dropout_rate(module: nn.Module) -> float:
     return rate if isinstance(rate, float) else 0.0
 
 
+def require_one_device(model: nn.Module) -> None:
+    """Refuse a model whose weights lie on several devices.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming a parameter on each of two devices.
+    """
+    places = {parameter.device: name for name, parameter in model.named_parameters()}
+    if len(places) > 1:
+        found = ", ".join(f"{name!r} on {device}" for device, name in list(places.items())[:2])
+        raise ValueError(
+            f"The model is spread over {len(places)} devices: {found}. isentrope needs all "
+            "weights on one device: load the model with device_map='cpu' or 'cuda', not 'auto'."
+        )
+
+
 def require_finite_weights(model: nn.Module) -> None:
     """Refuse NaN or infinite weights.
 

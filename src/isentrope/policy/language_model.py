@@ -19,6 +19,7 @@ from isentrope.policy.batching import MicroBatch
 from isentrope.policy.fitness import (
     active_dropout,
     require_finite_weights,
+    require_one_device,
     require_float64,
     require_plain_head,
 )
@@ -86,6 +87,7 @@ class Policy:
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
+        require_one_device(model)
         self._scorer = Scorer(model)
         config = self._scorer.lm.config
         self.eos_token_id = _first(eos_token_id, tokenizer, config, "eos_token_id")
