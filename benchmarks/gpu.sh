@@ -1,7 +1,17 @@
 #!/usr/bin/env bash
-# Costs on a GPU, as ratios to plain passes there: bash benchmarks/gpu.sh [FILE]
-# Needs torch, transformers and peft with CUDA, and this package importable (PYTHONPATH=src).
+# What a GPU must show, in one call of under ten minutes:
+#
+#     bash benchmarks/gpu.sh                                        tests, then docs/results/gpu.md
+#     DEVICE=cpu SHAPES=tiny TRAIN_STEPS=1 OUT=build/gpu.md bash benchmarks/gpu.sh
+#
+# Needs torch, transformers, peft and pytest with CUDA, and the package's other dependencies. TRL
+# and bitsandbytes are used where they are installed. PYTHON names the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=${1:-docs/results/cost_gpu.md}
-PYTHONPATH=src:. python3 -m benchmarks.cost --device "${DEVICE:-cuda}" --n 512 --repetitions 9 --out "$out"
+export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" ISENTROPE_DEVICE="${DEVICE:-cuda}"
+python="${PYTHON:-python3}"
+failed=0
+"$python" -m pytest -q -p no:cacheprovider -W default -m gpu tests/gpu || failed=1
+"$python" -m benchmarks.gpu --device "$ISENTROPE_DEVICE" --shapes ${SHAPES:-0.5B 1.5B 7B} \
+    --train-steps "${TRAIN_STEPS:-5}" --out "${OUT:-docs/results/gpu.md}"
+exit $failed

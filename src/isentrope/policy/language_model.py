@@ -19,8 +19,8 @@ from isentrope.policy.batching import MicroBatch
 from isentrope.policy.fitness import (
     active_dropout,
     require_finite_weights,
-    require_one_device,
     require_float64,
+    require_one_device,
     require_plain_head,
 )
 from isentrope.policy.gradient import weighted_gradient

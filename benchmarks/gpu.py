@@ -1,0 +1,357 @@
+"""Time, memory and utilisation of every quantity on a device, against plain passes there.
+
+    python -m benchmarks.gpu --device cuda --out docs/results/gpu.md
+    python -m benchmarks.gpu --device cpu --shapes tiny --train-steps 0 --out build/gpu.md
+
+Random-weight models of the Qwen2.5 shapes with a LoRA adapter of rank 64; E and U are random
+tokens, 64 of prompt and 512 of response. The floor is a plain forward and backward pass over the
+same micro-batches in the same process. Time is wall time on a GPU and process time on the CPU,
+the median of interleaved repetitions after a warm-up. Peak memory is above the model's own bytes.
+FLOPs are those that torch counts in matrix products; utilisation divides their rate by that of a
+square product of the same type, timed in the same run.
+
+A shape that would pass the time limit, and a part whose library is missing, is named in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+import isentrope as ise
+from benchmarks.cost import peak_megabytes, ratio, timed
+from isentrope.policy.batching import micro_batches
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen2 shape, its adapter and its batches."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    inner: int
+    vocabulary: int
+    tied: bool
+    rank: int = 64
+    prompt: int = 64
+    response: int = 512
+    n: int = 8
+
+
+SHAPES = {
+    "tiny": Shape(32, 2, 2, 1, 64, 128, True, rank=4, prompt=6, response=16),
+    "0.5B": Shape(896, 24, 14, 2, 4864, 151936, True),
+    "1.5B": Shape(1536, 28, 12, 2, 8960, 151936, True),
+    "7B": Shape(3584, 28, 28, 4, 18944, 152064, False),
+}
+HEADER = (
+    "| model | precision | what | ratio to the floor | seconds | peak memory ÷ floor's | "
+    "utilisation |\n|---|---|---|---|---|---|---|"
+)
+
+
+class Subject:
+    """A random policy of a shape on a device, with E, U, a step and a direction."""
+
+    def __init__(self, shape: Shape, precision: str, device: str) -> None:
+        torch.manual_seed(0)
+        config = Qwen2Config(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.inner,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            tie_word_embeddings=shape.tied,
+        )
+        with torch.device(device):
+            base = Qwen2ForCausalLM(config)
+            lora = LoraConfig(r=shape.rank, target_modules="all-linear", init_lora_weights=False)
+            model = get_peft_model(base, lora).eval()
+        self.shape, self.device = shape, device
+        self.policy = ise.Policy(
+            model, precision=precision, eos_token_id=1, pad_token_id=0, max_tokens=4096
+        )
+        self.E, self.U = self.batch(0, 1), self.batch(1, 2)
+        advantages = torch.randn(len(self.U), dtype=torch.float64)
+        self.U = self.U.with_columns(advantages=advantages)
+        self.batches = self.packed(self.E)
+        self.batches_U = self.packed(self.U)
+        self.parameters = [p for p in self.policy.model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(self.parameters, lr=1e-5)
+        self.step = ise.optimizer_step(
+            self.policy, self.U, optimizer, max_response_length=shape.response
+        )
+        self.optimizer = optimizer
+
+    def batch(self, seed: int, group: int) -> ise.Rollouts:
+        generator = torch.Generator().manual_seed(seed)
+
+        def tokens(count: int) -> torch.Tensor:
+            return torch.randint(2, self.shape.vocabulary, (count,), generator=generator)
+
+        n, index = self.shape.n, torch.arange(self.shape.n) // group
+        prompts = [tokens(self.shape.prompt) for _ in range(int(index.max()) + 1)]
+        return ise.Rollouts(prompts, [tokens(self.shape.response) for _ in range(n)], index)
+
+    def packed(self, rollouts: ise.Rollouts) -> list:
+        whole = micro_batches(rollouts, self.policy.max_tokens)
+        return [batch.to(self.policy.device) for batch in whole]
+
+    def plain(self, batch) -> torch.Tensor:
+        lm = self.policy.model.get_base_model()
+        hidden = lm.model(input_ids=batch.input_ids, use_cache=False)[0][batch.rows, batch.columns]
+        return torch.nn.functional.cross_entropy(lm.lm_head(hidden), batch.targets)
+
+    def forward(self) -> None:
+        with torch.no_grad(), self.policy.precision.active():
+            for batch in self.batches:
+                self.plain(batch)
+
+    def forward_backward(self, batches: list | None = None) -> None:
+        with self.policy.precision.active():
+            for batch in batches or self.batches:
+                self.plain(batch).backward()
+        for p in self.parameters:
+            p.grad = None
+
+    def both(self) -> None:
+        self.forward_backward(self.batches + self.batches_U)
+
+    def jobs(self) -> dict[str, tuple[Callable[[], object], str, float]]:
+        """What → (job, its floor, how many floors it should cost)."""
+        policy, E, U, step = self.policy, self.E, self.U, self.step
+        v, etas = step.direction, [1e-6, 2e-6, 4e-6, 8e-6]
+        length = self.shape.response
+
+        def sweep(rates: list[float], order: int) -> object:
+            return ise.entropy_change(policy, E, v, rates, order=order)
+
+        return {
+            "scores ÷ forward": (lambda: ise.score(policy, E), "forward", 1),
+            "sweep over 4 rates ÷ 5 forward passes": (lambda: sweep(etas, 0), "forward", 5),
+            "δH₁ ÷ forward+backward": (lambda: sweep([], 1), "forward+backward", 1),
+            "δH₁ and δH₂ ÷ forward+backward": (lambda: sweep([], 2), "forward+backward", 1),
+            "g_H ÷ forward+backward": (
+                lambda: ise.entropy_gradient(policy, E),
+                "forward+backward",
+                1,
+            ),
+            "step v ÷ forward+backward over U": (
+                lambda: ise.optimizer_step(policy, U, self.optimizer, max_response_length=length),
+                "forward+backward",
+                1,
+            ),
+            "influence of sequences ÷ forward+backward over E and U": (
+                lambda: ise.influence(policy, E, U, step, tokens=False, groups=1),
+                "both",
+                1,
+            ),
+            "influence of tokens ÷ forward+backward over E and U": (
+                lambda: ise.influence(policy, E, U, step, groups=1),
+                "both",
+                1,
+            ),
+            "kernel E×U ÷ forward+backward over E and U": (
+                lambda: ise.fisher_kernel(policy, E, U, preconditioner=step.preconditioner),
+                "both",
+                1,
+            ),
+        }
+
+
+def peak_bytes(job: Callable[[], object], device: str) -> float:
+    """Largest number of bytes held during a job above what was there before."""
+    if device == "cpu":
+        return peak_megabytes(job) * 2**20
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    job()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def flops(job: Callable[[], object]) -> int:
+    """Floating-point operations of a job's matrix products."""
+    with FlopCounterMode(display=False) as counter:
+        job()
+    return counter.get_total_flops()
+
+
+def peak_rate(precision: str, device: str) -> float:
+    """Floating-point operations per second of a square matrix product of this type."""
+    dtype, size = getattr(torch, precision), 512 if device == "cpu" else 8192
+    a = torch.randn(size, size, dtype=dtype, device=device)
+    with ise.Precision.named(precision).active():
+        seconds = timed({"product": lambda: a @ a}, 5, device)["product"]
+    return 2 * size**3 / statistics.median(seconds)
+
+
+def shape_rows(name: str, precision: str, device: str, repetitions: int) -> list[str]:
+    """One row per quantity."""
+    subject = Subject(SHAPES[name], precision, device)
+    floors = {
+        "forward": subject.forward,
+        "forward+backward": subject.forward_backward,
+        "both": subject.both,
+    }
+    jobs = subject.jobs()
+    everything = {**floors, **{what: job for what, (job, _, _) in jobs.items()}}
+    seconds = timed(everything, repetitions, device)
+    memory = {what: peak_bytes(job, device) for what, job in everything.items()}
+    rate = peak_rate(precision, device)
+
+    def used(what: str) -> str:
+        share = flops(everything[what]) / statistics.median(seconds[what]) / rate
+        return f"{share:.0%}"
+
+    rows = [
+        f"| {name} | {precision} | plain {what} | 1 | {statistics.median(seconds[what]):.3g} | "
+        f"1 ({memory[what] / 2**20:.0f} MiB) | {used(what)} |"
+        for what in ("forward", "forward+backward")
+    ]
+    for what, (_, floor, passes) in jobs.items():
+        rows.append(
+            f"| {name} | {precision} | {what} | {ratio(seconds[what], seconds[floor], passes)} | "
+            f"{statistics.median(seconds[what]):.3g} | {memory[what] / memory[floor]:.2f} | "
+            f"{used(what)} |"
+        )
+    return [*rows, sampling_row(name, subject)]
+
+
+def sampling_row(name: str, subject: Subject) -> str:
+    """Tokens per second of sampling."""
+    prompts = [p.tolist() for p in subject.E.prompt_ids]
+    length = min(64, subject.shape.response)
+
+    def draw() -> None:
+        ise.sample(subject.policy, prompts, subject.shape.n, max_new_tokens=length, seed=0)
+
+    seconds = statistics.median(timed({"sample": draw}, 2, subject.device)["sample"])
+    tokens = subject.shape.n * length / seconds
+    precision = subject.policy.precision.runtime_dtype
+    return (
+        f"| {name} | {precision} | sampling {subject.shape.n} responses | {tokens:.0f} tokens per "
+        f"second | {seconds:.3g} | | |"
+    )
+
+
+def train_rows(steps: int) -> list[str]:
+    """`isentrope sft` on the toy, then `isentrope train` with and without the probe."""
+    if steps < 1:
+        return []
+    if find_spec("trl") is None:
+        return ["Training was not run: TRL is not installed."]
+    from isentrope.experiments.config_io import load_config
+    from isentrope.experiments.sft import sft
+    from isentrope.experiments.train import train
+    from isentrope.experiments.train_config import SftConfig, TrainConfig
+
+    seconds = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        quiet = ["output.log_level=WARNING"]
+        settings = [f"output.directory={scratch}/base", *quiet]
+        sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
+        for probe in ("false", "true"):
+            folder = Path(scratch) / f"probe_{probe}"
+            chosen = {
+                "model.path": f"{scratch}/base/model",
+                "output.directory": folder,
+                "training.steps": steps + 1,
+                "training.save_every": steps + 1,
+                "entropy_probe.enabled": probe,
+                "entropy_probe.every": 1,
+            }
+            settings = [*quiet, *(f"{key}={value}" for key, value in chosen.items())]
+            config = load_config("configs/train_toy.yaml", settings, TrainConfig)
+            train(config)
+            times = (folder / "logs" / "timing.jsonl").read_text().splitlines()[1:]
+            seconds[probe] = sum(json.loads(line)["seconds"] for line in times)
+    return [
+        "| training of the toy | seconds |",
+        "|---|---|",
+        f"| {steps} steps without probe | {seconds['false']:.2f} |",
+        f"| {steps} steps with the probe at every step | {seconds['true']:.2f} |",
+        f"| probe at every step ÷ none | {seconds['true'] / seconds['false']:.2f} |",
+    ]
+
+
+def quantised_rows(name: str, device: str) -> list[str]:
+    """Scores and δH₁ over a 4-bit base, where bitsandbytes is installed."""
+    if device == "cpu" or find_spec("bitsandbytes") is None:
+        return ["A 4-bit base was not run: it needs a GPU and bitsandbytes."]
+    subject = Subject(SHAPES[name], "float32", device)
+    with tempfile.TemporaryDirectory() as scratch:
+        base, adapter = Path(scratch) / "base", Path(scratch) / "adapter"
+        subject.policy.model.save_pretrained(adapter)
+        subject.policy.model.unload().save_pretrained(base)
+        policy = ise.Policy.from_checkpoint(
+            adapter,
+            base_model=base,
+            device_map=device,
+            quantization="4bit",
+            precision="float32",
+            eos_token_id=1,
+            pad_token_id=0,
+        )
+        change = ise.entropy_change(policy, subject.E, subject.step.direction, [], order=1)
+    return [f"A 4-bit {name} base: {change.entropy}; δH₁ {change.first_order}."]
+
+
+def main() -> None:
+    """Run the shapes and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shapes", nargs="+", default=["0.5B", "1.5B", "7B"], choices=SHAPES)
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--train-steps", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=420, help="start no shape after these")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/gpu.md"))
+    args = parser.parse_args()
+    start, lines = time.perf_counter(), [HEADER]
+    for name in args.shapes:
+        for precision in args.precisions:
+            if time.perf_counter() - start > args.seconds:
+                lines.append(f"| {name} | {precision} | not run: the time limit | | | | |")
+                continue
+            lines += shape_rows(name, precision, args.device, args.repetitions)
+            print(*lines[-12:], sep="\n", flush=True)
+            write(args, lines)  # what was measured so far outlives a time limit
+    lines += ["", *train_rows(args.train_steps), "", *quantised_rows(args.shapes[0], args.device)]
+    write(args, lines)
+
+
+def write(args: argparse.Namespace, lines: list[str]) -> None:
+    """The page, with the command, the date and the device."""
+    where = "CPU" if args.device == "cpu" else torch.cuda.get_device_name()
+    command = f"python -m benchmarks.gpu --device {args.device} --shapes {' '.join(args.shapes)}"
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(
+        f"# Cost on a device\n\n`{command}`, {date.today()}, {where}, torch {torch.__version__}. "
+        "LoRA rank 64, 8 sequences of 64 + 512 tokens (tiny: rank 4, 6 + 16).\n\n"
+        + "\n".join(lines)
+        + "\n",
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main()
