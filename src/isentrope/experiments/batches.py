@@ -19,7 +19,7 @@ from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
-from isentrope.sampling.tasks import Task, load_task
+from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 
 
@@ -124,9 +124,7 @@ def _sample_evaluation(
     config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
 ) -> Rollouts:
     batch, sampling = config.batch_config, config.sampling
-    task = load_task(
-        batch.dataset_name, batch.E_split, batch.dataset_path, tokenizer=policy.tokenizer
-    )
+    task = batch.load_task(batch.dataset_name, batch.E_split, batch.dataset_path, policy.tokenizer)
     prompts = _left(task.prompts, exclude, "E")
     options: dict[str, Any] = {
         "max_new_tokens": sampling.max_new_tokens,
@@ -166,7 +164,8 @@ def _sample_update(
 
 def _update_task(config: MeasureConfig, policy: Policy) -> Task:
     name, path = config.batch_config.update_data
-    return load_task(name, config.batch_config.U_split, path, tokenizer=policy.tokenizer)
+    batch = config.batch_config
+    return batch.load_task(name, batch.U_split, path, policy.tokenizer)
 
 
 def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:

@@ -22,7 +22,6 @@ from isentrope.kernel.influence import require_disjoint
 from isentrope.kernel.noise_scale import NoiseScale, groups_with_weight, noise_scale
 from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.tasks import load_task
 from isentrope.training.demonstrations import Demonstrator
 from isentrope.training.sft import demonstration_rollouts
 
@@ -110,7 +109,7 @@ def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
 def _demonstrations(
     ready: Prepared, name: str, path: str | None, split: str, n: int, seed: int
 ) -> Rollouts:
-    task = load_task(name, split, path, tokenizer=ready.policy.tokenizer)
+    task = batch.load_task(name, split, path, ready.policy.tokenizer)
     if not isinstance(task, Demonstrator):
         raise ValueError(
             f"The task {name} has no demonstrations, so there is no supervised loss: set "
