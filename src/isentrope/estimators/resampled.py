@@ -54,6 +54,9 @@ def resampled_entropy_change(
 
     Returns:
         ΔH with its paired error, one a learning rate.
+
+    Raises:
+        ValueError: If the responses hold tokens that the policy did not draw.
     """
     if rollouts.response_mask is not None:
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.experiments.measurement import Measurement
 from isentrope.policy.language_model import Policy

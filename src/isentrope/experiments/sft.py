@@ -26,7 +26,8 @@ from isentrope.experiments.train_config import DemonstrationConfig, ModelConfig,
 from isentrope.experiments.trainer_options import trainer_options
 from isentrope.policy.fitness import active_dropout
 from isentrope.policy.language_model import Policy
-from isentrope.training.demonstrations import Demonstrator, encode
+from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.training.demonstrations import encode
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.processes import barrier, gather, rank, world_size
 from isentrope.training.run_files import RunFiles

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from isentrope.sampling.prompts import Message, Prompt
-from isentrope.sampling.tasks.task import Task
+from isentrope.sampling.tasks.task import Demonstrator, FormattedTask, Task
 
 
 class Conversations:
@@ -15,10 +15,7 @@ class Conversations:
 
     Attributes:
         prompts: The task's prompts, each with `messages`.
-        reward: The task's own.
     """
-
-    reward: Callable[[str, str | None], float]
 
     def __init__(
         self,
@@ -33,10 +30,29 @@ class Conversations:
             system_prompt: First message of every conversation that has no system message.
             template: Arguments of the chat template.
         """
-        for name in ("reward", "format_reward", "demonstrations"):
-            if hasattr(task, name):
-                setattr(self, name, getattr(task, name))
-        self.prompts = [_conversation(p, system_prompt, template or {}) for p in task.prompts]
+
+        def wrap(prompt: Prompt) -> Prompt:
+            return _conversation(prompt, system_prompt, template or {})
+
+        self.prompts = [wrap(prompt) for prompt in task.prompts]
+        self._reward = task.reward
+        if isinstance(task, FormattedTask):
+            self.format_reward = task.format_reward
+        if isinstance(task, Demonstrator):
+            shown = task.demonstrations
+            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in shown(n, seed)]
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """Reward of one response, the task's own.
+
+        Args:
+            response_text: The decoded response.
+            reference: The prompt's reference answer.
+
+        Returns:
+            What the task gives.
+        """
+        return self._reward(response_text, reference)
 
 
 def _conversation(prompt: Prompt, system: str | None, template: Mapping[str, Any]) -> Prompt:

@@ -28,3 +28,28 @@ class Task(Protocol):
             A finite number, 1 for right and 0 for wrong unless the task says otherwise.
         """
         ...
+
+
+@runtime_checkable
+class FormattedTask(Protocol):
+    """A task that knows the format of its responses."""
+
+    def format_reward(self, response_text: str) -> float:
+        """Whether a response has the format.
+
+        Args:
+            response_text: The decoded response.
+
+        Returns:
+            1 or 0.
+        """
+        ...
+
+
+@runtime_checkable
+class Demonstrator(Protocol):
+    """A task that can show how it is done."""
+
+    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
+        """N (prompt, response text) pairs, fixed by the seed."""
+        ...
