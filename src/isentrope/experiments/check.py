@@ -61,11 +61,11 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
     """
     policy = subject.load(config)
     findings = [check_contract(config, subject.path), check_adapter(policy, subject.path)]
-    batches, rewards = check_batches(config, policy, progress)
-    findings.append(rewards)
+    batches = check_batches(config, policy, progress)
+    findings.append(batches.finding)
     with at_precision(policy, config.precision.updating):
         gradient = _objective_gradient(config, policy, batches.U)
-    findings.append(check_optimizer(policy, gradient, subject.optimizer))
+    findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
     with at_precision(policy, config.precision.measuring):
         findings += check_instrument(policy, batches.E, gradient)
         findings += check_sampler(policy, batches.E, gradient)

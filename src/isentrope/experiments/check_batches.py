@@ -1,13 +1,14 @@
 """The batches that `isentrope check` looks at: they need no data set and no rewards.
 
 E and U are responses of the policy to the prompts of the configured task, or else to questions of
-the library's own. U's advantages are random: the checks need some direction of the size of a step,
-not the step itself. What the task's rewards say of U is a finding of its own.
+the library's own. U's advantages are the task's where a group has one, else random: most checks ask
+for a direction of the size of a step, not for the step itself. What the rewards say is a finding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 
 from isentrope.checks import Finding
 from isentrope.experiments.batches import (
-    Batches,
     make_batches,
     read_rollouts,
     sample_evaluation,
@@ -26,7 +26,7 @@ from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.advantages import with_rewards
+from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import PromptLike, as_prompts
 
@@ -47,9 +47,25 @@ QUESTIONS = [
 ]
 
 
-def check_batches(
-    config: MeasureConfig, policy: Policy, progress: Progress
-) -> tuple[Batches, Finding]:
+@dataclass(frozen=True)
+class CheckBatches:
+    """What the checks look at.
+
+    Attributes:
+        E: Responses whose scores are checked.
+        U: Responses with advantages.
+        rewarded: Whether U's advantages are those of rewards, so that its gradient is like those
+            of training.
+        finding: What is known of prompts and rewards.
+    """
+
+    E: Rollouts
+    U: Rollouts
+    rewarded: bool
+    finding: Finding
+
+
+def check_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> CheckBatches:
     """Draw or read E and U for the checks.
 
     Args:
@@ -58,11 +74,12 @@ def check_batches(
         progress: Where to say how far it is.
 
     Returns:
-        The batches, U with advantages, and what is known of its rewards.
+        The batches, and what is known of U's rewards.
     """
     batch = config.batch_config
     if batch.U_file is not None:
-        return make_batches(config, policy, progress), Finding(NAME, True, f"U is {batch.U_file}")
+        both = make_batches(config, policy, progress)
+        return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {batch.U_file}"))
     named = bool({"dataset_name", "U_dataset_name"} & batch.model_fields_set)
     with at_precision(policy, config.precision.sampling):
         if batch.E_file is not None:
@@ -73,11 +90,23 @@ def check_batches(
             E = _responses(config, policy, own_prompts(policy), batch.B_E, 1, "E", progress)
         prompts = update_task(config, policy).prompts if named else own_prompts(policy)
         U = _responses(config, policy, prompts, batch.B_U, batch.G, "U", progress)
-    nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
-    finding = _rewards(config, policy, U) if named else Finding(NAME, None, nothing)
     generator = torch.Generator().manual_seed(batch.seeds["U"])
-    advantages = torch.randn(len(U), generator=generator, dtype=torch.float64)
-    return Batches(E, U.with_columns(advantages=advantages), None), finding
+    random = torch.randn(len(U), generator=generator, dtype=torch.float64)
+    if not named:
+        nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
+        return CheckBatches(
+            E, U.with_columns(advantages=random), False, Finding(NAME, None, nothing)
+        )
+    try:
+        U = with_rewards(U, update_task(config, policy))
+    except ValueError as error:
+        advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
+        finding = Finding(NAME, None, str(error), advice)
+        return CheckBatches(E, U.with_columns(advantages=random), False, finding)
+    finding = _rewards(U, batch.B_U)
+    if finding.passed:
+        return CheckBatches(E, with_advantages(U, config.estimator.advantage_rule), True, finding)
+    return CheckBatches(E, U.with_columns(advantages=random), False, finding)
 
 
 def own_prompts(policy: Policy) -> Sequence[PromptLike]:
@@ -126,23 +155,18 @@ def _responses(
         )
 
 
-def _rewards(config: MeasureConfig, policy: Policy, U: Rollouts) -> Finding:
+def _rewards(U: Rollouts, groups: int) -> Finding:
     """How many groups of U have an advantage."""
-    try:
-        rewards = with_rewards(U, update_task(config, policy)).rewards
-    except ValueError as error:
-        advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
-        return Finding(NAME, None, str(error), advice)
-    assert rewards is not None
-    groups = rewards.view(config.batch_config.B_U, -1)
-    useful = int((groups.amax(1) > groups.amin(1)).sum())
-    detail = f"{useful} of {len(groups)} groups have an advantage, mean reward {rewards.mean():.3g}"
+    assert U.rewards is not None
+    rewards = U.rewards.view(groups, -1)
+    useful = int((rewards.amax(1) > rewards.amin(1)).sum())
+    detail = f"{useful} of {groups} groups have an advantage, mean reward {rewards.mean():.3g}"
     if useful:
         return Finding(NAME, True, detail)
     return Finding(
         NAME,
         None,
         detail,
-        "measure draws groups of equal rewards again: use prompts that the policy solves sometimes, "
-        "or a larger batch_config.G.",
+        "measure draws groups of equal rewards again: use prompts that are solved sometimes, or a "
+        "larger batch_config.G.",
     )
