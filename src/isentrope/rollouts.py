@@ -10,12 +10,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 @dataclass
@@ -37,6 +38,10 @@ class Rollouts:
         response_texts: Decoded responses without their EOS; other special tokens stay.
         token_weights: What training multiplied each token's ∂s by in the gradient of its
             objective, −∂loss/∂s, recorded while it ran.
+        response_mask: Per token of a response, True where the policy drew it and False where it
+            was put in from outside, such as a tool's output or a user's turn. Such tokens are
+            context: they have no log-probability, entropy or weight, and do not count in T. None:
+            the policy drew every token.
         max_new_tokens: L_max, where the sampler cut responses; one number for all.
     """
 
@@ -50,6 +55,7 @@ class Rollouts:
     references: list[str | None] | None = None
     response_texts: list[str] | None = None
     token_weights: list[Tensor] | None = None
+    response_mask: list[Tensor] | None = None
     max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +79,7 @@ class Rollouts:
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        for name in ("sampler_logprobs", "token_weights"):
+        for name in ("response_mask", "sampler_logprobs", "token_weights"):
             self._convert_per_token(name)
         for name in ("rewards", "advantages"):
             self._convert_numbers(name)
@@ -92,12 +98,21 @@ class Rollouts:
     def _convert_per_token(self, name: str) -> None:
         if getattr(self, name) is None:
             return
-        tensors = [torch.as_tensor(x, dtype=torch.float64) for x in getattr(self, name)]
+        dtype = torch.bool if name == "response_mask" else torch.float64
+        tensors = [torch.as_tensor(x, dtype=dtype) for x in getattr(self, name)]
         for i, (x, response) in enumerate(zip(tensors, self.response_ids, strict=True)):
             if x.shape != response.shape:
                 raise ValueError(
                     f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
                 )
+            if dtype == torch.bool and not bool(x.any()):
+                raise ValueError(
+                    f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
+                    "so the response says nothing of it. Omit the response."
+                )
+        if dtype != torch.bool and self.response_mask is not None:
+            pairs = zip(tensors, self.response_mask, strict=True)
+            tensors = [x.masked_fill(~own, 0.0) for x, own in pairs]
         setattr(self, name, tensors)
 
     def _convert_numbers(self, name: str) -> None:
@@ -125,8 +140,34 @@ class Rollouts:
 
     @property
     def lengths(self) -> Tensor:
-        """(n,) response lengths T in tokens."""
+        """(n,) response lengths in tokens, those that the policy did not draw included."""
         return torch.tensor([len(r) for r in self.response_ids])
+
+    @property
+    def mask(self) -> Tensor:
+        """(n, t) bool, where a response has a token that the policy drew."""
+        longest = torch.arange(int(self.lengths.max()))
+        mask = longest < self.lengths[:, None]
+        if self.response_mask is not None:
+            mask[mask.clone()] = torch.cat(self.response_mask)
+        return mask
+
+    @property
+    def token_counts(self) -> Tensor:
+        """(n,) T: tokens of each response that the policy drew."""
+        return self.mask.sum(1)
+
+    def padded(self, name: Literal["sampler_logprobs", "token_weights"]) -> Tensor:
+        """A per-token column as one array.
+
+        Args:
+            name: The column, which must be there.
+
+        Returns:
+            (n, t) float64, 0 where the policy drew no token.
+        """
+        column = getattr(self, name)
+        return pad_sequence(column, batch_first=True)
 
     @property
     def n_prompts(self) -> int:
@@ -156,6 +197,8 @@ class Rollouts:
         for pair in zip(self.prompt_ids, self.response_ids, strict=True):
             for ids in pair:
                 digest.update(f"{len(ids)}:".encode() + ids.cpu().numpy().tobytes())
+        for own in self.response_mask or ():
+            digest.update(own.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def select(self, indices: Sequence[int] | Tensor) -> Rollouts:
@@ -237,7 +280,14 @@ class Rollouts:
 
 
 _COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
-_LISTS = ("sampler_logprobs", "prompt_keys", "references", "response_texts", "token_weights")
+_LISTS = (
+    "sampler_logprobs",
+    "prompt_keys",
+    "references",
+    "response_texts",
+    "token_weights",
+    "response_mask",
+)
 _LENGTH = b"max_new_tokens"
 
 
@@ -254,6 +304,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """
     columns: dict[str, Any] = {name: [] for name in _COLUMNS}
     offset = 0
+    parts = _with_masks(parts)
     for part in parts:
         _, compact = part.prompt_index.unique(return_inverse=True)
         columns["prompt_index"].extend((compact + offset).tolist())
@@ -265,6 +316,20 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     kept: dict[str, Any] = {name: c if len(c) == n else None for name, c in columns.items()}
     lengths = {part.max_new_tokens for part in parts}
     return Rollouts(**kept, max_new_tokens=lengths.pop() if len(lengths) == 1 else None)
+
+
+def _with_masks(parts: Sequence[Rollouts]) -> Sequence[Rollouts]:
+    """The parts, each with a mask of its own if one of them has one."""
+    if all(part.response_mask is None for part in parts):
+        return parts
+    return [
+        part
+        if part.response_mask is not None
+        else part.with_columns(
+            response_mask=[torch.ones(len(r), dtype=torch.bool) for r in part.response_ids]
+        )
+        for part in parts
+    ]
 
 
 def _ids(values: Tensor | Sequence[int], what: str) -> Tensor:

@@ -37,6 +37,22 @@ def test_a_sound_checkpoint_is_fit_to_be_measured(own):
     assert "E[surprisal] = E[H]" in result.output
 
 
+def test_a_checkpoint_folder_is_checked_without_data_set_and_rewards(own):
+    quick = ["batch_config.B_E=64", "batch_config.B_U=2", "sampling.max_new_tokens=4"]
+    result = call("check", own[0], *(x for s in quick for x in ("--set", s)))
+    assert result.exit_code == 0, result.output
+    assert "no data set was given: 64 responses" in text(result)
+    assert "matched by sidecar" in text(result)
+
+
+def test_rewards_that_are_all_equal_do_not_stop_the_checks(own, tmp_path):
+    prompts = tmp_path / "unsolved.jsonl"
+    prompts.write_text('{"prompt": "1+1=", "reference": "99"}')
+    result = call("check", own[1], "--set", f"batch_config.dataset_path={prompts}")
+    assert "0 of 3 groups have an advantage" in text(result)
+    assert "rounding floor" in text(result)
+
+
 def test_other_settings_than_in_training_are_named(own):
     checkpoint, config = own
     trained = {"temperature": 0.7, "max_grad_norm": 1.0}

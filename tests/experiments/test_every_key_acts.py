@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from isentrope.experiments import batches, checkpoints, preparation
+from isentrope.experiments import batches, checkpoints, config_stages, preparation
 from isentrope.experiments.attribution import kernel as kernel_verb
 from isentrope.experiments.attribution.audit import find_audit
 from isentrope.experiments.attribution.influence import find_influence
@@ -28,6 +28,8 @@ SAMPLED = [
 COLLAPSE = [*QUICK, "estimator.eta_list=[0.2, 0.3, 0.5]", "batch_config.B_E=40"]
 SWEPT = [*QUICK, "estimator.eta_list=[1e-4, 1e-3]"]
 STALE = [*QUICK, "batch_config.U_file=@/stale.parquet", "analysis.tokens=false"]
+CHAT = [*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4"]
+TEMPLATE = [*CHAT, "batch_config.chat_template=true"]
 TF32 = [*QUICK, "precision.allow_tf32=true"]
 
 # key → (settings to compare with, another value); @ stands for the folder of checkpoints.
@@ -44,6 +46,9 @@ CHANGES = {
     "batch_config.dataset_path": (QUICK, "@/others.jsonl"),
     "batch_config.U_dataset_name": (QUICK, "addition"),
     "batch_config.U_dataset_path": (QUICK, "@/others.jsonl"),
+    "batch_config.chat_template": (CHAT, "true"),
+    "batch_config.system_prompt": (TEMPLATE, "1+"),
+    "batch_config.chat_template_kwargs": (TEMPLATE, "{twice: true}"),
     "batch_config.E_split": (QUICK, "train"),
     "batch_config.U_split": (QUICK, "test"),
     "batch_config.B_E": (QUICK, "9"),
@@ -195,6 +200,10 @@ def prepare(tiny):
         sampler_logprobs=[[-0.5]] * 12,  # of a policy that was surer of itself
         rewards=[float(row["reward"]) for row in rows],
     )
+    chatty = character_tokenizer()
+    chatty.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 1 if twice }}"
+    shutil.copytree(tiny / "step_4", tiny / "chatty" / "step_4", dirs_exist_ok=True)
+    chatty.save_pretrained(tiny / "chatty" / "step_4")
     four.save(tiny / "four.parquet")
     four.select(range(9)).save(tiny / "stale.parquet")
 
@@ -211,7 +220,8 @@ def footprint(tiny, folder, overrides, monkeypatch, caplog, verb="measure"):
     calls = []
     with monkeypatch.context() as patch:
         spy(patch, calls, checkpoints.Policy, "from_checkpoint")
-        spy(patch, calls, batches, "load_task", "evaluation_batch", "update_batch", "respond")
+        spy(patch, calls, config_stages, "load_task")
+        spy(patch, calls, batches, "evaluation_batch", "update_batch", "respond")
         spy(patch, calls, preparation, "at_precision")
         spy(patch, calls, kernel_verb, "fisher_kernel")
         try:

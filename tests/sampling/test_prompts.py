@@ -44,7 +44,7 @@ def test_what_is_not_a_prompt_is_refused(policy, prompts, message):
 
 
 def test_a_prompt_needs_content():
-    with pytest.raises(ValueError, match="neither text nor token ids"):
+    with pytest.raises(ValueError, match="neither text, messages nor token ids"):
         Prompt("a")
     with pytest.raises(ValueError, match="is empty: it has no token"):
         Prompt("a", token_ids=())

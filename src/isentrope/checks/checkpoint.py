@@ -50,7 +50,9 @@ def check_adapter(policy: Policy, checkpoint: str | Path) -> Finding:
     return Finding(name, True, f"{len(policy.names)} tensors equal those on disk")
 
 
-def check_optimizer(policy: Policy, gradient: Vector, optimizer: OptimizerLike) -> Finding:
+def check_optimizer(
+    policy: Policy, gradient: Vector, optimizer: OptimizerLike, like_training: bool = True
+) -> Finding:
     """Does the stored second moment belong to the parameters it was matched to?
 
     Parameters of one shape can be exchanged without any shape failing. But the second moment is a
@@ -62,6 +64,8 @@ def check_optimizer(policy: Policy, gradient: Vector, optimizer: OptimizerLike) 
         policy: The policy.
         gradient: The gradient of the loss on an update batch, by parameter name.
         optimizer: As for `optimizer_step`.
+        like_training: Whether the gradient is of prompts and rewards as training has them. Where
+            it is not, an order that fits better proves nothing.
 
     Returns:
         The finding; not checked for optimizers without second moments.
@@ -77,6 +81,9 @@ def check_optimizer(policy: Policy, gradient: Vector, optimizer: OptimizerLike) 
     moments = {n: state.moments[n][key] for n in policy.names}
     wrong = misplaced(gradient, moments)
     detail = f"matched by {state.matched_by}"
+    if wrong and not like_training:
+        detail += "; their order is not confirmed by these prompts, which are not those of training"
+        return Finding(name, None, detail)
     if wrong:
         first, better = next(iter(wrong.items()))
         return Finding(

@@ -1,24 +1,32 @@
-"""`isentrope check CONFIG`: is this checkpoint, sampler and scorer fit to be measured?"""
+"""`isentrope check CONFIG`, or a checkpoint folder: can this checkpoint be measured?"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
+from isentrope.cli.app import OutFolder, Overrides, err, one_sentence, out, overrides
 
+ConfigOrCheckpoint = Annotated[
+    str,
+    typer.Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
+]
 MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim]"}
 
 
 @one_sentence
-def check(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
+def check(config: ConfigOrCheckpoint, settings: Overrides = None, folder: OutFolder = None) -> None:
     """Check the instrument before measuring; exit status 1 if anything is wrong."""
     from isentrope.experiments.check import check as run_checks
     from isentrope.experiments.config_io import load_config
     from isentrope.experiments.progress import Progress
 
-    found = run_checks(load_config(config, overrides(settings, folder)), Progress(err))
+    source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
+    found = run_checks(load_config(source, overrides(settings, folder)), Progress(err))
     for name, findings in found.items():
         columns = ("", "check", "what was seen, and what to do")
         table = Table(*columns, title=name, title_justify="left")

@@ -54,7 +54,15 @@ def resampled_entropy_change(
 
     Returns:
         ΔH with its paired error, one a learning rate.
+
+    Raises:
+        ValueError: If the responses hold tokens that the policy did not draw.
     """
+    if rollouts.response_mask is not None:
+        raise ValueError(
+            "Responses with tokens that the policy did not draw (response_mask) cannot be drawn "
+            'afresh: use method "prefix", "sequence" or "doubly-robust".'
+        )
     generator = torch.Generator().manual_seed(seed)
     shape = (len(rollouts), max_new_tokens)
     uniforms = torch.rand(shape, generator=generator, dtype=torch.float64)

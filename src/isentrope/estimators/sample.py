@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
@@ -106,6 +105,4 @@ def sampler_logprobs(rollouts: Rollouts, scores: Scores) -> Tensor:
     """
     if rollouts.sampler_logprobs is None:
         return scores.logprobs
-    padded = torch.zeros_like(scores.logprobs)
-    padded[scores.mask] = torch.cat(rollouts.sampler_logprobs)
-    return padded
+    return rollouts.padded("sampler_logprobs")

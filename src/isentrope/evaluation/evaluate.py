@@ -23,7 +23,7 @@ from isentrope.evaluation.metrics import (
     powers_of_two,
     require_tries,
 )
-from isentrope.evaluation.records import FormattedTask, make_records
+from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     Decoding,
     choose_prompts,
@@ -33,7 +33,7 @@ from isentrope.evaluation.responses import (
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import Progress
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import FormattedTask, Task
 
 
 @dataclass(frozen=True)

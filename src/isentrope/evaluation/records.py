@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,26 +12,10 @@ import torch
 from isentrope.policy.scoring import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_rewards
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import FormattedTask, Task
 
 TOKENS = ("response_ids", "logprobs", "entropies")
 """Columns that hold a list a response, one entry a token."""
-
-
-@runtime_checkable
-class FormattedTask(Protocol):
-    """A task that knows the format of its responses."""
-
-    def format_reward(self, response_text: str) -> float:
-        """Whether a response has the format.
-
-        Args:
-            response_text: The decoded response.
-
-        Returns:
-            1 or 0.
-        """
-        ...
 
 
 def make_records(

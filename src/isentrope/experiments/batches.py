@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -19,8 +20,11 @@ from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
-from isentrope.sampling.tasks import Task, load_task
+from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
+from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_trl_completions
+
+log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,13 @@ def make_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> B
     batch = config.batch_config
     E = U = report = None
     if batch.E_file is not None:
-        E = read_rollouts(policy, batch.E_file)
+        E = read_rollouts(policy, batch.E_file, config.sampling.max_new_tokens)
     if batch.U_file is not None:
-        U = _rewarded(config, policy, read_rollouts(policy, batch.U_file))
+        U = read_rollouts(policy, batch.U_file, config.sampling.max_new_tokens)
+        U = _rewarded(config, policy, U)
     with at_precision(policy, config.precision.sampling):
         if E is None:
-            E = _sample_evaluation(config, policy, _taken(config, U), progress)
+            E = sample_evaluation(config, policy, _taken(config, U), progress)
         if U is None:
             U, report = _sample_update(config, policy, _taken(config, E), progress)
     if not batch.allow_overlap and (both := _prompts(E) & _prompts(U)):
@@ -86,12 +91,13 @@ def make_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> B
     return Batches(E, U, report)
 
 
-def read_rollouts(policy: Policy, path: str | Path) -> Rollouts:
-    """Read a batch that was saved (.parquet) or written by hand (.jsonl).
+def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None = None) -> Rollouts:
+    """Read a batch that was saved or logged by TRL (.parquet), or written by hand (.jsonl).
 
     Args:
         policy: Encodes texts; its vocabulary and context must fit the batch.
         path: The file.
+        max_new_tokens: Length at which TRL's sampler cut completions.
 
     Returns:
         The rollouts.
@@ -102,7 +108,17 @@ def read_rollouts(policy: Policy, path: str | Path) -> Rollouts:
     kind = Path(path).suffix
     if kind not in (".parquet", ".jsonl"):
         raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
-    rollouts = Rollouts.load(path) if kind == ".parquet" else read_responses(policy, path)
+    if kind == ".jsonl":
+        rollouts = read_responses(policy, path)
+    elif is_trl_completions(path):
+        log.warning(
+            "%s holds TRL's texts, which are encoded again: tokens may differ from those that were "
+            "drawn, and each completion shorter than sampling.max_new_tokens gets its end token.",
+            path,
+        )
+        rollouts = read_trl_completions(policy, path, max_new_tokens)
+    else:
+        rollouts = Rollouts.load(path)
     vocabulary = policy.model.get_input_embeddings().weight.shape[0]
     context = getattr(policy.model.config, "max_position_embeddings", None)
     parts = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
@@ -120,13 +136,22 @@ def read_rollouts(policy: Policy, path: str | Path) -> Rollouts:
     return rollouts
 
 
-def _sample_evaluation(
+def sample_evaluation(
     config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
 ) -> Rollouts:
+    """Sample E as a configuration wants it.
+
+    Args:
+        config: The configuration.
+        policy: The policy, at the precision of the sampler.
+        exclude: Keys of prompts that must not be drawn.
+        progress: Where to say how far it is.
+
+    Returns:
+        The rollouts.
+    """
     batch, sampling = config.batch_config, config.sampling
-    task = load_task(
-        batch.dataset_name, batch.E_split, batch.dataset_path, tokenizer=policy.tokenizer
-    )
+    task = batch.load_task(batch.dataset_name, batch.E_split, batch.dataset_path, policy.tokenizer)
     prompts = _left(task.prompts, exclude, "E")
     options: dict[str, Any] = {
         "max_new_tokens": sampling.max_new_tokens,
@@ -146,7 +171,7 @@ def _sample_update(
     config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
 ) -> tuple[Rollouts, UpdateBatchReport]:
     batch, sampling = config.batch_config, config.sampling
-    task = _update_task(config, policy)
+    task = update_task(config, policy)
     prompts = _left(task.prompts, exclude, "U")
     with progress.counter("sampling U") as advance:
         return update_batch(
@@ -164,9 +189,19 @@ def _sample_update(
         )
 
 
-def _update_task(config: MeasureConfig, policy: Policy) -> Task:
+def update_task(config: MeasureConfig, policy: Policy) -> Task:
+    """The task that U's prompts and rewards come from.
+
+    Args:
+        config: The configuration.
+        policy: Gives the tokenizer.
+
+    Returns:
+        The task.
+    """
     name, path = config.batch_config.update_data
-    return load_task(name, config.batch_config.U_split, path, tokenizer=policy.tokenizer)
+    batch = config.batch_config
+    return batch.load_task(name, batch.U_split, path, policy.tokenizer)
 
 
 def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
@@ -174,7 +209,7 @@ def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
     if U.advantages is not None and (U.rewards is None or config.estimator.advantages is None):
         return U
     if U.rewards is None:
-        U = with_rewards(U, _update_task(config, policy))
+        U = with_rewards(U, update_task(config, policy))
     return with_advantages(U, config.estimator.advantage_rule)
 
 

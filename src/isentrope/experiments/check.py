@@ -16,7 +16,7 @@ from isentrope.checks import (
     check_optimizer,
     check_sampler,
 )
-from isentrope.experiments.batches import make_batches
+from isentrope.experiments.check_batches import check_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
@@ -61,10 +61,11 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
     """
     policy = subject.load(config)
     findings = [check_contract(config, subject.path), check_adapter(policy, subject.path)]
-    batches = make_batches(config, policy, progress)
+    batches = check_batches(config, policy, progress)
+    findings.append(batches.finding)
     with at_precision(policy, config.precision.updating):
         gradient = _objective_gradient(config, policy, batches.U)
-    findings.append(check_optimizer(policy, gradient, subject.optimizer))
+    findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
     with at_precision(policy, config.precision.measuring):
         findings += check_instrument(policy, batches.E, gradient)
         findings += check_sampler(policy, batches.E, gradient)

@@ -16,10 +16,10 @@ from isentrope.experiments.config_stages import (
     LoggingConfig,
     OutputConfig,
     PrecisionConfig,
+    PromptsConfig,
     SamplingConfig,
     Section,
 )
-from isentrope.sampling.tasks import TASKS
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -64,11 +64,11 @@ class CheckpointConfig(PolicyConfig):
     """Optimizer state, a file or its folder; null: optimizer.pt in the checkpoint folder."""
 
 
-class BatchConfig(Section):
+class BatchConfig(PromptsConfig):
     """E, on which entropy is measured, and U, from which the step is computed."""
 
     dataset_name: str = "gsm8k_r1_template"
-    """Prompts of E: gsm8k_r1_template (or gsm8k), addition, addition_chat, or prompts (a jsonl)."""
+    """Prompts of E: gsm8k_r1_template, addition, addition_chat, prompts (jsonl) or file.py:name."""
     dataset_path: str | None = None
     """File or folder of E's data set; null: the task's own source."""
     U_dataset_name: str | None = None
@@ -112,13 +112,6 @@ class BatchConfig(Section):
                 "one"
             )
         return self
-
-    @field_validator("dataset_name", "U_dataset_name")
-    @classmethod
-    def _known_task(cls, value: str | None) -> str | None:
-        if value is not None and value not in TASKS:
-            raise ValueError(f"choose one of {', '.join(TASKS)}, not {value!r}")
-        return value
 
     @property
     def seeds(self) -> dict[str, int]:

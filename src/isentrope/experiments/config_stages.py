@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from isentrope.policy.precision import Precision
-from isentrope.sampling.tasks import TASKS
+from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
+from isentrope.sampling.tasks.chat import Conversations
 
 Dtype = Literal["float64", "float32", "bfloat16"]
 Level = Literal["minimal", "standard", "detailed", "debug"]
@@ -20,20 +22,67 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class TaskConfig(Section):
+class PromptsConfig(Section):
+    """How the prompts of a task are put to the policy."""
+
+    chat_template: bool = False
+    """Put each prompt into the tokenizer's chat template, as the user's turn."""
+    system_prompt: str | None = None
+    """First message of every conversation (with chat_template); null: none."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _task_is_another_name(cls, content: Any) -> Any:
+        """Accept `task` for `dataset_name`."""
+        if not isinstance(content, Mapping) or "task" not in content:
+            return content
+        if "dataset_name" in content:
+            raise ValueError("task and dataset_name are two names of one key: give one of them")
+        return {
+            **{k: v for k, v in content.items() if k != "task"},
+            "dataset_name": content["task"],
+        }
+
+    @field_validator("dataset_name", "U_dataset_name", check_fields=False)
+    @classmethod
+    def _known_task(cls, value: str | None) -> str | None:
+        if value is not None and not is_task(value):
+            raise ValueError(f"choose one of {', '.join(TASKS)}, or file.py:name, not {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _chat_settings_need_the_template(self) -> PromptsConfig:
+        if not self.chat_template and (self.system_prompt is not None or self.chat_template_kwargs):
+            raise ValueError("system_prompt and chat_template_kwargs act with chat_template: true")
+        return self
+
+    def load_task(self, name: str, split: str, path: str | None, tokenizer: Any) -> Task:
+        """Load a task with its prompts as this section wants them.
+
+        Args:
+            name: As for `sampling.tasks.load_task`.
+            split: "train" or "test".
+            path: File or folder of the data set.
+            tokenizer: The policy's.
+
+        Returns:
+            The task.
+        """
+        task = load_task(name, split, path, tokenizer=tokenizer)
+        if not self.chat_template:
+            return task
+        return Conversations(task, self.system_prompt, self.chat_template_kwargs)
+
+
+class TaskConfig(PromptsConfig):
     """Which task, and where its problems are."""
 
     dataset_name: str = "gsm8k_r1_template"
-    """gsm8k_r1_template (or gsm8k), addition, addition_chat, or prompts (a jsonl)."""
+    """gsm8k_r1_template (or gsm8k), addition, addition_chat, prompts (a jsonl), or file.py:name."""
     dataset_path: str | None = None
     """File or folder of the data set; null: the task's own source."""
-
-    @field_validator("dataset_name")
-    @classmethod
-    def _known_task(cls, value: str) -> str:
-        if value not in TASKS:
-            raise ValueError(f"choose one of {', '.join(TASKS)}, not {value!r}")
-        return value
 
 
 class ScoringPrecision(Section):

@@ -34,7 +34,7 @@ from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, require_room
-from isentrope.sampling.tasks import Task, load_task
+from isentrope.sampling.tasks import Task
 from isentrope.training.processes import gather, rank, world_size
 
 SCHEMA = "isentrope/evaluate/1"
@@ -69,8 +69,8 @@ class Work:
         profile, data = config.evaluation, config.data
         self._config, self._checkpoint, self._step, self._engine = config, checkpoint, step, engine
         self.policy: Policy = checkpoint.load(_on_own_device(config))
-        self.task: Task = load_task(
-            data.dataset_name, data.split, data.dataset_path, tokenizer=self.policy.tokenizer
+        self.task: Task = data.load_task(
+            data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )
         require_format(self.task, profile.metrics or (), data.dataset_name)
         self.prompts: list[Prompt] = choose_prompts(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.experiments.measurement import Measurement
 from isentrope.policy.language_model import Policy
@@ -109,8 +110,8 @@ def token_table(policy: Policy, batches: dict[str, ScoredBatch]) -> pd.DataFrame
     for name, (rollouts, series) in batches.items():
         mask = series[0].mask
         sequence, position = mask.nonzero(as_tuple=True)
-        ids = torch.cat(rollouts.response_ids).tolist()
-        kept = rollouts.sampler_logprobs
+        ids = pad_sequence(rollouts.response_ids, batch_first=True)[mask].tolist()
+        kept = rollouts.sampler_logprobs and rollouts.padded("sampler_logprobs")[mask].tolist()
         scores = series[0]
         slopes = series[1] if len(series) > 1 else None
         parts.append(
@@ -125,7 +126,7 @@ def token_table(policy: Policy, batches: dict[str, ScoredBatch]) -> pd.DataFrame
                     else None,
                     "logprob": scores.logprobs[mask].tolist(),
                     "entropy": scores.entropies[mask].tolist(),
-                    "sampler_logprob": torch.cat(kept).tolist() if kept else None,
+                    "sampler_logprob": kept,
                     "logprob_slope": slopes.logprobs[mask].tolist() if slopes else None,
                     "entropy_slope": slopes.entropies[mask].tolist() if slopes else None,
                 }

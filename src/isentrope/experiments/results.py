@@ -126,7 +126,7 @@ def batch_statistics(rollouts: Rollouts) -> dict[str, Any]:
     Returns:
         Counts, lengths in tokens and, where they are known, rewards.
     """
-    lengths = rollouts.lengths.double()
+    lengths = rollouts.token_counts.double()
     said: dict[str, Any] = {
         "sequences": len(rollouts),
         "prompt_draws": rollouts.n_prompts,

@@ -26,8 +26,8 @@ from isentrope.experiments.train_config import DemonstrationConfig, ModelConfig,
 from isentrope.experiments.trainer_options import trainer_options
 from isentrope.policy.fitness import active_dropout
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks import load_task
-from isentrope.training.demonstrations import Demonstrator, encode
+from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.training.demonstrations import encode
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.processes import barrier, gather, rank, world_size
 from isentrope.training.run_files import RunFiles
@@ -207,7 +207,7 @@ def _examples(config: SftConfig, model: Any, tokenizer: Any) -> dict[str, list[l
             f"{dropout[0]!r} has dropout, which would make the model random: set it to 0 in the "
             "model's config.json."
         )
-    task = load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer=tokenizer)
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
     if not isinstance(task, Demonstrator):
         raise ValueError(f"The task {data.dataset_name!r} has no demonstrations to learn from.")
     shown = task.demonstrations(tuning.steps * tuning.batch_size, tuning.seed)

@@ -18,7 +18,6 @@ from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import grpo_options, objective_of
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
-from isentrope.sampling.tasks import load_task
 from isentrope.training.contract import (
     environment,
     frozen_hash,
@@ -126,11 +125,8 @@ def _trainer(
     args = grpo_options(config, files.checkpoints)
     model, tokenizer = load_trainable(**config.model.model_dump(), seed=config.training.seed)
     policy = Policy(model, tokenizer, precision="as_is")
-    task = load_task(
-        config.data.dataset_name,
-        config.data.train_split,
-        config.data.dataset_path,
-        tokenizer=tokenizer,
+    task = config.data.load_task(
+        config.data.dataset_name, config.data.train_split, config.data.dataset_path, tokenizer
     )
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, config.sampling.max_new_tokens)
@@ -233,14 +229,11 @@ def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Entro
     asked = config.entropy_probe
     if not asked.enabled:
         return None
-    held_out = load_task(
-        config.data.dataset_name,
-        config.data.held_out_split,
-        config.data.dataset_path,
-        tokenizer=tokenizer,
+    held_out = config.data.load_task(
+        config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
     )
-    trained = {prompt.text for prompt in batches.prompts}
-    prompts = [prompt for prompt in held_out.prompts if prompt.text not in trained]
+    trained = {prompt.content for prompt in batches.prompts}
+    prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
     if not prompts:
         logging.getLogger("isentrope").warning(
             "The data set has no split of its own for the probe: it reads the entropy of fresh "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 if TYPE_CHECKING:
     from isentrope.kernel.attribution import Attribution, Influence
@@ -26,7 +27,7 @@ def sequence_table(found: Influence) -> pd.DataFrame:
         "sequence": range(len(U)),
         "prompt": U.prompt_index.tolist(),
         "key": U.prompt_keys or [None] * len(U),
-        "length": U.lengths.tolist(),
+        "length": U.token_counts.tolist(),
         "reward": _numbers(U.rewards, len(U)),
         "advantage": _numbers(U.advantages, len(U)),
     }
@@ -58,7 +59,7 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
     if scores is None:
         raise ValueError("Tokens were not asked for: call influence with tokens=True.")
     sequence, position = scores.mask.nonzero(as_tuple=True)
-    ids = torch.cat(U.response_ids)
+    ids = pad_sequence(U.response_ids, batch_first=True)[scores.mask]
 
     def of_sequence(column: torch.Tensor | None) -> Any:
         return None if column is None else column[sequence].numpy()
@@ -67,7 +68,7 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
         "sequence": sequence.numpy(),
         "prompt": of_sequence(U.prompt_index),
         "position": position.numpy(),
-        "length": of_sequence(U.lengths),
+        "length": of_sequence(U.token_counts),
         "token_id": ids.numpy(),
         "s": scores.logprobs[scores.mask].numpy(),
         "H": scores.entropies[scores.mask].numpy(),

@@ -66,9 +66,7 @@ def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> Weighted:
     Returns:
         a = 1 on every token.
     """
-    lengths = rollouts.lengths
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    return Weighted(rollouts, mask.double(), rows=rows)
+    return Weighted(rollouts, rollouts.mask.double(), rows=rows)
 
 
 def beginnings(weighted: Weighted) -> Weighted:

@@ -1,7 +1,8 @@
 """Micro-batches: sequences sorted by length, filled to a token budget, padded on the right.
 
 A causal model never looks right, so right padding needs no attention mask and changes nothing.
-Only response positions are predicted: `rows`, `columns` say where, packed to one axis.
+Only response tokens that the policy drew are predicted: `rows`, `columns` say where, packed to one
+axis.
 """
 
 from __future__ import annotations
@@ -79,11 +80,15 @@ def _pad(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
     starts = torch.tensor([len(p) - 1 for p in prompts])
     rows = torch.arange(len(indices)).repeat_interleave(lengths)
     positions = torch.cat([torch.arange(len(r)) for r in responses])
+    targets = torch.cat(responses)
+    if rollouts.response_mask is not None:
+        own = torch.cat([rollouts.response_mask[i] for i in indices])
+        rows, positions, targets = rows[own], positions[own], targets[own]
     return MicroBatch(
         sequences=torch.tensor(indices),
         input_ids=torch.nn.utils.rnn.pad_sequence(whole, batch_first=True),
         rows=rows,
         columns=starts[rows] + positions,
-        targets=torch.cat(responses),
+        targets=targets,
         positions=positions,
     )

@@ -238,7 +238,7 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
         NotFiniteError: If a score is not finite.
     """
     rollouts.require_vocabulary(policy.vocabulary)
-    mask = _mask(rollouts)
+    mask = rollouts.mask
     out: list[Tensor] = []
     for batch in micro_batches(rollouts, policy.max_tokens):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
@@ -250,11 +250,6 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
     for part in scores:
         _require_finite(part)
     return scores
-
-
-def _mask(rollouts: Rollouts) -> Tensor:
-    lengths = rollouts.lengths
-    return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
 
 
 def _require_finite(scores: Scores) -> None:

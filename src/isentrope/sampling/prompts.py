@@ -1,4 +1,4 @@
-"""Prompts: a stable key, text or token ids, and the reference answer of a task.
+"""Prompts: a stable key, text, messages or token ids, and the reference answer of a task.
 
 The key is the same in every process and every run: tasks give theirs ("gsm8k/train/17"), bare
 text and bare token ids are named by a digest of their content.
@@ -7,9 +7,10 @@ text and bare token ids are named by a digest of their content.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,32 +18,49 @@ from transformers import PreTrainedModel
 
 from isentrope.policy.language_model import Policy
 
+Message = Mapping[str, Any]
+"""One turn of a conversation: "role" and "content", and what else the chat template reads."""
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt; `text` or `token_ids` must be there, and token ids win where both are.
+    """One prompt; text, messages or token ids must be there, and token ids win where several are.
 
     Attributes:
         key: Stable identifier.
         text: What the tokenizer encodes, special tokens added as the tokenizer does by default.
         token_ids: The encoded prompt.
         reference: Reference answer for the task's reward.
+        messages: A conversation, each message with "role" and "content", that the tokenizer's
+            chat template turns into text.
+        template: Arguments of the chat template, such as {"enable_thinking": False}.
     """
 
     key: str
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     reference: str | None = None
+    messages: tuple[Message, ...] | None = field(default=None, hash=False)
+    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.text is None and self.token_ids is None:
-            raise ValueError(f"Prompt {self.key!r} has neither text nor token ids.")
+        if self.text is None and self.token_ids is None and self.messages is None:
+            raise ValueError(f"Prompt {self.key!r} has neither text, messages nor token ids.")
         if self.token_ids is not None and len(self.token_ids) == 0:
             raise ValueError(f"Prompt {self.key!r} is empty: it has no token.")
 
+    @property
+    def content(self) -> str:
+        """What the prompt says, encoded or not: equal for prompts with equal content."""
+        if self.text is not None:
+            return self.text
+        if self.messages is not None:
+            return json.dumps([self.messages, dict(self.template)], sort_keys=True)
+        return ",".join(map(str, self.token_ids or ()))
 
-PromptLike = Prompt | str | Sequence[int] | Tensor
-"""A prompt, its text, or its token ids."""
+
+PromptLike = Prompt | str | Sequence[int] | Sequence[Message] | Tensor
+"""A prompt, its text, its messages, or its token ids."""
 
 
 def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
@@ -50,7 +68,8 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
 
     Args:
         policy: Gives the tokenizer and the vocabulary size.
-        prompts: Prompts, texts, or token ids (lists or 1-D tensors), mixed as you like.
+        prompts: Prompts, texts, conversations (lists of messages), or token ids (lists or 1-D
+            tensors), mixed as you like.
 
     Returns:
         Prompts with `token_ids` set.
@@ -67,11 +86,24 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
             "Policy a tokenizer, or give token ids."
         )
     if missing:
-        encoded = policy.tokenizer([named[i].text for i in missing])["input_ids"]
-        for i, ids in zip(missing, encoded, strict=True):
-            named[i] = replace(named[i], token_ids=tuple(ids))
+        for i in missing:
+            named[i] = replace(named[i], token_ids=_encode(policy.tokenizer, named[i]))
     _require_vocabulary(policy, named)
     return named
+
+
+def _encode(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
+    if prompt.messages is None:
+        return tuple(tokenizer(prompt.text)["input_ids"])
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(
+            f"Prompt {prompt.key!r} is a conversation, and the tokenizer has no chat template: "
+            "give texts, or save the checkpoint with a tokenizer that has one."
+        )
+    text = tokenizer.apply_chat_template(
+        list(prompt.messages), tokenize=False, add_generation_prompt=True, **prompt.template
+    )
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has its own
 
 
 def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = ()) -> list[Prompt]:
@@ -130,6 +162,9 @@ def _named(prompt: PromptLike) -> Prompt:
         return prompt
     if isinstance(prompt, str):
         return Prompt(f"text/{_digest(prompt)}", text=prompt)
+    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
+        messages = as_messages(prompt)
+        return Prompt(f"chat/{_digest(json.dumps(messages, sort_keys=True))}", messages=messages)
     try:
         ids = torch.as_tensor(prompt)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -141,6 +176,28 @@ def _named(prompt: PromptLike) -> Prompt:
         )
     values = tuple(ids.tolist())
     return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
+
+
+def as_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
+    """Refuse a conversation whose messages lack a role or a text.
+
+    Args:
+        messages: Each with "role" and "content".
+
+    Returns:
+        The same messages.
+
+    Raises:
+        ValueError: Naming the first message that is not understood.
+    """
+    for i, message in enumerate(messages):
+        known = isinstance(message, Mapping) and {"role", "content"} <= set(message)
+        if not known or not isinstance(message["content"], str):
+            raise ValueError(
+                f"Message {i} of a conversation needs 'role' and a text in 'content', got "
+                f"{message!r}."
+            )
+    return tuple(dict(message) for message in messages)
 
 
 def _digest(text: str) -> str:

@@ -8,7 +8,6 @@ Prompts and responses are cut into tokens as sampling cuts them; no template com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
@@ -16,15 +15,6 @@ from isentrope.training.sft import demonstration_rollouts
 
 IGNORED = -100
 """The label of a token that has no loss."""
-
-
-@runtime_checkable
-class Demonstrator(Protocol):
-    """A task that can show how it is done."""
-
-    def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """N (prompt, response text) pairs, fixed by the seed."""
-        ...
 
 
 def encode(

@@ -45,17 +45,14 @@ def token_weights(
     Raises:
         ValueError: If advantages, or recorded weights, are missing.
     """
-    lengths = rollouts.lengths
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (n, t)
+    mask = rollouts.mask
     if objective == RECORDED:
         if rollouts.token_weights is None:
             raise ValueError(
                 'objective="recorded" needs rollouts with the token weights of a training run: '
                 "load next_update/rollouts.parquet of one of its checkpoints."
             )
-        recorded = torch.zeros(mask.shape, dtype=torch.float64)
-        recorded[mask] = torch.cat(rollouts.token_weights)
-        return recorded
+        return rollouts.padded("token_weights")
     if rollouts.advantages is None:
         raise ValueError(
             "The rollouts have no advantages: compute them from rewards first, or set "
@@ -83,7 +80,7 @@ def sequence_weights(
         ValueError: If the objective is unknown, or L is missing or not positive where needed.
     """
     n = len(rollouts)
-    lengths = rollouts.lengths.double()
+    lengths = rollouts.token_counts.double()
     match objective:
         case "dr_grpo":
             known = rollouts.max_new_tokens if max_response_length is None else max_response_length

@@ -121,9 +121,7 @@ def importance_ratios(
             "Rollouts(..., sampler_logprobs=...), or score them under that policy first."
         )
     scores = score(policy, rollouts)
-    change = torch.zeros_like(scores.logprobs)
-    change[scores.mask] = scores.logprobs[scores.mask] - torch.cat(rollouts.sampler_logprobs)
-    ratios = change.exp()
+    ratios = (scores.logprobs - rollouts.padded("sampler_logprobs")).exp()
     if not bool(ratios.isfinite().all()):
         raise ValueError(
             f"{int((~ratios.isfinite()).sum())} importance ratios are not finite: the sampler's "

@@ -24,7 +24,6 @@ from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks import load_task
 
 LEAST_RELIABLE = 0.5
 """Split-half rank correlation below which a ranking is said to be mostly noise."""
@@ -111,8 +110,8 @@ def rewarded(config: MeasureConfig, ready: Prepared, E: Rollouts) -> Rollouts:
     if E.rewards is not None:
         return E
     batch = config.batch_config
-    task = load_task(
-        batch.dataset_name, batch.E_split, batch.dataset_path, tokenizer=ready.policy.tokenizer
+    task = batch.load_task(
+        batch.dataset_name, batch.E_split, batch.dataset_path, ready.policy.tokenizer
     )
     try:
         return with_rewards(E, task)

@@ -192,9 +192,8 @@ def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any
 def _sequence_weights(ready: Prepared) -> Tensor | None:
     """(n,) w_i A_i where the tokens of a response share it."""
     weights = ready.step.token_weights
-    mask = torch.arange(weights.shape[1]) < ready.batches.U.lengths[:, None]
-    x = weights[:, 0]
-    return x if torch.equal(weights, x[:, None] * mask) else None
+    x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
+    return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None
 
 
 def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | str:

@@ -14,7 +14,7 @@ import pandas as pd
 from isentrope.estimate import Estimate
 from isentrope.experiments.attribution.influence import influence_of
 from isentrope.experiments.attribution.run import Found
-from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.config import BatchConfig, MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
 from isentrope.kernel.entropy_noise import entropy_noise_scale
@@ -22,8 +22,7 @@ from isentrope.kernel.influence import require_disjoint
 from isentrope.kernel.noise_scale import NoiseScale, groups_with_weight, noise_scale
 from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.tasks import load_task
-from isentrope.training.demonstrations import Demonstrator
+from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.sft import demonstration_rollouts
 
 
@@ -90,8 +89,8 @@ def _of(scale: NoiseScale) -> dict[str, Estimate]:
 def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
     batch = config.batch_config
     tested, trained = (batch.dataset_name, batch.dataset_path), batch.update_data
-    E = _demonstrations(ready, *tested, batch.E_split, batch.B_E, batch.seeds["E"])
-    U = _demonstrations(ready, *trained, batch.U_split, batch.B_U, batch.seeds["U"])
+    E = _demonstrations(batch, ready, *tested, batch.E_split, batch.B_E, batch.seeds["E"])
+    U = _demonstrations(batch, ready, *trained, batch.U_split, batch.B_U, batch.seeds["U"])
     require_disjoint(E, U)
     options = {
         "confidence": config.estimator.confidence,
@@ -108,9 +107,15 @@ def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
 
 
 def _demonstrations(
-    ready: Prepared, name: str, path: str | None, split: str, n: int, seed: int
+    batch: BatchConfig,
+    ready: Prepared,
+    name: str,
+    path: str | None,
+    split: str,
+    n: int,
+    seed: int,
 ) -> Rollouts:
-    task = load_task(name, split, path, tokenizer=ready.policy.tokenizer)
+    task = batch.load_task(name, split, path, ready.policy.tokenizer)
     if not isinstance(task, Demonstrator):
         raise ValueError(
             f"The task {name} has no demonstrations, so there is no supervised loss: set "

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.python_file import NAME, load_python_task
+from isentrope.sampling.tasks.task import Task
+
+__all__ = ["TASKS", "Task", "is_task", "load_task"]
 
 TASKS = ("gsm8k", "gsm8k_r1_template", "addition", "addition_chat", "prompts")
 """Names that `load_task` knows."""
 
 
-@runtime_checkable
-class Task(Protocol):
-    """Prompts and a reward.
-
-    Attributes:
-        prompts: The split's prompts, keys stable, with references where the reward needs them.
-    """
-
-    prompts: list[Prompt]
-
-    def reward(self, response_text: str, reference: str | None) -> float:
-        """Reward of one response.
-
-        Args:
-            response_text: The decoded response.
-            reference: The prompt's reference answer.
-
-        Returns:
-            A finite number, 1 for right and 0 for wrong unless the task says otherwise.
-        """
-        ...
+def is_task(name: str) -> bool:
+    """Whether `load_task` knows a name: one of `TASKS`, or "file.py:name"."""
+    return name in TASKS or NAME.fullmatch(name) is not None
 
 
 def load_task(
@@ -46,11 +31,11 @@ def load_task(
     """Find a task by name.
 
     Args:
-        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", or "prompts" for a
-            jsonl file of your own.
+        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "prompts" for a
+            jsonl file of your own, or "file.py:name" for a reward function or a task of your own.
         split: "train" or "test"; "prompts" has no splits and takes any.
         path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
-            "prompts"; the others are made, not read, and take none.
+            "prompts" and for reward functions; the others are made, not read, and take none.
         tokenizer: Needed for "addition_chat", whose prompts depend on its chat template.
         **options: Passed to the task (`digits`, `limit`, `seed`, `slip`; `template`, ...).
 
@@ -77,7 +62,10 @@ def load_task(
             if path is None:
                 raise ValueError('The task "prompts" needs the path of a jsonl file.')
             return PromptFile(path, **options)
+    if NAME.fullmatch(name):
+        return load_python_task(name, split, path)
     nearest = get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
     raise ValueError(
-        f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of {', '.join(TASKS)}."
+        f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of {', '.join(TASKS)}, "
+        "or file.py:name."
     )

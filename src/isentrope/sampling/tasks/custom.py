@@ -1,10 +1,13 @@
-"""Prompts and responses of a user's own, one JSON object a line.
+"""Prompts and responses of a user's own, one JSON object per line.
 
 Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional;
             with "response": "4" in every line they are demonstrations too
-Responses:  the same with "response": "4", and "reward" and "finished" optional
+Responses:  the same with "response": "4", and "reward", "advantage" and "finished" optional
 
-Instead of texts, "prompt_ids" and "response_ids" give token ids.
+Instead of a text, "messages" (or a list as "prompt") gives a conversation for the tokenizer's chat
+template, and "prompt_ids" and "response_ids" give token ids. With "response_ids" a line may hold
+one number per token: "response_mask" (0 where the policy did not draw the token, such as a tool's
+output), "sampler_logprobs" and "token_weights".
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
 from isentrope.sampling.tasks.passes import in_passes
 
-_PROMPT_FIELDS = {"prompt", "prompt_ids", "reference", "key"}
+_PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
 _DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
-_RESPONSE_FIELDS = _PROMPT_FIELDS | {"response", "response_ids", "reward", "finished"}
+_PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights")
+_NUMBERS = {"reward": "rewards", "advantage": "advantages"}
+_RESPONSE_FIELDS = (
+    _PROMPT_FIELDS | {"response", "response_ids", "finished"} | {*_NUMBERS, *_PER_TOKEN}
+)
 
 
 class PromptFile:
@@ -95,10 +102,11 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
         path: A jsonl file.
 
     Returns:
-        n sequences, with rewards if every line has one.
+        n sequences, with the columns that the lines have.
 
     Raises:
-        ValueError: If a line is not understood, or texts are given without a tokenizer.
+        ValueError: If a line is not understood, some lines lack a field that others have, or
+            texts are given without a tokenizer.
     """
     rows = _rows(Path(path), _RESPONSE_FIELDS)
     prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
@@ -106,17 +114,33 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
     index = [0]
     for before, here in pairwise(prompts):
         index.append(index[-1] + (before.key != here.key))
-    rewards = [float(row["reward"]) for _, row in rows if "reward" in row]
+    columns: dict[str, Any] = {
+        column: torch.tensor(values)
+        for name, column in _NUMBERS.items()
+        if (values := _complete(rows, name))
+    }
+    columns |= {name: values for name in _PER_TOKEN if (values := _complete(rows, name))}
     references = [p.reference for p in prompts]
     rollouts = Rollouts(
         prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
         response_ids=responses,
         prompt_index=torch.tensor(index),
-        rewards=torch.tensor(rewards) if len(rewards) == len(rows) else None,
         prompt_keys=[p.key for p in prompts],
         references=None if all(r is None for r in references) else references,
+        **columns,
     )
     return rollouts.with_columns(response_texts=decode(policy, rollouts.response_ids))
+
+
+def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
+    """A field of every line; None if no line has it."""
+    where = [place for place, row in rows if name in row]
+    if where and len(where) < len(rows):
+        missing = next(place for place, row in rows if name not in row)
+        raise ValueError(f"{missing} has no {name!r}, and {where[0]} has one: give all or none.")
+    if name in _NUMBERS:
+        return [float(row[name]) for _, row in rows if name in row] or None
+    return [row[name] for _, row in rows if name in row] or None
 
 
 def _rows(path: Path, known: set[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -139,16 +163,20 @@ def _rows(path: Path, known: set[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _prompt(row: dict[str, Any], where: str) -> Prompt:
-    given = [name for name in ("prompt", "prompt_ids") if name in row]
+    given = [name for name in ("prompt", "messages", "prompt_ids") if name in row]
     if len(given) != 1:
-        raise ValueError(f"{where} needs exactly one of 'prompt' and 'prompt_ids'.")
-    (named,) = name_prompts([row[given[0]]])
+        raise ValueError(f"{where} needs exactly one of 'prompt', 'messages' and 'prompt_ids'.")
+    try:
+        (named,) = name_prompts([row[given[0]]])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     reference = row.get("reference")
     return Prompt(
         str(row.get("key", named.key)),
         named.text,
         named.token_ids,
         None if reference is None else str(reference),
+        named.messages,
     )
 
 
@@ -157,6 +185,8 @@ def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
         raise ValueError(f"{where} needs exactly one of 'response' and 'response_ids'.")
     if "response_ids" in row:
         return row["response_ids"]
+    if per_token := [name for name in _PER_TOKEN if name in row]:
+        raise ValueError(f"{where} has {per_token[0]!r} for a text: give 'response_ids'.")
     if policy.tokenizer is None:
         raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")
     ids = list(policy.tokenizer(row["response"], add_special_tokens=False)["input_ids"])

@@ -1,0 +1,137 @@
+"""A task of the user's own: a function or a class in a Python file, named "file.py:name".
+
+A function rewards the prompts of a jsonl file. It has one of two forms:
+
+    def reward(response_text: str, reference: str | None) -> float
+    def reward(completions: list[str], reference: list, **kwargs) -> list[float]      as in TRL
+
+A class (called with the split, if it takes one argument) or an object with `prompts` and `reward`
+is a whole task. The file is run when the task is loaded, as any script of the user's own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.sampling.tasks.task import Task
+
+NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+
+
+def load_python_task(name: str, split: str, path: str | Path | None) -> Task:
+    """Load a task from a Python file.
+
+    Args:
+        name: "file.py:name".
+        split: Split that a class is called with.
+        path: jsonl file with the prompts of a reward function.
+
+    Returns:
+        The task.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file does not run, has no such name, or the name is not a task.
+    """
+    found = NAME.fullmatch(name)
+    assert found is not None
+    file = Path(found["file"]).expanduser()
+    target = getattr(_run(file, name), found["name"], None)
+    if target is None:
+        raise ValueError(f"{file} defines no {found['name']!r} (task {name}).")
+    if isinstance(target, type):
+        target = target(split) if inspect.signature(target).parameters else target()
+    if isinstance(target, Task):
+        return target
+    if not callable(target):
+        raise ValueError(
+            f"The task {name} is neither a reward function nor an object with prompts and reward."
+        )
+    if path is None:
+        raise ValueError(
+            f"The task {name} is a reward function, which needs prompts: set dataset_path to a "
+            'jsonl file of {"prompt": ..., "reference": ...}.'
+        )
+    return RewardedPrompts(path, target, name)
+
+
+class RewardedPrompts(PromptFile):
+    """Prompts of a jsonl file, rewarded by a function."""
+
+    def __init__(self, path: str | Path, function: Callable[..., Any], name: str) -> None:
+        """Read the prompts.
+
+        Args:
+            path: A jsonl file.
+            function: The reward function, of either form.
+            name: What messages call it.
+
+        Raises:
+            ValueError: If the function needs arguments that are not known here.
+        """
+        super().__init__(path)
+        self._function, self._name = function, name
+        parameters = inspect.signature(function).parameters
+        self._lists = "completions" in parameters
+        given = {"completions", "reference"} if self._lists else set(list(parameters)[:2])
+        needed = [
+            p.name
+            for p in parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        ]
+        if unknown := [n for n in needed if n not in given]:
+            raise ValueError(
+                f"The reward function {name} needs the argument {unknown[0]!r}: it is called as "
+                "reward(response_text, reference), or with completions and reference as lists."
+            )
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """What the function says of one response.
+
+        Args:
+            response_text: The decoded response.
+            reference: The prompt's reference answer.
+
+        Returns:
+            Its reward.
+
+        Raises:
+            ValueError: If the function fails or returns no number.
+        """
+        try:
+            value = self._call(response_text, reference)
+            return float(value[0] if self._lists else value)
+        except Exception as error:  # whatever the user's function raises
+            raise ValueError(
+                f"The reward function {self._name} failed on the response {response_text!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _call(self, text: str, reference: str | None) -> Any:
+        if not self._lists:
+            return self._function(text, reference)
+        known = {"completions": [text], "reference": [reference]}
+        parameters = inspect.signature(self._function).parameters
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        return self._function(**{k: v for k, v in known.items() if takes_all or k in parameters})
+
+
+def _run(file: Path, name: str) -> ModuleType:
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file {file} (task {name}).")
+    spec = importlib.util.spec_from_file_location(f"isentrope_task_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises
+        raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
+    return module
