@@ -172,12 +172,13 @@ class SequenceGradients:
 
         The model's own logits against the scores, autograd against forward mode along a random
         direction (where the model has it), and the hooks against autograd.
+
+        Raises:
+            ValueError: If two of them differ.
         """
         policy, few = self.policy, beginnings(weighted)
         policy.require_own_logits(few.rollouts)
-        gradient = policy.weighted_gradient(
-            few.rollouts, few.logprob_weights, few.entropy_weights
-        )
+        gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
         _require_forward_mode(policy, few, gradient)
         if self._layers is None:
             return
