@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope.norms import NormsWrittenOut
+
 
 def derivatives_at_zero(
     function: Callable[[Tensor], Any], order: int, device: torch.device | str = "cpu"
 ) -> tuple[Any, ...]:
     """Value and derivatives of f(e) at e = 0.
+
+    At second order normalisation is written out, because torch's own derivative of it is wrong
+    there (`norms`).
 
     Args:
         function: Maps a float64 scalar tensor to a tensor or a tuple of tensors.
@@ -35,6 +40,7 @@ def derivatives_at_zero(
 
     if order == 1:
         return with_slope(zero)
-    result: Any = torch.func.jvp(with_slope, (zero,), (one,))
+    with NormsWrittenOut():
+        result: Any = torch.func.jvp(with_slope, (zero,), (one,))
     (value, first), (_, second) = result
     return value, first, second
