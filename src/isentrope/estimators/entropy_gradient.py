@@ -12,6 +12,7 @@ import torch
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -36,7 +37,8 @@ def entropy_gradient(
     """
     sample = draw_sample(policy, rollouts, functional=functional, method=method)
     by_logprob, by_entropy = cotangents(sample)
-    return policy.weighted_gradient(rollouts, by_logprob, by_entropy)
+    with derivative_of_scores(policy.model):
+        return policy.weighted_gradient(rollouts, by_logprob, by_entropy)
 
 
 def cotangents(sample: EntropySample) -> tuple[torch.Tensor, torch.Tensor]:

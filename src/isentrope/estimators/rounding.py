@@ -1,8 +1,12 @@
 """The rounding floor of ΔH, measured and not assumed (T13).
 
-Along a step so short that curvature is nothing, S(η) + S(−η) − 2 S(0) is rounding noise of the
-evaluations alone, of variance 6σ² if one has variance σ²; a log-weight, a difference of two
-evaluations, has √2 σ. The same second difference of F is the floor of ΔH itself.
+Along a short step the fourth difference
+
+    S(2η) − 4 S(η) + 6 S(0) − 4 S(−η) + S(−2η)  =  η⁴ S'''' + …
+
+holds neither slope nor curvature: what is left is rounding noise of the evaluations alone, of
+variance 70σ² if one has variance σ². A log-weight, a difference of two evaluations, has √2 σ. The
+same difference of F is the floor of ΔH itself.
 
 It does not see that θ ± ηv is rounded too: the two errors are nearly opposite, and cancel. With u
 the unit roundoff of a parameter's type, what the step really is differs from v by
@@ -27,9 +31,15 @@ from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, norm
 
-RELATIVE_STEP = 1e-7
-"""‖ηv‖ / ‖θ‖ of the probing step: far below curvature. In float32 the parameters round much of it
-away, which does no harm here: in both directions alike."""
+RELATIVE_STEP = 1e-6
+"""‖ηv‖ / ‖θ‖ of the probing step. In float32 the parameters round much of it away, which does no
+harm here: in both directions alike."""
+
+DIFFERENCE = {2: 1, 1: -4, -1: -4, -2: 1}
+"""Weights of S at multiples of η; that of S(0) is minus their sum."""
+
+NOISE = math.sqrt(35)
+"""Standard deviation of the difference, √70 σ, in those of a log-weight, √2 σ."""
 
 LOST = 0.01
 """Share of v that rounding the parameters may change."""
@@ -69,7 +79,7 @@ class RoundingFloor:
 def rounding_floor(
     policy: Policy, rollouts: Rollouts, direction: Vector, sample: EntropySample
 ) -> RoundingFloor:
-    """Measure the floor by two evaluations at ±η, on the E-batch in use.
+    """Measure the floor by four evaluations near θ, on the E-batch in use.
 
     Args:
         policy: The policy.
@@ -88,20 +98,28 @@ def rounding_floor(
             "The direction is zero: there is no step whose rounding could be measured."
         )
     eta = RELATIVE_STEP * norm(policy.theta) / norm(direction)
-    sides = [score(policy, rollouts, policy.parameters_along(direction, e)) for e in (eta, -eta)]
+    near = [
+        (weight, score(policy, rollouts, policy.parameters_along(direction, k * eta)))
+        for k, weight in DIFFERENCE.items()
+    ]
+    at_theta = -sum(DIFFERENCE.values())
     f = sample.functional
     base = sample.series[0]
 
-    def second_difference(omega):
-        there = sum(f(omega, s.logprobs - sample.sampler_logprobs, s.entropies) for s in sides)
-        return (there - 2 * f(omega, sample.log_ratios, sample.entropies))[None]
+    def difference(omega):
+        here = at_theta * f(omega, sample.log_ratios, sample.entropies)
+        there = (
+            weight * f(omega, s.logprobs - sample.sampler_logprobs, s.entropies)
+            for weight, s in near
+        )
+        return sum(there, here)[None]
 
-    result = infinitesimal_jackknife(second_difference, sample.prompt_index)
+    result = infinitesimal_jackknife(difference, sample.prompt_index)
     spread = float((result.values[0].square() + result.standard_errors[0].square()).sqrt())
-    gaps = (sides[0].logprobs + sides[1].logprobs - 2 * base.logprobs).sum(1)
+    gaps = sum((w * s.logprobs for w, s in near), at_theta * base.logprobs).sum(1)
     return RoundingFloor(
-        log_weight=float(gaps.square().mean().sqrt()) / math.sqrt(3),
-        entropy_change=spread / math.sqrt(3),
+        log_weight=float(gaps.square().mean().sqrt()) / NOISE,
+        entropy_change=spread / NOISE,
         eta=eta,
         parameter_eta=_parameter_eta(policy.theta, direction),
     )

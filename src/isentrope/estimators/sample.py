@@ -72,12 +72,16 @@ def draw_sample(
 
     Returns:
         The sample.
+
+    Raises:
+        UnsupportedModelError: If the model's own logits are not those that E is scored by.
     """
     series = (
         score_along(policy, rollouts, direction, order)
         if order and direction is not None
         else (score(policy, rollouts),)
     )
+    policy.require_own_logits(rollouts, series[0])
     tokens = series[0].mask.double()
     baseline = None
     if method == "doubly-robust":

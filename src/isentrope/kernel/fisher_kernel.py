@@ -222,7 +222,7 @@ def fisher_kernel(
     matrix = gram(
         policy,
         score_sums(E),
-        None if U is None else score_sums(U),
+        None if U is None else score_sums(U).as_trained(),
         preconditioner,
         passes=passes,
         storage=storage,

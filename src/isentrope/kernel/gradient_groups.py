@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents
-from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import EntropySample, draw_sample, sampler_logprobs
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, axpy, dot, multiply
@@ -37,12 +38,14 @@ class GradientGroups:
         group: (n,) the group of each sample.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
+        forward: The derivative along the direction asked for, by forward mode; or None.
     """
 
     parts: list[Vector]
     group: Tensor
     logprob_weights: Tensor
     entropy_weights: Tensor | None
+    forward: float | None = None
 
     @property
     def shares(self) -> Tensor:
@@ -89,6 +92,7 @@ def entropy_groups(
     *,
     functional: Functional = "per_token",
     method: Method = "prefix",
+    direction: Vector | None = None,
 ) -> GradientGroups:
     """g_H by groups of E's prompts: one backward pass over E, two for errors of h.
 
@@ -98,17 +102,26 @@ def entropy_groups(
         groups: G, 1 for no errors.
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: The estimator whose gradient this is.
+        direction: v, along which forward mode takes the derivative of F too.
 
     Returns:
         The gradient of F by groups.
     """
     group = assign_groups(E.prompt_index, groups)
-    sample = draw_sample(policy, E, functional=functional, method=method)
+    sample = draw_sample(
+        policy, E, functional=functional, method=method, direction=direction, order=1
+    )
     a, b = cotangents(sample)
     parts = _by_group(policy, E, a, b, group, groups)
     if functional == "per_token" and groups > 1:
         parts = _with_ratio_terms(policy, E, sample, parts, group)
-    return GradientGroups(parts, group, a, b)
+    forward = None if direction is None else _first_order(sample)
+    return GradientGroups(parts, group, a, b, forward)
+
+
+def _first_order(sample: EntropySample) -> float:
+    omega = torch.ones(len(sample.entropies), dtype=torch.float64)
+    return float(along(sample.functional, omega, sample.log_ratio_series, sample.entropy_series)[1])
 
 
 def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
@@ -167,7 +180,8 @@ def _by_group(
         here = (group == g).nonzero()[:, 0]
         t = int(rollouts.lengths[here].max())
         weights = None if b is None else b[here, :t]
-        parts.append(policy.weighted_gradient(rollouts.select(here), a[here, :t], weights))
+        with derivative_of_scores(policy.model):
+            parts.append(policy.weighted_gradient(rollouts.select(here), a[here, :t], weights))
     return parts
 
 
@@ -175,7 +189,8 @@ def _with_ratio_terms(
     policy: Policy, E: Rollouts, sample: EntropySample, parts: list[Vector], group: Tensor
 ) -> list[Vector]:
     ratio = ratio_terms(sample, group)
-    of_length = policy.weighted_gradient(E, ratio.length_weights)
+    with derivative_of_scores(policy.model):
+        of_length = policy.weighted_gradient(E, ratio.length_weights)
     total = GradientGroups(parts, group, ratio.length_weights, None).total
     return [
         axpy(-float(b), total, axpy(-float(a), of_length, part))

@@ -139,7 +139,8 @@ class _Tiles:
         self._folder = None if folder is None else Path(folder)
         if self._folder is None:
             return
-        head = (repr(plan), policy.temperature, repr(policy.precision), passes)
+        kinds = tuple(side.of_training for side in sides)
+        head = (repr(plan), policy.temperature, repr(policy.precision), passes, kinds)
         digest = hashlib.sha256(repr(head).encode())
         frozen = dict(policy.model.named_parameters())
         for side in sides:

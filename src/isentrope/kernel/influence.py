@@ -23,12 +23,14 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import UNITS, Functional, Method
 from isentrope.kernel.attribution import Attribution, Influence
+from isentrope.kernel.closure import require_agreement
 from isentrope.kernel.gradient_groups import GradientGroups, entropy_groups, reward_groups
 from isentrope.kernel.gram import gram
 from isentrope.kernel.reliability import split_half
 from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.scoring import Scores
 from isentrope.policy.slopes import logprob_slopes
 from isentrope.rollouts import Rollouts
@@ -80,8 +82,8 @@ def influence(
         The influences, per unit η.
 
     Raises:
-        ValueError: If the step is of another batch, E and U share sequences, or tokens are asked
-            of one batch in both roles.
+        ValueError: If the step is of another batch, E and U share sequences, tokens are asked
+            of one batch in both roles, or the parts do not sum to the total.
     """
     step.require_batch(U)
     if overlap == "u_statistic":
@@ -102,7 +104,11 @@ def influence(
     if rewarded is not None and overlap == "refuse":
         require_disjoint(rewarded, U)
     progress("gradient of the entropy")
-    of_entropy = entropy_groups(policy, E, groups, functional=functional, method=method)
+    v = step.direction
+    of_entropy = entropy_groups(
+        policy, E, groups, functional=functional, method=method, direction=v
+    )
+    _require_forward_mode(policy, of_entropy, v)
     sources = [(of_entropy, f"{UNITS[functional]} per η")]
     if rewarded is not None:
         progress("gradient of the reward")
@@ -122,6 +128,7 @@ def influence(
         table = None if by_token is None else by_token[here]
         budget = _budget(gradient, step, rows, unit, confidence, overlap == "u_statistic")
         found.append(Attribution(rows, table, budget, gradient, unit))
+        _require_closure(policy, found[-1])
     return Influence(
         entropy=found[0],
         reward=found[1] if len(found) > 1 else None,
@@ -131,6 +138,32 @@ def influence(
         functional=functional,
         how=_words(tokens, overlap, passes, errors=groups > 1 and functional == "per_token"),
         reliability=_reliability(found[0], step.token_weights != 0),
+    )
+
+
+def _require_forward_mode(policy: Policy, gradient: GradientGroups, direction: Vector) -> None:
+    """<g_H, v> is the derivative along v that forward mode gives."""
+    assert gradient.forward is not None
+    by_group = gradient.along(direction)
+    require_agreement(
+        policy,
+        "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the same E,",
+        float(by_group.sum()),
+        gradient.forward,
+        float(by_group.abs().sum()),
+    )
+
+
+def _require_closure(policy: Policy, found: Attribution) -> None:
+    """Momentum, decay and all sequences sum to the total."""
+    parts = [found.budget["momentum"].value, found.budget["decay"].value]
+    total = found.budget["total"].value
+    require_agreement(
+        policy,
+        "The parts of the budget (momentum, decay, sequences) and its total",
+        total + found.closure,
+        total,
+        sum(map(abs, parts)) + float(found.sequences.abs().sum()),
     )
 
 
@@ -176,7 +209,8 @@ def _tokens(
     scores = None
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
         some = directions[start : start + DIRECTIONS_AT_ONCE]
-        scores, slopes = logprob_slopes(policy, U, some)
+        with DerivativeOfTraining():  # U's tokens as the step has them
+            scores, slopes = logprob_slopes(policy, U, some)
         found += [step.token_weights * slope for slope in slopes]
     assert scores is not None
     return scores, torch.stack(found)
@@ -194,7 +228,8 @@ def _sequences(
     def project(name: str, rows: Tensor, gradients: Tensor) -> None:
         out.index_add_(0, rows, (gradients.flatten(1) @ stacked[name].T).double())
 
-    SequenceGradients(policy, passes).visit(Weighted(U, step.token_weights), project)
+    update = Weighted(U, step.token_weights).as_trained()
+    SequenceGradients(policy, passes).visit(update, project)
     return out.T.cpu()
 
 
@@ -204,7 +239,7 @@ def _without_own_prompt(
     """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
     a, b = gradient.logprob_weights, gradient.entropy_weights
     left = Weighted(U, a, b)
-    right = Weighted(U, step.token_weights)
+    right = Weighted(U, step.token_weights).as_trained()
     pairs = gram(policy, left, right, step.preconditioner, passes=passes)
     own = U.prompt_index[:, None] == U.prompt_index
     pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)

@@ -130,7 +130,7 @@ def noise_scale(
     heard = groups_with_weight(U.prompt_index, token_weights).nonzero()[:, 0]
     kept, place = place[heard].unique(return_inverse=True)
     require_units(len(kept), "prompt groups")
-    groups = Weighted(U, len(kept) * token_weights).select(heard, place)
+    groups = Weighted(U, len(kept) * token_weights).as_trained().select(heard, place)
     products = gram(
         policy, groups, None, preconditioner, passes=passes, storage=storage, announce=announce
     )

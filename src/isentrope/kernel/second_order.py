@@ -26,6 +26,7 @@ from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -57,7 +58,7 @@ def second_order_kernel(
     weights = _normalised(omega, len(E))
     surprise = score(policy, E).logprobs.sum(1)
     centred = surprise - weights @ surprise
-    first = gram(policy, score_sums(E), score_sums(U), passes=passes)
+    first = gram(policy, score_sums(E), score_sums(U).as_trained(), passes=passes)
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
     return -(products + _hessian_products(policy, E, weights * centred, U, passes))
 
@@ -115,7 +116,8 @@ def _hessian_products(
     out = torch.zeros(len(U), len(U), dtype=torch.float64)
     for batch in micro_batches(E, policy.max_tokens):
         here = batch.to(policy.device)
-        with torch.enable_grad(), policy.precision.active():
+        scores = derivative_of_scores(policy.model)
+        with torch.enable_grad(), policy.precision.active(), scores:
             s, _ = policy.packed_scores(here, theta)
             weights = coefficients[batch.sequences][batch.rows].to(s)
             slope = torch.autograd.grad(
@@ -142,7 +144,7 @@ def _held_gradients(policy: Policy, U: Rollouts, passes: Passes) -> dict[str, Te
     def add(name: str, rows: Tensor, gradients: Tensor) -> None:
         held[name].index_add_(0, rows.to(gradients.device), gradients.flatten(1))
 
-    SequenceGradients(policy, passes).visit(score_sums(U), add)
+    SequenceGradients(policy, passes).visit(score_sums(U).as_trained(), add)
     return held
 
 

@@ -9,26 +9,33 @@ layers. The output embedding is differentiated by hand (`policy.head`).
 
 No summed weight gradients are formed, and nothing is kept: each layer's rows are handed to a
 visitor as they come. What the hooks cannot see is refused by name, and on the first tokens of two
-sequences their gradients are held against autograd before any work is done.
+sequences their gradients are held against autograd, and autograd against forward mode, before any
+work is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from isentrope.kernel.closure import require_agreement
 from isentrope.kernel.layers import Layer, by_sequence, find_layers
 from isentrope.kernel.lora import find_lora
 from isentrope.kernel.weighted import Weighted, beginnings
+from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.fitness import require_no_checkpointing
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.policy.precision import Precision
+from isentrope.policy.scoring import score_along
+from isentrope.vectors import Vector, dot, multiply, norm
 
 Passes = Literal["hooks", "one_by_one"]
 Visit = Callable[[str, Tensor, Tensor], object]
@@ -37,10 +44,9 @@ Visit = Callable[[str, Tensor, Tensor], object]
 ELEMENTS_HELD = 2**24
 """Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
 
+Kind = tuple[Precision, tuple[str, ...], bool, bool, bool]
 
-_PROVEN: WeakKeyDictionary[Policy, set[tuple[Precision, bool, tuple[str, ...]]]] = (
-    WeakKeyDictionary()
-)
+_PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
 """Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
 
 
@@ -76,12 +82,14 @@ class SequenceGradients:
         """
         require_no_checkpointing(self.policy.model)
         weighted.rollouts.require_vocabulary(self.policy.vocabulary)
-        if self._layers is None:
-            self._one_by_one(weighted, visit)
-            return
-        self._check_once(weighted)
-        for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
-            self._visit_batch(batch.to(self.policy.device), weighted, visit)
+        model = self.policy.model
+        with nullcontext() if weighted.of_training else derivative_of_scores(model):
+            self._check_once(weighted)
+            if self._layers is None:
+                self._one_by_one(weighted, visit)
+                return
+            for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
+                self._visit_batch(batch.to(self.policy.device), weighted, visit)
 
     def _one_by_one(self, weighted: Weighted, visit: Visit) -> None:
         rows = weighted.row_of.to(self.policy.device)
@@ -152,14 +160,28 @@ class SequenceGradients:
 
     def _check_once(self, weighted: Weighted) -> None:
         """The check of this policy at this precision, for these kinds of weights."""
-        kind = (self.policy.precision, weighted.entropy_weights is None, self.policy.names)
+        entropies = weighted.entropy_weights is not None
+        hooks = self._layers is not None
+        kind = (self.policy.precision, self.policy.names, entropies, weighted.of_training, hooks)
         if kind not in _PROVEN.setdefault(self.policy, set()):
             self._check(weighted)
             _PROVEN[self.policy].add(kind)
 
     def _check(self, weighted: Weighted) -> None:
-        """Hold the hooks against autograd on the first tokens of two sequences."""
-        few = beginnings(weighted)
+        """Hold scores, autograd and hooks against each other on the first tokens of two sequences.
+
+        The model's own logits against the scores, autograd against forward mode along a random
+        direction (where the model has it), and the hooks against autograd.
+
+        Raises:
+            ValueError: If two of them differ.
+        """
+        policy, few = self.policy, beginnings(weighted)
+        policy.require_own_logits(few.rollouts)
+        gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
+        _require_forward_mode(policy, few, gradient)
+        if self._layers is None:
+            return
         found = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
         seen = set()
         for batch in micro_batches(few.rollouts, self.policy.max_tokens):
@@ -172,10 +194,7 @@ class SequenceGradients:
                 "model does not use it in its forward pass. Freeze it, or use "
                 "passes='one_by_one' if it is used where hooks cannot see it."
             )
-        self._compare(
-            found,
-            self.policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights),
-        )
+        self._compare(found, gradient)
 
     def _compare(self, found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
         scale = max(float(x.abs().max()) for x in truth.values())
@@ -189,6 +208,29 @@ class SequenceGradients:
                     f"(largest entry {scale:.1e}): use passes='one_by_one', which is slower and "
                     "right for every kind of layer."
                 )
+
+
+def _require_forward_mode(policy: Policy, few: Weighted, gradient: Vector) -> None:
+    generator = torch.Generator().manual_seed(0)
+    direction = {
+        n: torch.randn(g.shape, generator=generator, dtype=torch.float64).to(g.device)
+        for n, g in gradient.items()
+    }
+    try:
+        with DerivativeOfTraining() if few.of_training else nullcontext():
+            _, slope = score_along(policy, few.rollouts, direction, 1)
+    except UnsupportedModelError:  # no forward mode: nothing to compare with
+        return
+    by_forward = (few.logprob_weights * slope.logprobs).sum()
+    if few.entropy_weights is not None:
+        by_forward = by_forward + (few.entropy_weights * slope.entropies).sum()
+    require_agreement(
+        policy,
+        "The gradient of the log-probabilities by reverse mode and by forward mode",
+        dot(gradient, direction),
+        float(by_forward),
+        norm(multiply(gradient, direction)),
+    )
 
 
 class _Recording:

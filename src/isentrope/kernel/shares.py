@@ -94,7 +94,7 @@ def influence_shares(
     sample = draw_sample(policy, E, functional=functional, method=method)
     a, b = cotangents(sample)
     options = {"passes": passes, "storage": storage, "announce": announce}
-    update = Weighted(U, step.token_weights)
+    update = Weighted(U, step.token_weights).as_trained()
     pairs = gram(policy, Weighted(E, a, b), update, step.preconditioner, **options)
     units, place = E.prompt_index.unique(return_inverse=True)
     by_unit = {k: _by_unit(pairs, mask, place, len(units)) for k, mask in masks.items()}

@@ -75,17 +75,18 @@ def sketched_kernel(
         raise ValueError(f"dimension={dimension} must be positive, and check={check} at least 2.")
     gradients = SequenceGradients(policy, passes)
     columns = E if U is None else U
+    of_columns = score_sums(columns) if U is None else score_sums(columns).as_trained()
     left = _sketch(gradients, score_sums(E), None, dimension, seed)
     if U is None and preconditioner is None:
         right = left
     else:
-        right = _sketch(gradients, score_sums(columns), preconditioner, dimension, seed)
+        right = _sketch(gradients, of_columns, preconditioner, dimension, seed)
     matrix = left @ right.T
     if exact is not None:
         return Sketched(matrix, dimension, _relative_error(matrix, exact))
     generator = torch.Generator().manual_seed(seed)
     i, j = (torch.randperm(len(x), generator=generator)[:check] for x in (E, columns))
-    sides = score_sums(E.select(i)), score_sums(columns.select(j))
+    sides = score_sums(E).select(i), of_columns.select(j)
     truth = gram(policy, *sides, preconditioner, passes=passes)
     return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))
 

@@ -112,7 +112,7 @@ def supervised_loss_change(
     if not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"Learning rates must be finite numbers, got {list(etas)}.")
     options = {"passes": passes, "storage": storage, "announce": announce}
-    kernel = gram(policy, score_sums(E), score_sums(U), **options)
+    kernel = gram(policy, score_sums(E), score_sums(U).as_trained(), **options)
     v = _sgd_direction(policy, U)
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
     slope = kernel.mean(1)  # ∂_vS of each sequence of E
@@ -223,8 +223,9 @@ def supervised_noise_scale(
             "independent: give one demonstration a prompt draw."
         )
     options = {"passes": passes, "storage": storage, "announce": announce}
-    own = gram(policy, score_sums(U), **options)
-    cross = gram(policy, score_sums(E), score_sums(U), **options)
+    trained = score_sums(U).as_trained()
+    own = gram(policy, trained, **options)
+    cross = gram(policy, score_sums(E), trained, **options)
     said = {"confidence": confidence, "unit": "examples"}
     simple = noise_scale_of_gram(own, square_unit=f"{UNIT} per η", **said)
     curved = noise_scale_of_gram(cross.T @ cross / len(E), square_unit=f"{UNIT} per η²", **said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,12 +19,19 @@ class Weighted:
         logprob_weights: a, (n, t) float64.
         entropy_weights: b, (n, t) float64, or None.
         rows: (n,) int64, the row that each sequence's gradient is added to; None: its own.
+        of_training: Whether the gradients are what a training step is made of, or the derivatives
+            of the scores themselves; they differ in padding rows (`policy.padding`).
     """
 
     rollouts: Rollouts
     logprob_weights: Tensor
     entropy_weights: Tensor | None = None
     rows: Tensor | None = None
+    of_training: bool = False
+
+    def as_trained(self) -> Weighted:
+        """The same functions, with the gradients that training takes of them."""
+        return replace(self, of_training=True)
 
     @property
     def row_of(self) -> Tensor:
@@ -53,6 +60,7 @@ class Weighted:
             self.logprob_weights[indices, :longest],
             None if b is None else b[indices, :longest],
             rows,
+            self.of_training,
         )
 
 
@@ -83,8 +91,5 @@ def beginnings(weighted: Weighted) -> Weighted:
     prompts = [rollouts.prompt_ids[i][-3:] for i in pair]
     responses = [rollouts.response_ids[i][: 4 - k] for k, i in enumerate(pair)]
     few = score_sums(Rollouts(prompts, responses, torch.arange(2)))
-    return (
-        few
-        if weighted.entropy_weights is None
-        else Weighted(few.rollouts, few.logprob_weights, few.logprob_weights)
-    )
+    b = None if weighted.entropy_weights is None else few.logprob_weights
+    return replace(few, entropy_weights=b, of_training=weighted.of_training)

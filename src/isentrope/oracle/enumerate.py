@@ -19,6 +19,7 @@ from isentrope.forward_mode import derivatives_at_zero
 from isentrope.oracle.kernel import exact_kernel
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -163,7 +164,7 @@ class ExactPolicy:
             The gradient by parameter name.
         """
         theta = {n: p.requires_grad_() for n, p in self.policy.theta.items()}
-        with torch.enable_grad():
+        with torch.enable_grad(), derivative_of_scores(self.policy.model):
             entropy, length = self._totals(theta)
             value = entropy / length if functional == "per_token" else entropy
             grads = torch.autograd.grad(value, list(theta.values()))

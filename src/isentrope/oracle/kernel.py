@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 
@@ -47,7 +48,7 @@ def _score_vectors(policy: Policy, rollouts: Rollouts) -> Tensor:
     rows = []
     for i in range(len(rollouts)):
         (batch,) = micro_batches(rollouts.select([i]), policy.max_tokens)
-        with torch.enable_grad():
+        with torch.enable_grad(), derivative_of_scores(policy.model):
             s, _ = policy.packed_scores(batch.to(policy.device), theta)
             grads = torch.autograd.grad(s.sum(), leaves, allow_unused=True, materialize_grads=True)
         rows.append(torch.cat([g.flatten() for g in grads]).cpu())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from isentrope.policy.batching import MicroBatch
+from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
+from isentrope.policy.batching import micro_batches
 from isentrope.policy.precision import Precision, RoundingOperations
 from isentrope.policy.scorer import Scorer
+from isentrope.policy.scoring import LOGITS_HELD, Scores
+from isentrope.rollouts import Rollouts
 
 
 def active_dropout(model: nn.Module) -> list[str]:
@@ -101,6 +105,32 @@ def require_finite_weights(model: nn.Module) -> None:
             raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
 
 
+def require_plain_embeddings(model: nn.Module) -> None:
+    """Refuse embeddings whose gradient is not a derivative, or whose lookup changes them.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming the module and the option.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Embedding):
+            continue
+        if module.max_norm is not None:
+            raise ValueError(
+                f"The embedding {name!r} has max_norm={module.max_norm}, which rescales its rows "
+                "whenever they are looked up, so the policy is no function of its parameters: set "
+                "max_norm to None."
+            )
+        if module.scale_grad_by_freq and module.weight.requires_grad:
+            raise ValueError(
+                f"The trainable embedding {name!r} has scale_grad_by_freq=True, which divides its "
+                "gradient by how often a token is in the micro-batch: freeze it, or train with "
+                "scale_grad_by_freq=False."
+            )
+
+
 def require_float64(scorer: Scorer, precision: Precision) -> None:
     """Refuse a model that rounds to a shorter type somewhere inside a float64 forward pass.
 
@@ -109,48 +139,105 @@ def require_float64(scorer: Scorer, precision: Precision) -> None:
         precision: A float64 precision.
 
     Raises:
-        ValueError: Naming the first operation that rounds.
+        UnsupportedModelError: Naming the first operation that rounds.
     """
-    recorder = RoundingOperations()
-    with torch.no_grad(), precision.active(), recorder:
-        scorer(_probe(scorer), 1.0, 8192, torch.float64)
-    if recorder.found:
-        raise ValueError(
-            f"The model rounds inside float64: {recorder.found[0]} "
-            f"({len(recorder.found)} operations). Use precision='float32', or attention 'sdpa' "
-            "or 'eager' without custom kernels."
+    if found := rounding_operations(scorer, precision):
+        raise UnsupportedModelError(
+            f"{name_of(scorer.lm)} rounds inside float64: {found[0]} ({len(found)} operations). "
+            "Use precision='float32', or attention 'sdpa' or 'eager' without custom kernels."
         )
 
 
-def require_plain_head(scorer: Scorer, temperature: float, precision: Precision) -> None:
-    """Refuse a model whose logits are more than an output embedding of its hidden states.
+def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
+    """The operations of a forward pass whose results are shorter than float64.
+
+    Args:
+        scorer: The model with its head.
+        precision: A float64 precision.
+
+    Returns:
+        One entry an operation, with its type.
+    """
+    recorder, batch = RoundingOperations(), micro_batches(_probe(scorer), 8192)[0]
+    with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
+        scorer(batch.to(_device(scorer)), 1.0, 8192, torch.float64)
+    return recorder.found
+
+
+def require_own_logits(
+    scorer: Scorer,
+    temperature: float,
+    precision: Precision,
+    rollouts: Rollouts | None = None,
+    scores: Scores | None = None,
+) -> None:
+    """Refuse a model whose own logits are not those that it is scored by.
 
     Args:
         scorer: The model with its head.
         temperature: Sampling temperature.
         precision: Precision in force.
+        rollouts: Sequences, the longest of which is compared; by default a few random ones.
+        scores: What they were scored at; scored here by default.
 
     Raises:
-        ValueError: If our log-probabilities are not those of the model's own logits.
+        UnsupportedModelError: If log-probabilities or entropies are not those of the model's own
+            logits.
     """
-    batch = _probe(scorer)
-    lm: Any = scorer.lm
-    with torch.no_grad(), precision.active():
-        ours = scorer(batch, temperature, 8192, precision.entropy)[0]
-        logits = lm(input_ids=batch.input_ids).logits[batch.rows, batch.columns]
-    theirs = (logits.to(precision.entropy) / temperature).log_softmax(-1)
-    gap = (ours - theirs.gather(1, batch.targets[:, None])[:, 0]).abs().max()
-    tolerance = {torch.float64: 1e-9, torch.float32: 1e-3}.get(logits.dtype, 0.1)
-    if not bool(gap < tolerance):
-        raise ValueError(
-            "The model does more to its logits than an output embedding (a soft cap or a scale): "
-            f"log-probabilities differ by {float(gap):.2g}. isentrope does not support this "
-            "architecture yet."
+    given = rollouts or _probe(scorer)
+    rows = [int(given.lengths.argmax())] if rollouts else range(len(given))
+    for row in rows:
+        one = given.select([row])
+        logits = _own_logits(scorer, one, precision)
+        if scores is None:
+            batch = micro_batches(one, 8192)[0].to(_device(scorer))
+            with torch.no_grad(), precision.active(), refusal_by_name(scorer.lm):
+                s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
+        else:
+            s, entropy = scores.logprobs[row], scores.entropies[row]
+        log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
+        targets = one.response_ids[0][: len(logits), None].to(log_p.device)
+        theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
+        for ours, own in zip((s, entropy), theirs, strict=True):
+            gap = ours[: len(own)].to(own.device).double() - own.double()
+            _require_equal(scorer, float(gap.square().mean().sqrt()), logits.dtype)
+
+
+def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
+    if not gap < {torch.float64: 1e-9, torch.float32: 1e-3}.get(dtype, 0.3):
+        raise UnsupportedModelError(
+            f"isentrope does not support {name_of(scorer.lm)}: its own logits are not those of its "
+            "output embedding with the scale and the soft cap that its configuration declares "
+            f"(scores differ by {gap:.2g} nats)."
         )
 
 
-def _probe(scorer: Scorer) -> MicroBatch:
-    rows, positions = torch.zeros(2, dtype=torch.int64), torch.arange(2)
-    ids = torch.zeros((1, 3), dtype=torch.int64)
-    batch = MicroBatch(rows[:1], ids, rows, positions + 1, rows, positions)
-    return batch.to(next(scorer.parameters()).device)
+def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
+    """The model's own logits (m, v) of the first m tokens of one response, few enough to hold."""
+    lm: Any = scorer.lm
+    prompt, response = one.prompt_ids[0], one.response_ids[0]
+    m = min(len(response), max(1, LOGITS_HELD // int(lm.config.vocab_size)))
+    ids = torch.cat((prompt, response[:m]))[:-1][None].to(_device(scorer))
+    few = "logits_to_keep" in signature(lm.forward).parameters
+    options = {"logits_to_keep": m} if few else {}
+    with torch.no_grad(), precision.active(), refusal_by_name(lm):
+        return lm(input_ids=ids, **options).logits[0, -m:]
+
+
+def _device(scorer: Scorer) -> torch.device:
+    return next(scorer.parameters()).device
+
+
+def _probe(scorer: Scorer) -> Rollouts:
+    """Random sequences of unlike lengths, without the token that pads."""
+    config: Any = scorer.lm.config
+    generator = torch.Generator().manual_seed(0)
+    known = torch.arange(int(config.vocab_size))
+    padding = getattr(config, "pad_token_id", None)
+    known = known[known != (-1 if padding is None else padding)]
+
+    def tokens(n: int) -> Tensor:
+        return known[torch.randint(len(known), (n,), generator=generator)]
+
+    sizes = ((5, 6), (2, 4), (1, 2))
+    return Rollouts([tokens(p) for p, _ in sizes], [tokens(r) for _, r in sizes], torch.arange(3))

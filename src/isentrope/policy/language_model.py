@@ -15,17 +15,20 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from isentrope.policy.architecture import refusal_by_name, use_eager_experts
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.fitness import (
     active_dropout,
     require_finite_weights,
     require_float64,
     require_one_device,
-    require_plain_head,
+    require_own_logits,
+    require_plain_embeddings,
 )
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import HiddenStates, Scorer
+from isentrope.policy.scoring import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 
@@ -33,8 +36,9 @@ from isentrope.vectors import Vector, require_same_names
 class Policy:
     """A causal LM as a function of its trainable parameters.
 
-    The model is converted in place to the runtime dtype of `precision`; nothing else of it is
-    changed. It must be in evaluation mode wherever it has dropout.
+    The model is converted in place to the runtime dtype of `precision`, its experts run as plain
+    matrix products if it has any, and nothing else of it is changed. It must be in evaluation mode
+    wherever it has dropout.
 
     Attributes:
         model: The Hugging Face causal LM, or a PEFT model around one.
@@ -77,8 +81,9 @@ class Policy:
 
         Raises:
             ValueError: If the temperature is not positive, the trainable set is empty or not the
-                one asserted, weights are NaN, dropout is active, or the model's logits are not a
-                plain output embedding of its hidden states.
+                one asserted, weights are NaN, dropout is active, or the model is not supported
+                (`UnsupportedModelError`): its code fails, or its own logits are not its output
+                embedding of its hidden states with the scale and cap of its configuration.
         """
         if not temperature > 0:
             raise ValueError(f"The temperature must be positive, got {temperature}.")
@@ -98,7 +103,8 @@ class Policy:
         self._require_trainable(trainable)
         self.require_no_dropout()
         require_finite_weights(model)
-        require_plain_head(self._scorer, self.temperature, self.precision)
+        require_plain_embeddings(model)
+        self.require_own_logits()
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, **options) -> Policy:
@@ -128,8 +134,8 @@ class Policy:
 
     @property
     def head(self) -> Any:
-        """The output embedding: hidden states in, logits out."""
-        return self._scorer.lm.get_output_embeddings()
+        """The output embedding, with the config's scale and cap: hidden states in, logits out."""
+        return self._scorer.head
 
     @property
     def theta(self) -> Vector:
@@ -231,7 +237,8 @@ class Policy:
             (m, d).
         """
         self.require_no_dropout()
-        with self.precision.active(forward_mode=params is not None):
+        forward_mode = params is not None
+        with self.precision.active(forward_mode=forward_mode), refusal_by_name(self.causal_lm):
             if params is None:
                 return self._scorer.hidden(batch)
             names = self._scorer.inner_names
@@ -243,7 +250,7 @@ class Policy:
         names = self._scorer.inner_names
         inner = {names[n]: p for n, p in (params or self.theta).items()}
         arguments = (batch, self.temperature, self.vocab_chunk, self.precision.entropy, features)
-        with self.precision.active():
+        with self.precision.active(), refusal_by_name(self.causal_lm):
             return functional_call(self._scorer, inner, arguments)
 
     def weighted_gradient(
@@ -289,10 +296,25 @@ class Policy:
                     parameter.data = parameter.data.to(precision.runtime)
         else:
             self.model.to(precision.runtime)
+        use_eager_experts(self.causal_lm)
         self.precision = precision
         if precision.runtime_dtype == "float64":
             require_float64(self._scorer, precision)
         return self
+
+    def require_own_logits(
+        self, rollouts: Rollouts | None = None, scores: Scores | None = None
+    ) -> None:
+        """Refuse a model whose own logits are not those that it is scored by.
+
+        Args:
+            rollouts: Sequences, the longest of which is compared; by default a few random ones.
+            scores: What they were scored at; scored here by default.
+
+        Raises:
+            UnsupportedModelError: If they differ.
+        """
+        require_own_logits(self._scorer, self.temperature, self.precision, rollouts, scores)
 
     def require_no_dropout(self) -> None:
         """Refuse to evaluate while dropout acts.

@@ -102,6 +102,8 @@ class Precision:
             if forward_mode or self.runtime_dtype == "float64":
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             if self.runtime_dtype == "float64":
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(torch.float64)  # of what model code creates without a type
                 stack.enter_context(_KeepFloat64())
             yield
 

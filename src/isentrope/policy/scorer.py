@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.policy.batching import MicroBatch
+from isentrope.policy.logits import head_of
 from isentrope.policy.scoring import token_statistics
 
 
@@ -28,6 +29,11 @@ class Scorer(nn.Module):
             raise ValueError("Prompt-learning adapters are not supported; use LoRA or none.")
         outer = {id(p): n for n, p in model.named_parameters()}
         self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
+
+    @property
+    def head(self) -> nn.Module:
+        """Hidden states in, logits out: the output embedding with the config's scale and cap."""
+        return head_of(self.lm)
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """The (m, d) hidden states from which the tokens of a micro-batch are predicted."""
@@ -57,7 +63,7 @@ class Scorer(nn.Module):
         hidden = self.hidden(batch)
         scores = token_statistics(
             hidden,
-            self.lm.get_output_embeddings(),
+            self.head,
             batch.targets,
             temperature=temperature,
             vocab_chunk=vocab_chunk,

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.logits import ScaledHead
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -72,7 +73,7 @@ def token_statistics(
     Returns:
         s and H, each (m,), in nats.
     """
-    rows = max(1, LOGITS_HELD // min(vocab_chunk, _vocabulary(head, vocab_chunk)))
+    rows = max(1, LOGITS_HELD // _columns(head, vocab_chunk))
     parts = []
     for h, t in zip(hidden.split(rows), targets.split(rows), strict=True):
         args = (h, head, t, temperature, vocab_chunk, dtype)
@@ -84,8 +85,11 @@ def token_statistics(
     return torch.cat(s), torch.cat(entropy)
 
 
-def _vocabulary(head: nn.Module, default: int) -> int:
-    return head.weight.shape[0] if type(head) is nn.Linear else default
+def _columns(head: nn.Module, chunk: int) -> int:
+    """Vocabulary entries whose logits are held at once."""
+    if isinstance(head, ScaledHead):  # applied whole
+        return head.vocabulary
+    return min(chunk, head.weight.shape[0]) if type(head) is nn.Linear else chunk
 
 
 def _logit_chunks(hidden: Tensor, head: nn.Module, chunk: int):

@@ -27,6 +27,7 @@ from transformers import TrainerCallback
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
+from isentrope.policy.architecture import eager_experts
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
@@ -275,7 +276,8 @@ def _evaluating(policy: Policy) -> Iterator[None]:
             del hooks[key]
     policy.model.eval()
     try:
-        yield
+        with eager_experts(policy.causal_lm):
+            yield
     finally:
         for module, training in modes.items():
             module.training = training

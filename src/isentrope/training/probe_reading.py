@@ -134,6 +134,7 @@ def look_ahead(
     if second_order:
         v = {n: sum(part[n] for part in components.values()) for n in policy.names}
         parts.append(score_along(policy, mine, v, 2)[2])  # pyright: ignore[reportArgumentType]
+    policy.require_own_logits(mine, parts[0])
     base, *rest = _joined(parts)
     sampler = torch.zeros_like(base.logprobs)
     drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]

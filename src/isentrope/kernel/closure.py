@@ -1,0 +1,58 @@
+"""Forward mode and reverse mode must give the same derivative: an alarm, not a printed number.
+
+    <g_H, v> = δH₁,     momentum + decay + Σ_i δH_i = <g_H, v>
+
+hold to rounding. Where they do not, the gradient that autograd returns is not the derivative of
+the model's output (a custom backward pass, a detached piece), and nothing made from it is shown.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from isentrope.policy.architecture import name_of
+from isentrope.policy.language_model import Policy
+
+CLOSURE = 1e-6
+"""Largest relative gap in float64, far above its rounding and far below any standard error."""
+
+ROUNDING_STEPS = 3e3
+"""In shorter types: the gap allowed in units of the type's roundoff, as for hooks and autograd."""
+
+
+def tolerance(policy: Policy) -> float:
+    """Largest relative gap between two ways to a derivative that rounding explains.
+
+    Args:
+        policy: The policy.
+
+    Returns:
+        1e-6 in float64, 4e-4 in float32, 0.1 in bfloat16.
+    """
+    epsilon = max(torch.finfo(p.dtype).eps for p in policy.theta.values())
+    return max(CLOSURE, min(ROUNDING_STEPS * epsilon, 0.1))
+
+
+def require_agreement(
+    policy: Policy, what: str, found: float, expected: float, scale: float
+) -> None:
+    """Refuse two ways to one derivative that differ by more than rounding.
+
+    Args:
+        policy: The policy.
+        what: The two ways, in words.
+        found: By one way.
+        expected: By the other.
+        scale: Size of the terms that were added.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    gap = abs(found - expected)
+    if not gap <= tolerance(policy) * max(scale, abs(expected)):
+        raise ValueError(
+            f"{what} differ: {found:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
+            f"terms' size where rounding explains {tolerance(policy):.0e}. So the backward pass of "
+            f"{name_of(policy.causal_lm)} is not the derivative of its forward pass, and no "
+            "attribution is given; isentrope measure uses forward mode alone."
+        )

@@ -1,0 +1,114 @@
+"""Models whose own code fails here are refused by name; experts run as plain matrix products.
+
+isentrope evaluates a model in a precision of its choice and differentiates it in forward mode.
+Model code that cannot do one of the two fails somewhere inside; the refusal then names the
+architecture and the place.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+EAGER = "eager"
+_OUTSIDE = (Path(torch.__file__).parent, Path(__file__).parents[1])
+
+
+class UnsupportedModelError(ValueError):
+    """A model that isentrope cannot evaluate or differentiate, by name."""
+
+
+def name_of(lm: Any) -> str:
+    """A model as messages name it, for example "BloomForCausalLM (model type bloom)"."""
+    kind = getattr(lm.config, "model_type", None)
+    return type(lm).__name__ + (f" (model type {kind})" if kind else "")
+
+
+@contextmanager
+def refusal_by_name(lm: Any) -> Iterator[None]:
+    """Turn an error inside a model's code into a refusal that names the architecture.
+
+    Args:
+        lm: The causal LM.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        UnsupportedModelError: Where the block fails for any reason but a lack of memory.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (UnsupportedModelError, torch.OutOfMemoryError, MemoryError)):
+            raise
+        first_line = (str(error).strip() or "no message").splitlines()[0]
+        raise UnsupportedModelError(
+            f"isentrope does not support {name_of(lm)} as it is loaded: {_place(error)} fails with "
+            f"{type(error).__name__} ({first_line}). Every operation of a model must run in the "
+            "chosen precision and have a forward-mode derivative (torch.func.jvp): load the model "
+            "with attn_implementation='eager' and without custom kernels, or choose another."
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """The innermost function of the model's own code that an error came through."""
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__)]
+    own = [f for f in frames if not any(_is_below(f.f_code.co_filename, p) for p in _OUTSIDE)]
+    code = (own or frames)[-1].f_code
+    return f"{code.co_qualname} in {Path(code.co_filename).name}"
+
+
+def _is_below(file: str, folder: Path) -> bool:
+    return Path(file).is_relative_to(folder)
+
+
+def use_eager_experts(lm: nn.Module) -> None:
+    """Let a mixture of experts run as plain matrix products, expert by expert.
+
+    The grouped kernels that transformers chooses by default have neither float64 nor a
+    forward-mode derivative. The result is the same function of the weights.
+
+    Args:
+        lm: The causal LM; one without experts is left alone.
+    """
+    if _experts(lm):
+        _set_experts(lm, EAGER)
+
+
+@contextmanager
+def eager_experts(lm: nn.Module) -> Iterator[None]:
+    """The same for a block: a model in training has its own kernels back afterwards.
+
+    Args:
+        lm: The causal LM.
+
+    Yields:
+        Nothing.
+    """
+    before = _experts(lm)
+    use_eager_experts(lm)
+    try:
+        yield
+    finally:
+        if before:
+            _set_experts(lm, before)
+
+
+def _experts(lm: Any) -> dict[str, str | None]:
+    """How the experts of a model run, by part; nothing where all are plain already."""
+    if not hasattr(lm, "get_experts_implementation"):
+        return {}
+    found = lm.get_experts_implementation()
+    return found if set(found.values()) - {None, EAGER} else {}
+
+
+def _set_experts(lm: Any, implementation: str | dict[str, str | None]) -> None:
+    with refusal_by_name(lm):
+        lm.set_experts_implementation(implementation)
