@@ -10,7 +10,12 @@ from torch import Tensor
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score, score_along, score_with_features
+from isentrope.policy.scoring import (
+    Scores,
+    score_along,
+    score_with_features,
+    score_with_variances,
+)
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -75,9 +80,9 @@ def draw_sample(
         The sample.
     """
     series = (
-        score_along(policy, rollouts, direction, order)
+        score_along(policy, rollouts, direction, order, variances=True)
         if order and direction is not None
-        else (score(policy, rollouts),)
+        else (score_with_variances(policy, rollouts),)
     )
     tokens = series[0].mask.double()
     baseline = None
