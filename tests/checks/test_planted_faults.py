@@ -90,6 +90,53 @@ def test_a_scorer_at_another_temperature_is_found():
     assert "higher temperature" in faults["E[surprisal] = E[H]"]
 
 
+HIDDEN = {
+    "top_k": ({"top_k": 60}, "no filter on the tail", "hidden top_k of about 64"),
+    "top_p": ({"top_p": 0.97}, "no filter on the tail", "hidden top_p of about 0.97"),
+    "min_p": ({"min_p": 0.1}, "no filter on the tail", "hidden min_p of about 0.1"),
+    "EOS": ({"min_new_tokens": 8}, "EOS as often as the policy's", "end less often"),
+    "repetition_penalty": (
+        {"repetition_penalty": 1.8},
+        "repetitions as often as the policy's",
+        "repetition_penalty, which generate",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", HIDDEN)
+def test_a_hidden_fault_is_found_without_logprobs(fault):
+    settings, name, advice = HIDDEN[fault]
+    settings = {"top_k": 0, "top_p": 1.0, "temperature": 1.0} | settings
+    rollouts = generated(policy(), [[5, 6]], n=1000, **settings)
+    faults = sampler_faults(policy(), rollouts.with_columns(sampler_logprobs=None))
+    assert advice in faults[name]
+
+
+def test_raw_logprobs_are_told_from_those_that_were_drawn_with():
+    of = policy()
+    filtered = generated(of, [[5, 6]], n=600, top_k=30, top_p=1.0, temperature=1.0)
+    scores = score(of, filtered)
+    raw = [s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)]
+    faults = sampler_faults(of, filtered.with_columns(sampler_logprobs=raw))
+    assert "sampler = scorer" not in faults
+    assert "raw ones" in faults["no filter on the tail"]
+    sharper = policy(temperature=0.5)
+    rollouts = batch(sharper, 600)
+    scores = score(of, rollouts)
+    raw = [s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)]
+    faults = sampler_faults(sharper, rollouts.with_columns(sampler_logprobs=raw))
+    assert "fit the scorer's 0.5" in faults["sampler = scorer"]
+
+
+def test_without_logprobs_the_check_says_what_would_pass_unseen():
+    rollouts = batch(policy()).with_columns(sampler_logprobs=None)
+    (said,) = (f for f in check_sampler(policy(), rollouts, cases.direction(policy())) if f.advice)
+    assert said.passed is None
+    for words in ("300 sequences show in 80%", "a temperature below 0.", "EOS drawn", "top_k"):
+        assert words in said.detail
+    assert "after temperature and filters" in said.advice
+
+
 def test_a_masked_eos_is_found():
     rollouts = batch(policy())
     cut = [r[:-1] if len(r) > 1 and int(r[-1]) == 0 else r for r in rollouts.response_ids]

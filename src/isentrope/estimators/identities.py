@@ -5,49 +5,116 @@
 
 Each is a z-test on the E-batch at hand. A hidden top-k, another temperature, a masked EOS or a
 shifted prompt all break them.
+
+Given its prefix, every term X_ik has mean zero and a variance V_ik that the softmax knows
+(`policy.spread`), so the terms form one martingale over tokens and sequences, whatever the groups:
+
+    z = Σ X_ik / √( Σ X_ik²/3 + 2 Σ V_ik/3 )
+
+The sample's own variance would fail where few tokens hold the entropy: a batch that missed the rare
+tokens has a small one, and a large z. V alone fails the other way, where one rare token was drawn.
+With one third and two thirds no few tokens make a large z: e^{x − x²/6} ≤ 1 + x + x²/3, hence
+exp(λ Σ X − λ²/2 · denominator²) has mean 1 or less for every λ and n (Delyon, Exponential
+inequalities for sums of weakly dependent variables, 2009).
 """
 
 from __future__ import annotations
 
-import torch
+import math
+
 from torch import Tensor
 
-from isentrope.estimators.functional import Functionals
-from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import EntropySample
+
+Z_LIMIT = 4.0
+"""|z| up to which a batch is called sound."""
+P_LIMIT = math.erfc(Z_LIMIT / math.sqrt(2))
+"""The same as a two-sided p-value of a single test: 6.3e-5."""
+REMARKABLE = 0.05
+"""Adjusted p-value below which a sound batch is said to be an unusual one."""
 
 
 def martingale_z(sample: EntropySample) -> float:
-    """Mean of S + Σ_k H_k over its standard error: standard normal if all is well.
+    """Sum of S + Σ_k H_k over its standard deviation: standard normal if all is well.
 
     Args:
         sample: A scored E-batch.
 
     Returns:
-        z; NaN with a single prompt draw.
+        z; NaN with a single sequence, or if the policy leaves the sampler no choice.
     """
-    return _z(sample, sample.series[0].logprobs + sample.entropies)
+    return _z(sample, sample.series[0].logprobs + sample.entropies, sample.series[0].variances)
 
 
 def score_identity_z(sample: EntropySample) -> float:
-    """Mean of Σ_k ∂_v s_k over its standard error: standard normal if all is well.
+    """Sum of Σ_k ∂_v s_k over its standard deviation: standard normal if all is well.
 
     Args:
         sample: An E-batch scored with derivatives along v.
 
     Returns:
-        z; NaN with a single prompt draw.
+        z; NaN with a single sequence, or if v moves no log-probability.
 
     Raises:
         ValueError: If the sample has no derivatives.
     """
     if len(sample.series) < 2:
         raise ValueError("The score identity needs derivatives along v: ask for order 1 or 2.")
-    return _z(sample, sample.series[1].logprobs)
+    return _z(sample, sample.series[1].logprobs, sample.series[1].variances)
 
 
-def _z(sample: EntropySample, terms: Tensor) -> float:
-    f = Functionals("per_sequence", "sequence", sample.functional.tokens)
-    no_weights = torch.zeros_like(terms)
-    result = infinitesimal_jackknife(lambda w: f(w, no_weights, terms)[None], sample.prompt_index)
-    return float(result.values[0] / result.standard_errors[0])
+def _z(sample: EntropySample, terms: Tensor, variances: Tensor | None) -> float:
+    if variances is None:
+        raise ValueError(
+            "The sample was scored without conditional variances: make it with draw_sample."
+        )
+    return studentised(terms, variances) if len(terms) > 1 else math.nan
+
+
+def studentised(terms: Tensor, variances: Tensor) -> float:
+    """A sum of martingale differences over its standard deviation.
+
+    Args:
+        terms: Any shape: X, each with mean zero given what was drawn before.
+        variances: The same shape: V, the variance of each given what was drawn before.
+
+    Returns:
+        z; NaN if every term and variance is zero.
+    """
+    square = float(terms.square().sum()) / 3 + 2 * float(variances.sum()) / 3
+    return float(terms.sum()) / math.sqrt(square) if square > 0 else math.nan
+
+
+def p_value(z: float | None) -> float:
+    """Two-sided p-value of a standard normal z; NaN if there is none."""
+    return math.nan if z is None else math.erfc(abs(z) / math.sqrt(2))
+
+
+def adjusted(p: float, tests: int) -> float:
+    """Bonferroni's p-value: the chance of one as small in any of `tests` tests, at most."""
+    return min(1.0, tests * p)
+
+
+def verdict(p: float) -> str:
+    """From the p-value of one test: "sound", "not sound" or "not tested"."""
+    if math.isnan(p):
+        return "not tested"
+    return "sound" if p >= P_LIMIT else "not sound"
+
+
+def in_words(p: float, tests: int) -> str:
+    """The verdict with its p-value.
+
+    Args:
+        p: p-value of one test.
+        tests: Number of tests that were made together.
+
+    Returns:
+        Like "sound, p = 0.4". The p-value is Bonferroni's, for all tests together.
+    """
+    if math.isnan(p):
+        return "not tested"
+    together = adjusted(p, tests)
+    if p >= P_LIMIT and together < REMARKABLE:
+        return f"sound, although only 1 in {1 / together:.0f} sound batches lies as far out"
+    return f"{verdict(p)}, p = {together:.2g}"

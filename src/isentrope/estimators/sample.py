@@ -9,7 +9,12 @@ from torch import Tensor
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score, score_along, score_with_features
+from isentrope.policy.scoring import (
+    Scores,
+    score_along,
+    score_with_features,
+    score_with_variances,
+)
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -77,9 +82,9 @@ def draw_sample(
         UnsupportedModelError: If the model's own logits are not those that E is scored by.
     """
     series = (
-        score_along(policy, rollouts, direction, order)
+        score_along(policy, rollouts, direction, order, variances=True)
         if order and direction is not None
-        else (score(policy, rollouts),)
+        else (score_with_variances(policy, rollouts),)
     )
     policy.require_own_logits(rollouts, series[0])
     tokens = series[0].mask.double()

@@ -34,7 +34,7 @@ def score_any_length(policy: Policy, rollouts: Rollouts) -> Scores:
         Scores at θ.
     """
 
-    def packed(batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
         if batch.input_ids.shape[1] <= AT_ONCE:
             return policy.packed_scores(batch)
         return _in_segments(policy, batch)
@@ -43,7 +43,7 @@ def score_any_length(policy: Policy, rollouts: Rollouts) -> Scores:
         return collect(policy, rollouts, packed)[0]
 
 
-def _in_segments(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+def _in_segments(policy: Policy, batch: MicroBatch) -> tuple[Tensor, ...]:
     policy.require_no_dropout()
     decoder, cache, parts = policy.causal_lm.get_decoder(), None, []
     with policy.precision.active():

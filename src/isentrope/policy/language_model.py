@@ -220,6 +220,12 @@ class Policy:
         """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
         return self._call(batch, None, features)
 
+    def packed_scores_and_variances(
+        self, batch: MicroBatch, params: Vector | None = None
+    ) -> tuple[Tensor, ...]:
+        """Like `packed_scores`, with V and F of `spread`, each (m,), as third and fourth."""
+        return self._call(batch, params, 0, variances=True)
+
     @property
     def vocabulary(self) -> int:
         """Number of tokens that the policy can draw."""
@@ -245,11 +251,14 @@ class Policy:
             inner = {names[n]: p for n, p in params.items()}
             return functional_call(HiddenStates(self.model), inner, (batch,))
 
-    def _call(self, batch: MicroBatch, params: Vector | None, features: int) -> tuple[Tensor, ...]:
+    def _call(
+        self, batch: MicroBatch, params: Vector | None, features: int, variances: bool = False
+    ) -> tuple[Tensor, ...]:
         self.require_no_dropout()
         names = self._scorer.inner_names
         inner = {names[n]: p for n, p in (params or self.theta).items()}
-        arguments = (batch, self.temperature, self.vocab_chunk, self.precision.entropy, features)
+        chunk, dtype = self.vocab_chunk, self.precision.entropy
+        arguments = (batch, self.temperature, chunk, dtype, features, variances)
         with self.precision.active(), refusal_by_name(self.causal_lm):
             return functional_call(self._scorer, inner, arguments)
 

@@ -47,6 +47,7 @@ class Scorer(nn.Module):
         vocab_chunk: int,
         dtype: torch.dtype,
         features: int = 0,
+        variances: bool = False,
     ) -> tuple[Tensor, ...]:
         """Score a micro-batch.
 
@@ -56,9 +57,10 @@ class Scorer(nn.Module):
             vocab_chunk: Vocabulary entries at a time.
             dtype: Type of the softmax arithmetic.
             features: Number of projected hidden-state features to return as well.
+            variances: Whether to return V and F of `spread` as well.
 
         Returns:
-            s and H, each (m,), and (m, features) where asked for.
+            s and H, each (m,), then V and F, or (m, features), where asked for.
         """
         hidden = self.hidden(batch)
         scores = token_statistics(
@@ -68,6 +70,7 @@ class Scorer(nn.Module):
             temperature=temperature,
             vocab_chunk=vocab_chunk,
             dtype=dtype,
+            variances=variances,
         )
         return (*scores, _project(hidden, features)) if features else scores
 

@@ -9,7 +9,7 @@ ever held, and the same code serves values, forward mode and reverse mode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.logits import ScaledHead
+from isentrope.policy.spread import Spread
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -42,12 +43,15 @@ class Scores:
         entropies: (n, t) float64, H_k in nats; 0 where there is no token.
         mask: (n, t) bool, where there is a token.
         features: (n, t, k) float64, hidden state before each token, projected; or None.
+        variances: (n, t) float64, variance of `logprobs` over the token drawn, given the prefix
+            (`spread`); or None where it was not asked for.
     """
 
     logprobs: Tensor
     entropies: Tensor
     mask: Tensor
     features: Tensor | None = None
+    variances: Tensor | None = None
 
 
 def token_statistics(
@@ -58,7 +62,8 @@ def token_statistics(
     temperature: float,
     vocab_chunk: int,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+    variances: bool = False,
+) -> tuple[Tensor, ...]:
     """Log-probability of each target and entropy of its distribution.
 
     Args:
@@ -69,20 +74,20 @@ def token_statistics(
         temperature: Sampling temperature T.
         vocab_chunk: Vocabulary entries at a time.
         dtype: Type of the softmax arithmetic.
+        variances: Whether to return V and F of `spread` as well.
 
     Returns:
-        s and H, each (m,), in nats.
+        s and H, each (m,), in nats; then V and F where asked for.
     """
     rows = max(1, LOGITS_HELD // _columns(head, vocab_chunk))
     parts = []
     for h, t in zip(hidden.split(rows), targets.split(rows), strict=True):
-        args = (h, head, t, temperature, vocab_chunk, dtype)
+        args = (h, head, t, temperature, vocab_chunk, dtype, variances)
         if hidden.requires_grad and len(targets) > rows:
             parts.append(checkpoint(_statistics, *args, use_reentrant=False))
         else:
             parts.append(_statistics(*args))
-    s, entropy = zip(*parts, strict=True)
-    return torch.cat(s), torch.cat(entropy)
+    return tuple(torch.cat(of) for of in zip(*parts, strict=True))
 
 
 def _columns(head: nn.Module, chunk: int) -> int:
@@ -108,10 +113,12 @@ def _statistics(
     temperature: float,
     vocab_chunk: int,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+    variances: bool = False,
+) -> tuple[Tensor, ...]:
     # top = max l, total = Σ e^{l−top}, weighted = Σ e^{l−top}(l−top), chosen = l_target: each (m,)
     top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
     total = weighted = chosen = torch.zeros_like(top)
+    spread = Spread(top) if variances else None
     for start, logits in _logit_chunks(hidden, head, vocab_chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
         new_top = torch.maximum(top, logits.detach().amax(1))
@@ -119,16 +126,21 @@ def _statistics(
         weights = shifted.exp()
         if start:
             drop = top - new_top
+            if spread:
+                spread.rescale(drop, weighted, total)
             weighted = drop.exp() * (weighted + total * drop)
             total = drop.exp() * total
         total = total + weights.sum(1)
         weighted = weighted + (weights * shifted).sum(1)
+        if spread:
+            spread.add(logits, weights, shifted)
         place = targets - start
         picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
         chosen = torch.where((place >= 0) & (place < logits.shape[1]), picked, chosen)
         top = new_top
     log_total = total.log()
-    return (chosen - top) - log_total, log_total - weighted / total
+    scores = (chosen - top) - log_total, log_total - weighted / total
+    return (*scores, *spread.variances(weighted, total)) if spread else scores
 
 
 def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> Scores:
@@ -149,6 +161,21 @@ def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> S
         return collect(policy, rollouts, lambda batch: policy.packed_scores(batch, params))[0]
 
 
+def score_with_variances(policy: Policy, rollouts: Rollouts) -> Scores:
+    """Like `score` at θ, with the variance of every log-probability given its prefix.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+
+    Returns:
+        Scores with `variances` (n, t), nats².
+    """
+    with torch.no_grad():
+        scores, spread = collect(policy, rollouts, policy.packed_scores_and_variances)
+    return replace(scores, variances=spread.logprobs)
+
+
 def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) -> Scores:
     """Like `score` at θ, with the hidden state before each token projected to a few numbers.
 
@@ -167,7 +194,7 @@ def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) 
 
 
 def score_along(
-    policy: Policy, rollouts: Rollouts, direction: Vector, order: int
+    policy: Policy, rollouts: Rollouts, direction: Vector, order: int, *, variances: bool = False
 ) -> tuple[Scores, ...]:
     """Scores at θ and their derivatives along θ + e v at e = 0, by forward mode.
 
@@ -176,20 +203,28 @@ def score_along(
         rollouts: n sequences.
         direction: v.
         order: Highest derivative: 1, or 2 (forward over forward).
+        variances: Whether the scores and their first derivative get `variances`.
 
     Returns:
         (scores, ∂_v scores) or (scores, ∂_v scores, ∂²_v scores); `logprobs` and `entropies` of
         the latter hold derivatives per unit η and η².
     """
     policy.require_direction(direction)
+    at_params = policy.packed_scores_and_variances if variances else policy.packed_scores
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        def at(e: Tensor) -> tuple[Tensor, Tensor]:
-            return policy.packed_scores(batch, policy.parameters_along(direction, e))
+        def at(e: Tensor) -> tuple[Tensor, ...]:
+            return at_params(batch, policy.parameters_along(direction, e))
 
-        return sum(derivatives_at_zero(at, order, policy.device), ())
+        series = derivatives_at_zero(at, order, policy.device)
+        return sum((of[:2] for of in series), series[0][2:])  # V and F first, if at all
 
-    return collect(policy, rollouts, packed)
+    found = collect(policy, rollouts, packed)
+    if not variances:
+        return found
+    spread, here, first, *second = found
+    here = replace(here, variances=spread.logprobs)
+    return (here, replace(first, variances=spread.entropies), *second)
 
 
 def score_along_each(

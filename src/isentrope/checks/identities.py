@@ -1,0 +1,110 @@
+"""Are the responses draws of the policy, by tests that need no log-probabilities of the sampler?
+
+Seven tests, two of identities and five of counts (`draws`). A test is broken beyond |z| = 4, or a
+p-value of 6.3e-5 where it has no z; one of them is so in fewer than 1 of 2,200 sound batches. The
+p-values that are printed are Bonferroni's, for all tests together.
+"""
+
+from __future__ import annotations
+
+import math
+
+from isentrope.checks.draws import Draws, Filter
+from isentrope.checks.finding import Finding
+from isentrope.estimators.identities import P_LIMIT, adjusted, in_words, p_value, verdict
+
+SURPRISAL, SCORE, EOS = "E[surprisal] = E[H]", "E[Σ ∂s] = 0", "EOS as often as the policy's"
+REPETITIONS, FILTERS = "repetitions as often as the policy's", "no filter on the tail"
+NOT_DRAWS = "The responses are not draws of the policy that is scored. "
+
+
+def identity_findings(martingale: float, score: float, draws: Draws) -> list[Finding]:
+    """The findings of all seven tests.
+
+    Args:
+        martingale: z of E[S + Σ H] = 0.
+        score: z of E[Σ ∂s] = 0.
+        draws: The counts.
+
+    Returns:
+        Five findings: the filters share one.
+    """
+    eos = draws.eos.z if draws.eos is not None else math.nan
+    repeated = draws.repetitions.z
+    zs = [martingale, score, eos, repeated]
+    tests = sum(math.isfinite(z) for z in zs) + len(draws.filters)
+    return [
+        _finding(SURPRISAL, -martingale, tests, _of_surprisal(martingale)),
+        _finding(SCORE, score, tests, "Compare EOS, prompt template and weights."),
+        _finding(EOS, eos, tests, _of_eos(eos)),
+        _finding(
+            "repetitions as often as the policy's", repeated, tests, _of_repetitions(repeated)
+        ),
+        _filters(draws.filters, tests),
+    ]
+
+
+def untested() -> list[Finding]:
+    """The same findings for a batch of a single sequence."""
+    names = (SURPRISAL, SCORE, EOS, REPETITIONS, FILTERS)
+    return [Finding(name, None, "it takes two sequences or more") for name in names]
+
+
+def _finding(name: str, z: float, tests: int, hint: str) -> Finding:
+    if not math.isfinite(z):
+        return Finding(name, None, "the batch leaves no room for it to differ")
+    p = p_value(z)
+    detail = f"z = {z:+.1f}: {in_words(p, tests)}"
+    passed = verdict(p) == "sound"
+    return Finding(name, passed, detail, "" if passed else NOT_DRAWS + hint)
+
+
+def _of_surprisal(z: float) -> str:
+    also = "Also compare EOS handling, prompt template and weights."
+    if z > 0:
+        return (
+            "They are likelier than the policy's own: a hidden top_k or top_p, or a lower "
+            f"temperature in the sampler. {also}"
+        )
+    return (
+        "They are less likely than the policy's own: a higher temperature in the sampler, or an "
+        f"adapter that is not loaded in the scorer. {also}"
+    )
+
+
+def _of_eos(z: float) -> str:
+    if z < 0:
+        return (
+            "They end less often than the policy's own: EOS was masked, stripped or penalised, "
+            "min_new_tokens was set, or short responses were filtered out."
+        )
+    return (
+        "They end more often than the policy's own: EOS was favoured (length penalty, stop "
+        "strings), or appended to responses that were cut."
+    )
+
+
+def _of_repetitions(z: float) -> str:
+    if z < 0:
+        return (
+            "They repeat fewer tokens than the policy's own: a repetition, presence or frequency "
+            "penalty, or no_repeat_ngram_size. The generation_config.json of many models sets "
+            "repetition_penalty, which generate and vLLM apply by themselves: set it to 1."
+        )
+    return "They repeat more tokens than the policy's own: compare prompt template and weights."
+
+
+def _filters(filters: tuple[Filter, ...], tests: int) -> Finding:
+    within = [f"{f.name} {f.setting:.4g} (p = {adjusted(f.p_value, tests):.2g})" for f in filters]
+    detail = f"no token drawn lies beyond {', '.join(within)}"
+    likeliest = min(filters, key=lambda f: f.p_value)
+    if likeliest.p_value >= P_LIMIT:
+        return Finding(FILTERS, True, f"sound: {detail}")
+    return Finding(
+        FILTERS,
+        False,
+        f"not sound: {detail}",
+        f"{NOT_DRAWS}Their tail is missing, as with a hidden {likeliest.name} of about "
+        f"{likeliest.setting:.4g}. Sample with top_k=0, top_p=1 and min_p=0: generate defaults to "
+        "top_k=50, and a generation_config.json may set more.",
+    )
