@@ -22,6 +22,8 @@ from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task, load_task
 from isentrope.sampling.tasks.custom import read_responses
 
+PromptIds = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -121,13 +123,13 @@ def read_rollouts(policy: Policy, path: str | Path) -> Rollouts:
 
 
 def _sample_evaluation(
-    config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
+    config: MeasureConfig, policy: Policy, exclude: Collection[PromptIds], progress: Progress
 ) -> Rollouts:
     batch, sampling = config.batch_config, config.sampling
     task = load_task(
         batch.dataset_name, batch.E_split, batch.dataset_path, tokenizer=policy.tokenizer
     )
-    prompts = _left(task.prompts, exclude, "E")
+    prompts = _left(policy, task.prompts, exclude, "E")
     options: dict[str, Any] = {
         "max_new_tokens": sampling.max_new_tokens,
         "batch_size": sampling.batch_size,
@@ -143,11 +145,11 @@ def _sample_evaluation(
 
 
 def _sample_update(
-    config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
+    config: MeasureConfig, policy: Policy, exclude: Collection[PromptIds], progress: Progress
 ) -> tuple[Rollouts, UpdateBatchReport]:
     batch, sampling = config.batch_config, config.sampling
     task = _update_task(config, policy)
-    prompts = _left(task.prompts, exclude, "U")
+    prompts = _left(policy, task.prompts, exclude, "U")
     with progress.counter("sampling U") as advance:
         return update_batch(
             policy,
@@ -178,9 +180,14 @@ def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
     return with_advantages(U, config.estimator.advantage_rule)
 
 
-def _left(prompts: Iterable[Prompt], exclude: Collection[str], batch: str) -> list[Prompt]:
+def _left(
+    policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
+) -> list[Prompt]:
+    """The prompts whose tokens are none of the other batch's, whatever either is called by."""
     named = name_prompts(prompts)
-    left = [p for p in named if p.key not in exclude]
+    if not exclude:
+        return named
+    left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
     if not left:
         raise ValueError(
             f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
@@ -189,12 +196,12 @@ def _left(prompts: Iterable[Prompt], exclude: Collection[str], batch: str) -> li
     return left
 
 
-def _taken(config: MeasureConfig, other: Rollouts | None) -> set[str]:
-    """Keys of prompts that the other batch has, if they may not be shared."""
+def _taken(config: MeasureConfig, other: Rollouts | None) -> set[PromptIds]:
+    """Token ids of prompts that the other batch has, if they may not be shared."""
     if other is None or config.batch_config.allow_overlap:
         return set()
-    return set(other.prompt_keys or ())
+    return _prompts(other)
 
 
-def _prompts(rollouts: Rollouts) -> set[tuple[int, ...]]:
+def _prompts(rollouts: Rollouts) -> set[PromptIds]:
     return {tuple(ids.tolist()) for ids in rollouts.prompt_ids}
