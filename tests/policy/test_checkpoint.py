@@ -2,7 +2,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from isentrope.policy.checkpoint import adapter_mismatch, load_tokenizer
+from isentrope.policy.adapter import adapter_mismatch
+from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import character_tokenizer

@@ -3,6 +3,14 @@
 from isentrope.checks.checkpoint import check_adapter, check_optimizer
 from isentrope.checks.finding import Finding
 from isentrope.checks.instrument import check_instrument
+from isentrope.checks.rates import check_rates
 from isentrope.checks.sampler import check_sampler
 
-__all__ = ["Finding", "check_adapter", "check_instrument", "check_optimizer", "check_sampler"]
+__all__ = [
+    "Finding",
+    "check_adapter",
+    "check_instrument",
+    "check_optimizer",
+    "check_rates",
+    "check_sampler",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -9,22 +10,30 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from isentrope.checks.finding import Finding
-from isentrope.policy.checkpoint import adapter_mismatch
+from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.language_model import Policy
-from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
+from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.vectors import Vector
 
 SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "square_avg"}
+ZERO_AT_START = ("lora_B", "lora_embedding_A", "vera_lambda_b", "oft_R")
+"""Factors of adapters that PEFT starts at zero."""
+COMPARED = 65536
+"""Entries of a tensor that are compared, at most; evenly spread."""
 MARGIN = 0.05
 """Share by which another order must fit better before the stored one is called wrong."""
 
 
-def check_adapter(policy: Policy, checkpoint: str | Path) -> Finding:
-    """Compare the adapter in the model with the one on disk.
+def check_adapter(
+    policy: Policy, checkpoint: str | Path, optimizer: OptimizerLike | None = None
+) -> Finding:
+    """Compare the adapter in the model with the one on disk, and look for idle layers.
 
     Args:
         policy: The policy.
         checkpoint: Its folder.
+        optimizer: Its optimizer's state, which tells a layer that no gradient has reached from
+            one whose values are lost.
 
     Returns:
         The finding; not checked for a full model.
@@ -39,15 +48,48 @@ def check_adapter(policy: Policy, checkpoint: str | Path) -> Finding:
             difference,
             "The model is not this checkpoint: load it with Policy.from_checkpoint.",
         )
-    idle = [n for n, p in policy.theta.items() if "lora_B" in n and not bool(p.any())]
-    if idle and len(idle) == sum("lora_B" in n for n in policy.names):
+    zero, active = _initial_factors(policy)
+    if zero and not active:
         return Finding(
             name,
             False,
-            "every lora_B is zero",
+            f"every {ZERO_AT_START[0]} is zero"
+            if ZERO_AT_START[0] in zero[0]
+            else f"{zero[0]} and all others of its kind are zero",
             "The adapter is at its initial value and changes nothing: is this step 0?",
         )
-    return Finding(name, True, f"{len(policy.names)} tensors equal those on disk")
+    detail = f"{len(policy.names)} tensors equal those on disk"
+    if not zero:
+        return Finding(name, True, detail)
+    idle = f"{len(zero)} of {len(zero) + len(active)} factors are all zero, the first is {zero[0]}"
+    if optimizer is not None and _untouched(policy, optimizer, zero):
+        return Finding(name, True, f"{detail}; {idle}, and no gradient has reached them")
+    return Finding(
+        name,
+        False,
+        idle,
+        "A zero factor switches its layer's adapter off, on disk and in the model, while others "
+        "are trained: save the adapter again, or train that layer.",
+    )
+
+
+def _initial_factors(policy: Policy) -> tuple[list[str], list[str]]:
+    """Factors that an adapter starts with at zero: those that still are, and the others."""
+    zero, active = [], []
+    for name, parameter in policy.theta.items():
+        if set(name.split(".")) & set(ZERO_AT_START):
+            (active if bool(parameter.any()) else zero).append(name)
+    return zero, active
+
+
+def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bool:
+    """Whether the optimizer's moments of these parameters are zero too."""
+    try:
+        state = load_optimizer_state(policy, optimizer)
+    except (ValueError, FileNotFoundError):
+        return False  # which is the finding of check_optimizer
+    moments = [x for n in names for x in state.moments[n].values() if isinstance(x, Tensor)]
+    return bool(moments) and not any(bool(x.any()) for x in moments)
 
 
 def check_optimizer(
@@ -74,27 +116,48 @@ def check_optimizer(
     try:
         state = load_optimizer_state(policy, optimizer)
     except (ValueError, FileNotFoundError) as error:
-        return Finding(name, False, str(error), "Save optimizer.pt with parameter names.")
-    key = SECOND_MOMENTS.get(state.rule)
-    if key is None or not all(state.moments.get(n) for n in policy.names):
-        return Finding(name, None, f"{state.rule} has no second moments to compare")
-    moments = {n: state.moments[n][key] for n in policy.names}
-    wrong = misplaced(gradient, moments)
+        return Finding(name, False, str(error))
     detail = f"matched by {state.matched_by}"
+    wrong = misplaced_states(state, gradient)
+    if wrong is None:
+        return Finding(name, None, f"{detail}; {state.rule} has no second moments to compare")
     if wrong and not like_training:
         detail += "; their order is not confirmed by these prompts, which are not those of training"
         return Finding(name, None, detail)
     if wrong:
-        first, better = next(iter(wrong.items()))
         return Finding(
             name,
             False,
-            f"{detail}; {len(wrong)} states fit other parameters better, the first is that of "
-            f"{first}, which fits {better}",
+            f"{detail}; {words_of_misplaced(wrong)}",
             "The optimizer state is in the wrong order: save its parameter names beside it "
             "(parameter_names.json) or build the optimizer from named_parameters().",
         )
     return Finding(name, True, f"{detail}; second moments fit the gradients of their parameters")
+
+
+def misplaced_states(state: OptimizerState, gradient: Vector) -> dict[str, str] | None:
+    """States that fit another parameter better than the one they were matched to.
+
+    Args:
+        state: The optimizer's state.
+        gradient: Gradient of the loss by parameter name.
+
+    Returns:
+        As `misplaced`; None for an optimizer without second moments, or a fresh one.
+    """
+    key = SECOND_MOMENTS.get(state.rule)
+    if key is None or not all(state.moments.values()):
+        return None
+    return misplaced(gradient, {name: moments[key] for name, moments in state.moments.items()})
+
+
+def words_of_misplaced(wrong: Mapping[str, str]) -> str:
+    """The first of the states that fit other parameters better, in words."""
+    first, better = next(iter(wrong.items()))
+    return (
+        f"{len(wrong)} states fit other parameters better, the first is that of {first}, which "
+        f"fits {better}"
+    )
 
 
 def misplaced(gradient: Vector, moments: Vector) -> dict[str, str]:
@@ -124,6 +187,7 @@ def misplaced(gradient: Vector, moments: Vector) -> dict[str, str]:
 
 
 def _log(values: Tensor) -> Tensor:
+    values = values.flatten()[:: 1 + values.numel() // COMPARED]
     floor = values[values > 0].min() if bool((values > 0).any()) else 1e-300
     return values.double().clamp_min(float(floor)).log().flatten()
 

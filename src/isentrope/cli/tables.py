@@ -79,6 +79,8 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
     """
     entropy, checks = result["entropy"], result["checks"]
     lines = [f"{result['policy']['name']}:"]
+    for group in result["step"].get("param_groups", ()):
+        lines.append(f"  param group  {_group(group)}")
     for kind in ("per_token", "per_sequence"):
         said = entropy[kind]
         lines.append(f"  entropy      {_measured(said['value'], said['se'])} {said['unit']}")
@@ -95,7 +97,8 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
             f"samples (what an entropy bonus sees) "
             f"{_measured(pathwise['value'], pathwise['se'])}"
         )
-        names = [name for name in ("momentum", "decay", "gradient") if name in budget]
+        known = ("momentum", "decay", "gradient", "rounding")
+        names = [name for name in known if name in budget]
         parts = [f"{name} {_measured(budget[name], budget[f'{name}_se'])}" for name in names]
         lines.append(f"  of which     {', '.join(parts)}")
     floor = checks["rounding_floor"]
@@ -105,6 +108,20 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         f"rounding {_number(floor['log_weight'])} nats a sequence"
     )
     return lines + [f"  note         {sentence}" for sentence in result["warnings"]]
+
+
+def _group(group: dict[str, Any]) -> str:
+    """The settings of a param group that matter to its step."""
+    words = {"lr": "η", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
+    parts = []
+    for key, name in words.items():
+        value = group.get(key)
+        if value is not None:
+            several = isinstance(value, (list, tuple))
+            parts.append(
+                f"{name} {', '.join(f'{x:g}' for x in value) if several else f'{value:g}'}"
+            )
+    return f"{'; '.join(parts)} ({group['tensors']} tensors)"
 
 
 def _measured(value: float | None, se: float | None) -> str:

@@ -105,6 +105,7 @@ class VllmEngine:
             seed=seed,
             gpu_memory_utilization=memory,
             skip_tokenizer_init=True,
+            trust_remote_code=False,
             generation_config="vllm",  # not the model's own, which may filter
             logprobs_mode="processed_logprobs",
             **lora,

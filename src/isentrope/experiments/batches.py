@@ -26,6 +26,8 @@ from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_tr
 
 log = logging.getLogger("isentrope")
 
+PromptIds = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -137,14 +139,14 @@ def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None =
 
 
 def sample_evaluation(
-    config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
+    config: MeasureConfig, policy: Policy, exclude: Collection[PromptIds], progress: Progress
 ) -> Rollouts:
     """Sample E as a configuration wants it.
 
     Args:
         config: The configuration.
         policy: The policy, at the precision of the sampler.
-        exclude: Keys of prompts that must not be drawn.
+        exclude: Token ids of prompts that must not be drawn.
         progress: Where to say how far it is.
 
     Returns:
@@ -152,7 +154,7 @@ def sample_evaluation(
     """
     batch, sampling = config.batch_config, config.sampling
     task = batch.load_task(batch.dataset_name, batch.E_split, batch.dataset_path, policy.tokenizer)
-    prompts = _left(task.prompts, exclude, "E")
+    prompts = _left(policy, task.prompts, exclude, "E")
     options: dict[str, Any] = {
         "max_new_tokens": sampling.max_new_tokens,
         "batch_size": sampling.batch_size,
@@ -168,11 +170,11 @@ def sample_evaluation(
 
 
 def _sample_update(
-    config: MeasureConfig, policy: Policy, exclude: Collection[str], progress: Progress
+    config: MeasureConfig, policy: Policy, exclude: Collection[PromptIds], progress: Progress
 ) -> tuple[Rollouts, UpdateBatchReport]:
     batch, sampling = config.batch_config, config.sampling
     task = update_task(config, policy)
-    prompts = _left(task.prompts, exclude, "U")
+    prompts = _left(policy, task.prompts, exclude, "U")
     with progress.counter("sampling U") as advance:
         return update_batch(
             policy,
@@ -213,9 +215,14 @@ def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
     return with_advantages(U, config.estimator.advantage_rule)
 
 
-def _left(prompts: Iterable[Prompt], exclude: Collection[str], batch: str) -> list[Prompt]:
+def _left(
+    policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
+) -> list[Prompt]:
+    """The prompts whose tokens are none of the other batch's, whatever either is called by."""
     named = name_prompts(prompts)
-    left = [p for p in named if p.key not in exclude]
+    if not exclude:
+        return named
+    left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
     if not left:
         raise ValueError(
             f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
@@ -224,12 +231,12 @@ def _left(prompts: Iterable[Prompt], exclude: Collection[str], batch: str) -> li
     return left
 
 
-def _taken(config: MeasureConfig, other: Rollouts | None) -> set[str]:
-    """Keys of prompts that the other batch has, if they may not be shared."""
+def _taken(config: MeasureConfig, other: Rollouts | None) -> set[PromptIds]:
+    """Token ids of prompts that the other batch has, if they may not be shared."""
     if other is None or config.batch_config.allow_overlap:
         return set()
-    return set(other.prompt_keys or ())
+    return _prompts(other)
 
 
-def _prompts(rollouts: Rollouts) -> set[tuple[int, ...]]:
+def _prompts(rollouts: Rollouts) -> set[PromptIds]:
     return {tuple(ids.tolist()) for ids in rollouts.prompt_ids}

@@ -14,19 +14,22 @@ from isentrope.checks import (
     check_adapter,
     check_instrument,
     check_optimizer,
+    check_rates,
     check_sampler,
 )
 from isentrope.experiments.check_batches import check_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.preparation import normalising_length
+from isentrope.experiments.preparation import normalising_length, update_step
 from isentrope.experiments.progress import Progress
+from isentrope.experiments.real_step import check_rounding
 from isentrope.experiments.study import require_inputs
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTRACT
 from isentrope.update.objective import token_weights
+from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.vectors import Vector
 
 TRAINER_STATE = "trainer_state.json"
@@ -60,12 +63,17 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
         One finding a check.
     """
     policy = subject.load(config)
-    findings = [check_contract(config, subject.path), check_adapter(policy, subject.path)]
+    adapter = check_adapter(policy, subject.path, subject.optimizer)
+    findings = [check_contract(config, subject.path), adapter]
     batches = check_batches(config, policy, progress)
     findings.append(batches.finding)
     with at_precision(policy, config.precision.updating):
         gradient = _objective_gradient(config, policy, batches.U)
-    findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
+        findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
+        if (state := _readable_state(policy, subject)) is not None:
+            findings.append(check_rates(state, subject.path))
+            step = update_step(config, policy, batches.U, subject.optimizer)
+            findings.append(check_rounding(config, policy, subject, state, step))
     with at_precision(policy, config.precision.measuring):
         findings += check_instrument(policy, batches.E, gradient)
         findings += check_sampler(policy, batches.E, gradient)
@@ -109,6 +117,14 @@ def check_contract(config: MeasureConfig, checkpoint: Path) -> Finding:
             "The step would not be the one that training takes: set these keys as in training.",
         )
     return Finding(name, True, f"as in training: {', '.join(known)}")
+
+
+def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
+    """The optimizer's state; None where it cannot be read, which check_optimizer has said."""
+    try:
+        return load_optimizer_state(policy, subject.optimizer)
+    except (ValueError, FileNotFoundError):
+        return None
 
 
 def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollouts) -> Vector:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch
 
-from isentrope.experiments.config import MeasureConfig, PolicyConfig
+from isentrope.experiments.config import CheckpointConfig, MeasureConfig, PolicyConfig
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
+from isentrope.policy.layouts import foreign_layout
 
 _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
 
@@ -51,8 +52,10 @@ class Checkpoint:
             raise ValueError(
                 f"checkpoint.device_map={where.device_map}, but torch sees no CUDA device here."
             )
+        patterns = where.trainable if isinstance(where, CheckpointConfig) else None
         return Policy.from_checkpoint(
             self.path,
+            trainable_patterns=patterns,
             base_model=where.base_model,
             device_map=where.device_map,
             quantization=None if where.quantization == "none" else where.quantization,
@@ -143,7 +146,7 @@ def _matches(entry: str) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     """The checkpoints step_N in a folder that is none itself, such as training_state."""
-    if not folder.is_dir() or any(folder.glob("*config.json")):
+    if not folder.is_dir() or any(folder.glob("*config.json")) or (folder / "_actor").is_dir():
         return []
     steps = [p for p in folder.iterdir() if p.is_dir() and step_of(p) is not None]
     return _in_natural_order(steps)
@@ -161,11 +164,21 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
     path = Path(given).expanduser() if given else checkpoint
     file = path / "optimizer.pt" if path.is_dir() else path
     if not file.is_file():
+        if foreign := foreign_layout(path):
+            raise FileNotFoundError(f"There is no optimizer state at {file}: {foreign}")
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
-            "with the checkpoint, or set checkpoint.optimizer_path."
+            f"with the checkpoint, or set checkpoint.optimizer_path{_elsewhere(file)}."
         )
     return file
+
+
+def _elsewhere(file: Path) -> str:
+    """Where an optimizer's state lies that was not asked for."""
+    folder = file.parent
+    places = [folder / "optimizer.bin", folder.parent / file.name, folder.parent / "optimizer.bin"]
+    found = next((path for path in places if path.is_file()), None)
+    return f"={found}, which is there" if found else ""
 
 
 def _names(paths: list[Path]) -> list[str]:

@@ -62,6 +62,10 @@ class CheckpointConfig(PolicyConfig):
 
     optimizer_path: str | None = None
     """Optimizer state, a file or its folder; null: optimizer.pt in the checkpoint folder."""
+    trainable: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names of what was trained, with * and ?; null: the whole adapter, or all weights."""
+    master_weights: bool = False
+    """true: training kept a float32 copy of 16-bit weights, so its steps were not rounded."""
 
 
 class BatchConfig(PromptsConfig):
@@ -159,6 +163,8 @@ class EstimatorConfig(Section):
     """Gradient clipping as in training; null: none."""
     max_response_length: Count | None = None
     """The constant length L of dr_grpo; null: sampling.max_new_tokens."""
+    rounded_step: bool | None = None
+    """Weights trained in 16 bits: true measures the rounded step, false v; null: refused."""
     off_policy: bool = False
     """U was drawn by an earlier policy: weight its tokens by the ratio to their sampler."""
     clip: Annotated[float, Field(gt=0)] | None = 0.2

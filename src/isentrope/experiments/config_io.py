@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.secrets import secrets_in
 
 Root = TypeVar("Root", bound=BaseModel)
 
@@ -58,11 +59,13 @@ def load_config(
         The configuration, defaults filled in.
 
     Raises:
-        ConfigError: In one sentence, naming the key and the nearest valid one.
+        ConfigError: In one sentence, naming the key and the nearest valid one; or if a value is a
+            secret, which does not belong in a file that is written into run folders.
     """
     content = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
     for override in overrides:
         content = _override(content, override)
+    _require_no_secrets(content)
     try:
         return root.model_validate(content)
     except ValidationError as error:
@@ -116,6 +119,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no sections: it must be a YAML mapping.")
     return content
+
+
+def _require_no_secrets(content: Mapping[str, Any]) -> None:
+    """Nothing that is read here may be a secret, because all of it is written into run folders."""
+    if found := next(secrets_in(content), None):
+        raise ConfigError(
+            f"{found} is a secret, and configurations are written into run folders: leave it out, "
+            "and log in by `hf auth login` or the environment (HF_TOKEN, WANDB_API_KEY)."
+        )
 
 
 def _parse(text: str, where: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
@@ -21,11 +22,11 @@ from isentrope.experiments.batches import Batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.preparation import prepare_checkpoint
+from isentrope.experiments.preparation import Prepared, prepare_checkpoint
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.policy.language_model import Policy
 from isentrope.update.step import Step
-from isentrope.vectors import norm
+from isentrope.vectors import Vector, norm
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Measurement:
         budget: δH₁ per unit η of the whole step ("total") and of each component.
         checks: Whether the instrument is in order.
         described: What the policy is, for the record.
+        facts: What is known of the optimizer, for the record.
         seconds: Time spent, by stage.
     """
 
@@ -73,6 +75,7 @@ class Measurement:
     budget: dict[str, Estimate]
     checks: Checks
     described: dict[str, object]
+    facts: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -99,10 +102,10 @@ def measure_checkpoint(
     etas = config.estimator.etas(step.learning_rate)
     with at_precision(policy, config.precision.measuring):
         with clock.stage("sweep"):
-            change = _sweep(config, policy, batches, step, etas, progress)
+            change = _sweep(config, ready, etas, progress)
         with clock.stage("resample"):
             collapsed = _to_resample(config, change, etas)
-            fresh = _resample(config, policy, batches, step, collapsed, progress)
+            fresh = _resample(config, ready, collapsed, progress)
         with clock.stage("budget"):
             budget = _budget(config, policy, batches, step, change, progress)
         with clock.stage("checks"):
@@ -119,6 +122,7 @@ def measure_checkpoint(
             budget=budget,
             checks=checks,
             described=ready.described,
+            facts=ready.facts,
             seconds=clock.seconds,
         )
         with clock.stage("log"):
@@ -133,27 +137,31 @@ def _method(config: MeasureConfig) -> Method:
 
 
 def _sweep(
-    config: MeasureConfig,
-    policy: Policy,
-    batches: Batches,
-    step: Step,
-    etas: list[float],
-    progress: Progress,
+    config: MeasureConfig, ready: Prepared, etas: list[float], progress: Progress
 ) -> EntropyChange:
     estimator = config.estimator
     weighted = [] if estimator.method == "resampled" else etas
-    with progress.stages("measuring", len(weighted) + 1) as begin:
+
+    def along(direction: Vector, rates: list[float], order: int, begin: Any) -> EntropyChange:
         return entropy_change(
-            policy,
-            batches.E,
-            step.direction,
-            weighted,
+            ready.policy,
+            ready.batches.E,
+            direction,
+            rates,
             functional=estimator.functional,
             method=_method(config),
-            order=estimator.order,
+            order=order,
             confidence=estimator.confidence,
             progress=begin,
         )
+
+    rounded = ready.along
+    with progress.stages("measuring", len(weighted) + 1) as begin:
+        if rounded is None:
+            return along(ready.step.direction, weighted, estimator.order, begin)
+        change = along(ready.step.direction, [], estimator.order, begin)
+        points = [along(rounded(eta), [eta], 0, begin).points[0] for eta in weighted]
+        return replace(change, points=points)
 
 
 def _to_resample(config: MeasureConfig, change: EntropyChange, etas: list[float]) -> list[float]:
@@ -165,27 +173,30 @@ def _to_resample(config: MeasureConfig, change: EntropyChange, etas: list[float]
 
 
 def _resample(
-    config: MeasureConfig,
-    policy: Policy,
-    batches: Batches,
-    step: Step,
-    etas: list[float],
-    progress: Progress,
+    config: MeasureConfig, ready: Prepared, etas: list[float], progress: Progress
 ) -> dict[float, Estimate]:
     if not etas:
         return {}
-    with progress.stages("fresh responses", len(etas) + 1) as begin:
-        estimates = resampled_entropy_change(
-            policy,
-            batches.E,
-            step.direction,
-            etas,
-            max_new_tokens=batches.E.max_new_tokens or config.sampling.max_new_tokens,
+    E, rounded = ready.batches.E, ready.along
+
+    def along(direction: Vector, rates: list[float], begin: Any) -> list[Estimate]:
+        return resampled_entropy_change(
+            ready.policy,
+            E,
+            direction,
+            rates,
+            max_new_tokens=E.max_new_tokens or config.sampling.max_new_tokens,
             seed=config.batch_config.seeds["resample"],
             functional=config.estimator.functional,
             confidence=config.estimator.confidence,
             progress=begin,
         )
+
+    with progress.stages("fresh responses", len(etas) + 1) as begin:
+        if rounded is None:
+            estimates = along(ready.step.direction, etas, begin)
+        else:
+            estimates = [along(rounded(eta), [eta], begin)[0] for eta in etas]
     return dict(zip(etas, estimates, strict=True))
 
 

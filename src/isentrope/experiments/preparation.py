@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from isentrope.experiments.batches import Batches, make_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Clock, Progress
+from isentrope.experiments.real_step import real_step
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import Step, optimizer_step
-from isentrope.vectors import norm
+from isentrope.vectors import Vector, norm
 
 log = logging.getLogger("isentrope")
 
@@ -34,6 +37,8 @@ class Prepared:
         batches: E and U.
         step: The optimizer's step on U.
         described: What the policy is, for the record.
+        facts: What is known of the optimizer, for the record.
+        along: Δθ/η by learning rate where training rounds the step; None where it is v.
     """
 
     subject: Subject
@@ -41,6 +46,8 @@ class Prepared:
     batches: Batches
     step: Step
     described: dict[str, object]
+    facts: dict[str, Any] = field(default_factory=dict)
+    along: Callable[[float], Vector] | None = None
 
 
 def prepare_checkpoint(
@@ -68,9 +75,11 @@ def prepare_checkpoint(
     with clock.stage("update"), at_precision(policy, config.precision.updating):
         if config.estimator.off_policy:
             batches, said = _stale(config, policy, batches)
-        step = _step(config, policy, batches, subject.optimizer)
-        step = replace(step, warnings=(*step.warnings, *said))
-    return Prepared(subject, policy, batches, step, _describe(config, policy, subject))
+        step = update_step(config, policy, batches.U, subject.optimizer)
+        real = real_step(config, policy, subject, state, step)
+        step = replace(real.step, warnings=(*real.step.warnings, *said))
+    described = _describe(config, policy, subject)
+    return Prepared(subject, policy, batches, step, described, real.facts, real.along)
 
 
 def _stale(
@@ -100,14 +109,28 @@ def normalising_length(config: MeasureConfig, U: Rollouts) -> int:
     return config.estimator.max_response_length or own
 
 
-def _step(config: MeasureConfig, policy: Policy, batches: Batches, optimizer: Path) -> Step:
+def update_step(config: MeasureConfig, policy: Policy, U: Rollouts, optimizer: Path) -> Step:
+    """The optimizer's step on U, as the configuration says.
+
+    Args:
+        config: What was asked.
+        policy: The policy.
+        U: The update batch.
+        optimizer: The optimizer's file.
+
+    Returns:
+        The step.
+
+    Raises:
+        ValueError: If it is zero.
+    """
     estimator = config.estimator
     step = optimizer_step(
         policy,
-        batches.U,
+        U,
         optimizer,
         objective=RECORDED if estimator.off_policy else estimator.objective,
-        max_response_length=normalising_length(config, batches.U),
+        max_response_length=normalising_length(config, U),
         max_grad_norm=estimator.max_grad_norm,
     )
     if norm(step.direction) == 0:

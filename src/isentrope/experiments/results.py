@@ -63,7 +63,7 @@ def results_of(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
             "unit": change.entropy.unit,
             "confidence": config.estimator.confidence,
         },
-        "step": step_of(config, step) | {"rate_of_interest": found.rate},
+        "step": step_of(config, step) | found.facts | {"rate_of_interest": found.rate},
         "entropy": {name: found.entropies[name].to_dict() for name in sorted(found.entropies)},
         "first_order": _dict(change.first_order),
         "pathwise": _dict(change.pathwise),
@@ -149,11 +149,6 @@ def warnings_of(found: Measurement) -> list[str]:
         No sentence twice.
     """
     said = list(found.step.warnings)
-    if found.step.matched_by == "order":
-        said.append(
-            "The optimizer's parameters were matched by their order, which no name confirms: put "
-            "parameter_names.json beside optimizer.pt to be sure."
-        )
     for name in ("martingale_z", "score_identity_z"):
         z = getattr(found.checks, name)
         if z is not None and abs(z) > SUSPECT_Z:

@@ -6,13 +6,18 @@ Pickled weights are refused: they can run code. Optimizer states are read by `up
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from isentrope.policy.adapter import adapter_mismatch, fit_vocabulary, require_tunable
+from isentrope.policy.base_model import adapter_base, causal_lm
 from isentrope.policy.language_model import Policy
+from isentrope.policy.layouts import foreign_layout
+from isentrope.policy.trainable import train_only
 
 QUANTIZATIONS = ("4bit", "8bit")
 
@@ -23,6 +28,7 @@ def load_policy(
     base_model: str | Path | None = None,
     device_map: str | None = None,
     quantization: str | None = None,
+    trainable_patterns: Sequence[str] | None = None,
     **options: Any,
 ) -> Policy:
     """Load a checkpoint as a policy.
@@ -32,6 +38,8 @@ def load_policy(
         base_model: Base of the adapter, where the one its config names is not to be used.
         device_map: Device for the model, for example "cuda"; the CPU by default.
         quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
+        trainable_patterns: Names (with * and ?) of the parameters that training moved; None for
+            the whole adapter, or all weights.
         **options: Passed to `Policy`.
 
     Returns:
@@ -41,6 +49,8 @@ def load_policy(
     model = load_model(
         folder, base_model=base_model, device_map=device_map, quantization=quantization
     )
+    if trainable_patterns is not None:
+        train_only(model, trainable_patterns)
     tokenizer = options.pop("tokenizer", None) or _load_tokenizer(folder, model)
     return Policy(model, tokenizer, **options)
 
@@ -61,11 +71,15 @@ def require_checkpoint(path: str | Path) -> Path:
     folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
-    if not any((folder / name).exists() for name in ("adapter_config.json", "config.json")):
+    whole = any((folder / name).exists() for name in ("adapter_config.json", "config.json"))
+    weights = any(folder.glob("*.safetensors"))
+    if not (whole and weights) and (foreign := foreign_layout(folder)):
+        raise FileNotFoundError(foreign)
+    if not whole:
         raise FileNotFoundError(
             f"{folder} is not a checkpoint: it has neither adapter_config.json nor config.json."
         )
-    if not any(folder.glob("*.safetensors")):
+    if not weights:
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
             raise ValueError(
                 f"{folder} holds pickled weights only, which are refused because loading them can "
@@ -98,64 +112,28 @@ def load_model(
         ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
             tensors do not all arrive in the model.
     """
-    from transformers import AutoModelForCausalLM
-
     adapter = folder / "adapter_config.json"
     if quantization is not None and not adapter.exists():
         raise ValueError("Only a frozen base under an adapter can be quantised.")
     settings = json.loads(adapter.read_text()) if adapter.exists() else {}
-    source = base_model or settings.get("base_model_name_or_path") or folder
-    if Path(source).is_absolute() and not Path(source).exists():
-        raise FileNotFoundError(
-            f"The base model of the adapter, {source}, is not there: say where it is with "
-            "base_model (checkpoint.base_model)."
-        )
-    model = AutoModelForCausalLM.from_pretrained(
-        source if adapter.exists() else folder,
+    source: str | Path = folder
+    if adapter.exists():
+        source = adapter_base(folder, settings.get("base_model_name_or_path"), base_model)
+    model = causal_lm(
+        source,
         dtype=torch.float32,
-        use_safetensors=True,
         device_map=device_map,
         quantization_config=_quantization(quantization),
     )
     if adapter.exists():
         from peft import PeftModel
 
+        require_tunable(folder, settings)
+        fit_vocabulary(model, folder)
         model = PeftModel.from_pretrained(model, folder, is_trainable=True)
         if missing := adapter_mismatch(model, folder):
             raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return model.eval()
-
-
-def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
-    """Compare the adapter in a model with the one on disk.
-
-    Args:
-        model: A PEFT model.
-        folder: Checkpoint folder with `adapter_model.safetensors`.
-
-    Returns:
-        None if every tensor on disk is in the model with equal values, else a sentence.
-    """
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    stored = load_file(Path(folder) / "adapter_model.safetensors")
-    loaded = {}
-    if hasattr(model, "peft_config"):
-        # "auto" would look for the base model's config, on disk or in a hub
-        embeddings = any("embed" in name for name in stored)
-        loaded = get_peft_model_state_dict(model, save_embedding_layers=embeddings)
-    if other := set(stored) ^ set(loaded):
-        return (
-            f"{len(other)} tensors are on one side only, the first is {sorted(other)[0]!r}; "
-            "load the checkpoint with Policy.from_checkpoint."
-        )
-    for name, tensor in stored.items():
-        here = loaded[name].cpu().to(tensor.dtype)
-        same = here.shape == tensor.shape and here.allclose(tensor, rtol=0, atol=0, equal_nan=True)
-        if not same:
-            return f"Tensor {name!r} differs from the one on disk: reload the checkpoint."
-    return None
 
 
 def _quantization(quantization: str | None) -> Any:
@@ -189,7 +167,8 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
 
     saved_as = get_tokenizer_config(source).get("tokenizer_class")
     plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(source, **options)
+    kind = PreTrainedTokenizerFast if plain else AutoTokenizer
+    return kind.from_pretrained(source, trust_remote_code=False, **options)
 
 
 def _load_tokenizer(folder: Path, model: nn.Module) -> Any:

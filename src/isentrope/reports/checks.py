@@ -76,11 +76,11 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
         passed = row["verdict"] == "trust" or bool(row["resampled"])
         words = "importance weights at the training rate are even enough for an interval"
         yield Check("weights", seen, "trust, or fresh responses", passed, words)
-    matched = results["step"].get("matched_by")
+    matched, confirmed = (results["step"].get(k) for k in ("matched_by", "order_confirmed"))
     words = "which moment belongs to which parameter"
-    yield Check(
-        "optimizer state", f"matched by {matched}", "by name or sidecar", matched != "order", words
-    )
+    seen = f"matched by {matched}" + (", as its second moments confirm" if confirmed else "")
+    should = "by name, or confirmed by second moments"
+    yield Check("optimizer state", seen, should, matched != "order" or bool(confirmed), words)
 
 
 def _of_influence(reading: Reading) -> Iterator[Check]:

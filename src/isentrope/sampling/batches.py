@@ -183,7 +183,8 @@ def fill(
     raise ValueError(
         f"After {redraw_limit} redraws only {found} of {n} prompt groups have an advantage: of "
         f"{drawn} groups drawn, {all_right} were all right and {all_wrong} all wrong. Use prompts "
-        "that the policy solves sometimes, a larger group_size, or a higher redraw_limit."
+        "that the policy solves sometimes, more responses a group (batch_config.G, or "
+        "training.group_size in training), or a higher redraw_limit of the same section."
     )
 
 

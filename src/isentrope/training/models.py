@@ -14,7 +14,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from isentrope.policy.checkpoint import adapter_mismatch, load_tokenizer, require_checkpoint
+from isentrope.policy.adapter import adapter_mismatch, require_tunable
+from isentrope.policy.base_model import adapter_base, causal_lm
+from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -62,7 +64,8 @@ def load_trainable(
     if (Path(source) / "adapter_config.json").exists():
         model = _with_found_adapter(Path(source), lora_rank, lora_alpha, dtype)
         return model, load_tokenizer(source, padding_side="left")
-    model, tokenizer = _causal_lm(source, dtype), load_tokenizer(source, padding_side="left")
+    model = causal_lm(source, dtype=getattr(torch, dtype))
+    tokenizer = load_tokenizer(source, padding_side="left")
     if lora_rank == 0:
         return model.requires_grad_(True).eval(), tokenizer
     config = LoraConfig(
@@ -97,21 +100,6 @@ def find_model(path: str) -> str:
     return str(require_checkpoint(folder).resolve())
 
 
-def _causal_lm(source: str, dtype: str) -> nn.Module:
-    from transformers import AutoModelForCausalLM
-
-    kind = getattr(torch, dtype)
-    try:
-        return AutoModelForCausalLM.from_pretrained(source, dtype=kind, use_safetensors=True)
-    except OSError as error:
-        if Path(source).exists():
-            raise
-        raise FileNotFoundError(
-            f"The model {source!r} is neither a folder here nor to be had from the model hub: "
-            f"{error}"
-        ) from error
-
-
 def _with_found_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: str) -> nn.Module:
     settings = json.loads((folder / "adapter_config.json").read_text())
     asked = {"rank": (settings["r"], lora_rank), "alpha": (settings["lora_alpha"], lora_alpha)}
@@ -127,8 +115,10 @@ def _with_found_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: 
             f"The adapter in {folder} has dropout {settings['lora_dropout']}: its update would be "
             "random. Set lora_dropout to 0 in its adapter_config.json."
         )
-    source = find_model(settings["base_model_name_or_path"])
-    base = _causal_lm(source, dtype)
+    source = adapter_base(folder, settings.get("base_model_name_or_path"))
+    source = source if not Path(source).exists() else str(Path(source).resolve())
+    require_tunable(folder, settings)
+    base = causal_lm(source, dtype=getattr(torch, dtype))
     model = PeftModel.from_pretrained(base, folder, is_trainable=True)  # pyright: ignore
     model.peft_config["default"].base_model_name_or_path = source
     if missing := adapter_mismatch(model, folder):

@@ -115,10 +115,11 @@ def _from_gguf(source: Path) -> Policy:
     model = AutoModelForCausalLM.from_pretrained(
         source.parent,
         dtype=torch.float32,
+        trust_remote_code=False,
         quantization_config=GgufConfig(dequantize=True),  # else it cannot be saved
         **where,
     )
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, **where)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, trust_remote_code=False, **where)
     return Policy(model.eval(), tokenizer, precision="float32")
 
 

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope.update.other_optimizers import name_of
+
 
 @dataclass(frozen=True)
 class RuleStep:
@@ -195,9 +197,15 @@ def choose_rule(groups: Sequence[Mapping[str, Any]], rule: str | None = None) ->
     for i, group in enumerate(groups):
         for key in ("amsgrad", "maximize"):
             if group.get(key):
-                raise ValueError(f"Param group {i} has {key}=True, which is not supported.")
+                raise ValueError(
+                    f"Param group {i} has {key}=True, a rule that is not followed here: its step "
+                    "cannot be computed."
+                )
         if missing := [key for key in _HYPERPARAMETERS[rule] if key not in group]:
-            raise ValueError(f"Param group {i} has no {missing[0]!r}, so it is not {rule!r}.")
+            raise ValueError(
+                f"Param group {i} has no {missing[0]!r}, so it is not one of {rule!r}: all groups "
+                "must be of one optimizer of torch.optim."
+            )
         decoupled = group.get("decoupled_weight_decay")
         if decoupled is not None and group["weight_decay"] and decoupled != (rule == "adamw"):
             raise ValueError(
@@ -212,15 +220,18 @@ def _infer(groups: Sequence[Mapping[str, Any]]) -> str:
         decoupled = {g.get("decoupled_weight_decay") for g in groups if g.get("weight_decay")}
         if len(decoupled) > 1 or None in decoupled:
             raise ValueError(
-                "The param groups do not say whether their weight decay is decoupled: pass "
-                "rule='adamw' or rule='adam'."
+                "The param groups do not say whether their weight decay is decoupled: in Python, "
+                "pass rule='adamw' or rule='adam'; in a file, write decoupled_weight_decay=True "
+                "(AdamW) or False (Adam) into each group."
             )
         return "adam" if decoupled == {False} else "adamw"
     if {"momentum", "dampening", "nesterov"} <= keys:
         return "sgd"
     if {"alpha", "eps", "centered"} <= keys:
         return "rmsprop"
+    name = name_of(keys)
+    known = f"look like {name}'s" if name else "are of no known optimizer"
     raise ValueError(
-        f"No supported optimizer has param groups with the keys {sorted(keys - {'params'})}: "
-        f"supported are {', '.join(RULES)} of torch.optim."
+        f"No step can be computed: the param groups {known} (keys {sorted(keys - {'params'})}), "
+        f"and the rules that are followed exactly are {', '.join(RULES)} of torch.optim."
     )

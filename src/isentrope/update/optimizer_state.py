@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.policy.language_model import Policy
+from isentrope.policy.layouts import foreign_file
 from isentrope.update.optimizer_rules import choose_rule, state_keys
-from isentrope.update.parameter_names import SIDECAR, Names, names_of_states
+from isentrope.update.parameter_names import (
+    PARTLY_FROZEN,
+    SIDECAR,
+    Names,
+    names_of_states,
+)
+from isentrope.update.saved_state import GATHER, SHARDED, groups_and_states
 
 OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
 """A path to optimizer.pt (or to its folder), a state_dict, or a torch optimizer."""
@@ -36,6 +43,9 @@ class OptimizerState:
         learning_rate: η, the rate of the first param group that holds parameters.
         matched_by: How names were found: "names", "identity", "param_names", "sidecar", "order".
         warnings: Sentences on what limits the state's use.
+        types: Type of each parameter's stored moments, which is that of the parameter in training;
+            nothing for a parameter without moments.
+        group_index: Which param group each parameter is in, from 0.
     """
 
     rule: str
@@ -44,6 +54,22 @@ class OptimizerState:
     learning_rate: float
     matched_by: str
     warnings: tuple[str, ...] = ()
+    types: dict[str, torch.dtype] = field(default_factory=dict)
+    group_index: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def distinct_groups(self) -> list[dict[str, Any]]:
+        """Settings of the param groups, the one of η first; `tensors` says how many hold them."""
+        found: list[dict[str, Any]] = []
+        for group in self.groups.values():
+            settings = {k: v for k, v in group.items() if k in SETTINGS}
+            for known in found:
+                if {k: v for k, v in known.items() if k != "tensors"} == settings:
+                    known["tensors"] += 1
+                    break
+            else:
+                found.append(settings | {"tensors": 1})
+        return sorted(found, key=lambda g: float(g["lr"]) != self.learning_rate)
 
     def rate_ratio(self, name: str) -> float:
         """The learning rate of a parameter's group over η; 1 where all rates are equal."""
@@ -77,7 +103,7 @@ def load_optimizer_state(
             the rule do not fit; the message names the first parameter that does not.
     """
     saved, parameters, sidecar = _source(optimizer)
-    groups, states = _parts(saved)
+    groups, states = groups_and_states(saved)
     rule = choose_rule(groups, rule)
     found, source = names_of_states(
         policy, groups, given=names, parameters=parameters, sidecar=sidecar
@@ -94,6 +120,7 @@ def load_optimizer_state(
             f"{optimizer} holds an empty optimizer state; if a fresh optimizer is meant, pass "
             "the state_dict itself."
         )
+    numbers = {id(group): i for i, group in enumerate(groups)}
     return OptimizerState(
         rule=rule,
         groups=held,
@@ -101,9 +128,13 @@ def load_optimizer_state(
         learning_rate=_learning_rate(groups, held),
         matched_by=source,
         warnings=(_FRESH,) if fresh else (),
+        types={} if fresh else _types(rule, held, saved_states),
+        group_index={name: numbers[id(group)] for name, group in held.items()},
     )
 
 
+SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "alpha")
+"""What param groups may differ in."""
 _FRESH = "The optimizer is fresh: its moments are zero and this is its first step."
 _UNDERSTOOD = {"step", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"}
 
@@ -140,10 +171,24 @@ def _read(path: Path) -> tuple[Any, Any]:
     except _UNREADABLE as error:
         raise ValueError(
             f"{file} is refused: it is not an optimizer state of tensors and plain values "
-            f"({type(error).__name__})."
+            f"({type(error).__name__}). {_origin(file, str(error))}".rstrip()
         ) from error
     sidecar = file.with_name(SIDECAR)
     return saved, _read_names(sidecar) if sidecar.is_file() else None
+
+
+def _origin(file: Path, reason: str) -> str:
+    """What such a file may be, and what to do."""
+    if foreign := foreign_file(file):
+        return foreign
+    if any(kind in reason for kind in SHARDED):
+        return f"It holds sharded tensors (DTensor), of which this is one part: {GATHER}."
+    if "Unsupported global" in reason:
+        return (
+            "It is a pickle of a framework's own classes, which could run code: save the plain "
+            "state_dict of the torch optimizer instead."
+        )
+    return "Save optimizer.state_dict() with torch.save."
 
 
 def _read_names(sidecar: Path) -> Names:
@@ -158,22 +203,6 @@ def _read_names(sidecar: Path) -> Names:
     return names
 
 
-def _parts(saved: Any) -> tuple[list[Mapping[str, Any]], Mapping[Any, Any]]:
-    if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
-        raise ValueError(
-            "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
-            f"'state' and 'param_groups'; got {type(saved).__name__}."
-        )
-    groups, states = list(saved["param_groups"]), saved["state"]
-    if not any(group["params"] for group in groups):
-        raise ValueError("The optimizer holds no parameters.")
-    if strangers := set(states) - {index for group in groups for index in group["params"]}:
-        raise ValueError(
-            f"The optimizer has a state for parameter {min(strangers)!r}, which is in no group."
-        )
-    return groups, states
-
-
 def _moments(
     policy: Policy,
     rule: str,
@@ -185,12 +214,13 @@ def _moments(
         if state and name not in held:
             raise ValueError(
                 f"The optimizer has a state for {name!r}, which the policy does not train: load "
-                "the policy with the trainable set of the training run."
+                f"the policy with the trainable set of the training run. {PARTLY_FROZEN}"
             )
         if strange := set(state or ()) - _UNDERSTOOD:
             raise ValueError(
                 f"The optimizer's state of {name!r} holds {min(strange)!r}, which no supported "
-                "rule of torch.optim writes."
+                "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
+                "computed."
             )
     return {
         name: {
@@ -201,9 +231,26 @@ def _moments(
     }
 
 
+def _types(
+    rule: str,
+    held: Mapping[str, Mapping[str, Any]],
+    states: Mapping[str, Mapping[str, Any] | None],
+) -> dict[str, torch.dtype]:
+    """Type of each parameter's moments."""
+    found = {}
+    for name, group in held.items():
+        kept = [(states[name] or {}).get(key) for key in state_keys(rule, group) if key != "step"]
+        if tensors := [x for x in kept if isinstance(x, Tensor)]:
+            found[name] = tensors[0].dtype
+    return found
+
+
 def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
     if value is None:
-        raise ValueError(f"The optimizer has no {key!r} for parameter {name!r}.")
+        raise ValueError(
+            f"The optimizer has no {key!r} for parameter {name!r}: its state is incomplete, or "
+            "of another optimizer with the settings of this one."
+        )
     if key == "step":
         return float(value)
     _require_shape(policy, name, value, f"{key!r} of the optimizer")
@@ -215,7 +262,8 @@ def _require_shape(policy: Policy, name: str, tensor: Tensor, what: str) -> None
     if tuple(tensor.shape) != shape:
         raise ValueError(
             f"Parameter {name!r} has shape {shape}, but {what} matched to it has "
-            f"{tuple(tensor.shape)}: the order of the parameters is another, or the model is."
+            f"{tuple(tensor.shape)}: the order of the parameters is another (put their names into "
+            f"{SIDECAR} beside the file), or the model is, or this is one part of a sharded state."
         )
 
 

@@ -2,28 +2,36 @@
 
 In this order, the first that applies:
 
-    names       the caller's own list
+    names       the caller's own list; or the state's own keys, where those are names (FSDP, DCP)
     identity    a live optimizer that holds the model's own Parameters
     param_names torch writes them where the optimizer was built from named parameters
     sidecar     `parameter_names.json` beside the file: a list of names, or one list a group
     order       Hugging Face's: named_parameters() in order, split into decay and no-decay
 
-A mismatch is an error; no state is ever matched by position across another number of parameters.
+Names are compared without what wrappers of training add to them (`name_spelling`). A mismatch is
+an error: a list that contradicts the state's own names is refused, and no state is ever matched by
+position across another number of parameters, or where it has names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import chain
 from typing import Any, cast
 
 from torch import nn
 
 from isentrope.policy.language_model import Policy
+from isentrope.update.name_spelling import model_spelling
+from isentrope.update.saved_state import stored_names
 
 SIDECAR = "parameter_names.json"
 Names = Sequence[str] | Sequence[Sequence[str]]
+PARTLY_FROZEN = (
+    "If training froze part of the model, say what it trained: checkpoint.trainable (patterns of "
+    "parameter names) in YAML, requires_grad_ in Python."
+)
+"""Way out where a policy and its optimizer train different parameters."""
 
 
 def names_of_states(
@@ -38,7 +46,7 @@ def names_of_states(
 
     Args:
         policy: The policy whose θ the optimizer moves.
-        groups: The optimizer's param_groups.
+        groups: The optimizer's param_groups; "params" holds positions or names.
         given: The caller's names, flat or one list a group.
         parameters: The live optimizer's Parameters in order, if there is one.
         sidecar: The content of the sidecar file, if there is one.
@@ -51,19 +59,20 @@ def names_of_states(
             does not.
     """
     sizes = [len(group["params"]) for group in groups]
-    own = _own_names(policy, parameters)
-    if given is not None:
-        names, source = _flat(given, sizes), "names"
-    elif own is not None:
+    own = None if given is not None else _own_names(policy, parameters)
+    stored, source = _stored(groups, sizes)
+    listed = given if given is not None else sidecar
+    if own is not None:
         names, source = own, "identity"
-    elif all("param_names" in group for group in groups if group["params"]):
-        written = [list(group.get("param_names", ())) for group in groups]
-        names, source = _flat(written, sizes), "param_names"
-    elif sidecar is not None:
-        names, source = _flat(sidecar, sizes), "sidecar"
+    elif listed is not None and (given is not None or stored is None):
+        names, source = _flat(listed, sizes), "names" if given is not None else "sidecar"
+    elif stored is not None:
+        names = stored
     else:
         names, source = _hugging_face_order(policy, groups, sizes), "order"
-    names = _as_the_model_spells(policy, names)
+    names = model_spelling(policy.model, names)
+    if own is None and stored is not None and listed is not None:
+        _require_agreement(policy, stored, _flat(listed, sizes))
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")
@@ -71,9 +80,32 @@ def names_of_states(
     if missing := [name for name in policy.names if name not in held]:
         raise ValueError(
             f"The optimizer does not hold parameter {missing[0]!r}, which the policy trains "
-            f"({len(missing)} of {len(policy.names)} are not there)."
+            f"({len(missing)} of {len(policy.names)} are not there). {PARTLY_FROZEN}"
         )
     return names, source
+
+
+def _stored(groups: Sequence[Mapping], sizes: Sequence[int]) -> tuple[list[str] | None, str]:
+    """Names that the state itself has, and where."""
+    if (keys := stored_names(list(groups))) is not None:
+        return keys, "names"
+    if all("param_names" in group for group in groups if group["params"]):
+        return _flat([list(g.get("param_names") or ()) for g in groups], sizes), "param_names"
+    return None, ""
+
+
+def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[str]) -> None:
+    """Refuse a list that says another order than the state's own names, where those are known."""
+    try:
+        own = model_spelling(policy.model, stored)
+    except ValueError:
+        return  # names of another program's making, which the list is there to replace
+    for i, (here, there) in enumerate(zip(own, model_spelling(policy.model, listed), strict=True)):
+        if here != there:
+            raise ValueError(
+                f"The optimizer's parameter {i} is {stored[i]!r} by the state's own name, and "
+                f"{listed[i]!r} by the list given (names=, or {SIDECAR}): leave the list out."
+            )
 
 
 def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> list[str] | None:
@@ -139,37 +171,13 @@ def _sized(names: list[str], size: int, group: int) -> list[str]:
     if len(names) > size:
         raise ValueError(
             f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"{names[size]!r} has no state."
+            f"without names it cannot be told which. {PARTLY_FROZEN}"
         )
     if len(names) < size:
         raise ValueError(
             f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"nothing is left to match after {names[-1]!r}."
+            f"nothing is left to match after {names[-1]!r}. {PARTLY_FROZEN}"
             if names
             else f"Param group {group} holds {size} parameters where the policy has none."
         )
     return names
-
-
-def _as_the_model_spells(policy: Policy, names: Sequence[str]) -> list[str]:
-    """Exact names, or names that differ by PEFT's adapter infix ".default." alone."""
-    known = [name for name, _ in policy.model.named_parameters()]
-    exact = set(known)
-    bare: dict[str, list[str]] = {}
-    for name in known:
-        bare.setdefault(_without_adapter(name), []).append(name)
-    spelt = []
-    for name in names:
-        candidates = [name] if name in exact else bare.get(_without_adapter(name), [])
-        if len(candidates) != 1:
-            near = get_close_matches(name, known, n=1, cutoff=0.0)
-            raise ValueError(
-                f"The optimizer's parameter {name!r} is not one of the policy's; the nearest "
-                f"name is {near[0]!r}."
-            )
-        spelt.append(candidates[0])
-    return spelt
-
-
-def _without_adapter(name: str) -> str:
-    return name.replace(".default.", ".")

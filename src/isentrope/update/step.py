@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
@@ -61,6 +62,15 @@ class Step:
     def baseline(self) -> Vector:
         """v_base: what the step would be if this batch had no gradient, P held fixed."""
         return axpy(1.0, self.components["momentum"], self.components["decay"])
+
+    @property
+    def loss_gradient(self) -> Vector:
+        """∂loss before clipping, by its part −P ∂loss of v; 0 where a group's rate is 0."""
+        found = {}
+        for name, P in self.preconditioner.items():
+            part = -self.components["gradient"][name] / P
+            found[name] = torch.where(P > 0, part, torch.zeros_like(part))
+        return found
 
     def require_batch(self, rollouts: Rollouts) -> None:
         """Refuse a batch that the step was not computed from.

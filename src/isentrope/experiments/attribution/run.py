@@ -75,6 +75,9 @@ def run_verb(
 
     Returns:
         The folders and the results.
+
+    Raises:
+        ValueError: If the rounded step is asked for, whose parts do not sum to v.
     """
     logging.getLogger("isentrope").setLevel(config.output.log_level)
     study = plan_study(verb, config)
@@ -82,6 +85,11 @@ def run_verb(
         log.info("%s of %s", verb, item.subject.path)
         clock = Clock()
         ready = prepare_checkpoint(item.config, item.subject, progress or Progress(), clock)
+        if ready.along is not None:
+            raise ValueError(
+                "estimator.rounded_step=true acts in measure: the shares of "
+                f"{verb} sum to v, which rounding is no part of. Set it to false."
+            )
         with clock.stage(verb), at_precision(ready.policy, config.precision.measuring):
             found = analyse(item.config, ready, progress or Progress())
         said = _head(verb, item.config, ready, clock) | plain(found.results)
@@ -122,7 +130,7 @@ def _head(verb: Verb, config: MeasureConfig, ready: Prepared, clock: Clock) -> d
             "method": estimator.method,
             "confidence": estimator.confidence,
         },
-        "step": finite(step_of(config, ready.step)),
+        "step": finite(step_of(config, ready.step) | ready.facts),
         "timing": dict(clock.seconds),
         "provenance": versions() | {"seeds": config.batch_config.seeds},
     }

@@ -1,0 +1,172 @@
+"""The settings of the param groups, held against what the checkpoint says of them elsewhere.
+
+Records, the first that is there: `contract.json` (settings by parameter name), `scheduler.pt` (the
+last rate of each group), `trainer_state.json` (the rate logged last, which is the first group's),
+and the initial rate that a scheduler leaves in each group.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.checks.finding import Finding
+from isentrope.training.contract import CONTRACT
+from isentrope.update.optimizer_state import SETTINGS, OptimizerState
+from isentrope.update.parameter_names import SIDECAR
+
+NAME = "rates of the param groups"
+SCHEDULER, TRAINER_STATE = "scheduler.pt", "trainer_state.json"
+
+
+def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
+    """Compare learning rates, weight decay and betas with the checkpoint's own records.
+
+    Args:
+        state: The optimizer's state.
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The finding, all groups in its words; not checked where nothing else says what they are.
+    """
+    groups = groups_in_words(state)
+    record, difference = disagreement(state, Path(checkpoint))
+    if difference:
+        return Finding(
+            NAME,
+            False,
+            f"{groups}; {difference}",
+            "The groups of optimizer.pt are not those of training: exchanged rates give another "
+            "step. Restore the optimizer's file, or the record.",
+        )
+    if record is None:
+        return Finding(NAME, None, f"{groups}; no record of training to compare with")
+    return Finding(NAME, True, f"{groups}; as in {record}")
+
+
+def groups_in_words(state: OptimizerState) -> str:
+    """The settings of every param group, and what η is where rates differ.
+
+    Args:
+        state: The optimizer's state.
+
+    Returns:
+        For example "lr 0.001, weight decay 0.01 (28 tensors)".
+    """
+    groups = state.distinct_groups
+    words = "; ".join(_words(group) for group in groups)
+    if len({float(group["lr"]) for group in groups}) < 2:
+        return words
+    ratios = ", ".join(f"{float(g['lr']) / state.learning_rate:.3g}" for g in groups[1:])
+    return f"{words}. η is the rate of the first group; the others move at {ratios} times η"
+
+
+def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str | None]:
+    """What a record of training says otherwise.
+
+    Args:
+        state: The optimizer's state.
+        checkpoint: The checkpoint's folder.
+
+    Returns:
+        The record's name, or None where there is none; and the difference in words, or None.
+    """
+    for name, compare in (
+        (CONTRACT, _contract),
+        (SCHEDULER, _scheduler),
+        (TRAINER_STATE, _trainer_state),
+    ):
+        if (checkpoint / name).is_file():
+            known, difference = compare(state, checkpoint)
+            if known:
+                return name, difference
+    return _initial_rates(state)
+
+
+def _words(group: Mapping[str, Any]) -> str:
+    shown = {"lr": "lr", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
+    parts = [f"{words} {_plain(group[key])}" for key, words in shown.items() if key in group]
+    return f"{', '.join(parts)} ({group['tensors']} tensors)"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_plain(x) for x in value)})"
+    return f"{float(value):g}"
+
+
+def _contract(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
+    groups = json.loads((folder / CONTRACT).read_text(encoding="utf-8")).get("param_groups")
+    names = folder / SIDECAR
+    if not groups or not names.is_file():
+        return False, None
+    lists = json.loads(names.read_text(encoding="utf-8"))
+    if lists and isinstance(lists[0], str):
+        lists = [lists]
+    if len(lists) != len(groups):
+        return False, None
+    recorded = {name: group for part, group in zip(lists, groups, strict=True) for name in part}
+    for name, group in state.groups.items():
+        for key in SETTINGS:
+            there = recorded.get(name, {}).get(key)
+            if there is not None and key in group and _plain(there) != _plain(group[key]):
+                return True, (
+                    f"{key} of {name} is {_plain(group[key])}, and {CONTRACT} has {_plain(there)}"
+                )
+    return True, None
+
+
+def _scheduler(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
+    try:
+        saved = torch.load(folder / SCHEDULER, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError):
+        return False, None
+    rates = saved.get("_last_lr") if isinstance(saved, Mapping) else None
+    if not rates or len(rates) <= max(state.group_index.values()):
+        return False, None
+    for name, index in state.group_index.items():
+        here = float(state.groups[name]["lr"])
+        if abs(here - float(rates[index])) > 1e-9 * abs(here):
+            return True, (
+                f"group {index} has lr {here:g}, and {SCHEDULER} has {float(rates[index]):g} for it"
+            )
+    return True, None
+
+
+def _trainer_state(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
+    """The logged rate is of an earlier step: it differs where it is another group's."""
+    content = json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))
+    log = content.get("log_history", []) if isinstance(content, Mapping) else []
+    logged = [float(row["learning_rate"]) for row in log if "learning_rate" in row]
+    rates = {i: float(state.groups[name]["lr"]) for name, i in state.group_index.items()}
+    if not logged or len(set(rates.values())) < 2:
+        return False, None
+    first = min(rates)
+    others = [i for i, rate in rates.items() if rate == logged[-1] and rate != rates[first]]
+    if others:
+        return True, (
+            f"{TRAINER_STATE} logs the first group's rate as {logged[-1]:g}, which optimizer.pt "
+            f"has for group {others[0]}"
+        )
+    return rates[first] == logged[-1], None
+
+
+def _initial_rates(state: OptimizerState) -> tuple[str | None, str | None]:
+    """One schedule for all groups keeps the ratio of a rate to its initial one the same."""
+    groups = {i: state.groups[name] for name, i in state.group_index.items()}
+    if len(groups) < 2 or not all(group.get("initial_lr") for group in groups.values()):
+        return None, None
+    ratios = {i: float(group["lr"]) / float(group["initial_lr"]) for i, group in groups.items()}
+    first, *rest = sorted(ratios)
+    for i in rest:
+        if abs(ratios[i] - ratios[first]) > 1e-6 * abs(ratios[first]):
+            return "initial_lr", (
+                f"lr is {ratios[first]:.3g} of its initial value in group {first}, and "
+                f"{ratios[i]:.3g} in group {i}"
+            )
+    return "initial_lr", None

@@ -1,0 +1,115 @@
+"""The model under an adapter, and weights of the hub: found early, or refused in a sentence.
+
+The code of a checkpoint is never run: `trust_remote_code` is false wherever a model, a tokenizer or
+a configuration is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+def adapter_base(folder: Path, named: str | None, given: str | Path | None = None) -> str:
+    """The source of an adapter's base model.
+
+    Args:
+        folder: The adapter's folder.
+        named: `base_model_name_or_path` of its configuration.
+        given: `checkpoint.base_model`, which wins.
+
+    Returns:
+        A folder that is there, or a name on the model hub.
+
+    Raises:
+        FileNotFoundError: If it is a path where nothing is, or no base is named.
+    """
+    source = str(given if given is not None else named or "")
+    key = "checkpoint.base_model" if given is not None else "adapter_config.json"
+    if not source:
+        raise FileNotFoundError(
+            f"The adapter in {folder} does not name its base model: set checkpoint.base_model "
+            "(base_model in Python)."
+        )
+    if Path(source).expanduser().exists():
+        return str(Path(source).expanduser())
+    name = _HUB_NAME.fullmatch(source) is not None
+    if name and (given is not None or _cached(source)):
+        return source
+    moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
+    if not name or moved or _first_is_folder(folder, source):
+        way = f" It is at {moved}." if moved else ""
+        also = ", or that it is a name on the hub," if name else ""
+        raise FileNotFoundError(
+            f"The base model of the adapter, {source} ({key}), is not there, seen from "
+            f"{Path.cwd()}: say where it is{also} with base_model (checkpoint.base_model).{way}"
+        )
+    return source
+
+
+def _first_is_folder(folder: Path, source: str) -> bool:
+    """Whether the path begins with the name of a folder here, or of one above the adapter."""
+    first, *rest = Path(source).parts
+    return bool(rest) and (Path(first).is_dir() or first in folder.resolve().parts)
+
+
+def _cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def causal_lm(source: str | Path, **options: Any) -> Any:
+    """A causal language model of a folder or of the hub.
+
+    Args:
+        source: Folder or name on the hub.
+        **options: Passed to `from_pretrained`.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileNotFoundError: If it is neither a folder nor to be had from the hub.
+        OSError: If a folder's files cannot be read.
+        ValueError: If it is one whose code would have to be run.
+    """
+    from transformers import AutoModelForCausalLM
+
+    local = Path(source).exists()
+    if not local:
+        _require_reachable(str(source))
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            source, use_safetensors=True, trust_remote_code=False, **options
+        )
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"The model in {source} has code of its own (auto_map in its config.json), which "
+                "is never run here: save it as an architecture of transformers."
+            ) from error
+        if local or isinstance(error, ValueError):
+            raise
+        raise FileNotFoundError(_not_there(str(source))) from error
+
+
+def _require_reachable(name: str) -> None:
+    """Refuse a hub's name at once where the hub is off and the name is not in the cache."""
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1"
+    if not _HUB_NAME.fullmatch(name) or (offline and not _cached(name)):
+        raise FileNotFoundError(_not_there(name))
+
+
+def _not_there(name: str) -> str:
+    return (
+        f"The model {name!r} is neither a folder seen from {Path.cwd()} nor in the local cache, "
+        "and the model hub does not give it: give the path of its folder (checkpoint.base_model "
+        "for the base of an adapter, model.path in training)."
+    )

@@ -1,0 +1,156 @@
+"""Checkpoint folders of other frameworks, recognised by their files, and the way out of each.
+
+They are not read: each sentence names the framework, what it wrote, and what to run today.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+DCP_TO_TORCH = "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch {} optimizer.pt`"
+_GATHERED = (
+    "its optimizer state has to be gathered in the training job (torch.distributed.checkpoint."
+    "state_dict.get_optimizer_state_dict with full_state_dict=True) and saved as optimizer.pt"
+)
+_ZERO = (
+    "its optimizer state is in flat shards: ds_to_universal.py of DeepSpeed writes exp_avg and "
+    "exp_avg_sq of each parameter, which go into one optimizer.pt, {'state': {name: {'step', "
+    "'exp_avg', 'exp_avg_sq'}}, 'param_groups': [{..., 'params': [names]}]}"
+)
+
+
+def foreign_layout(folder: Path) -> str | None:
+    """What another framework wrote into a folder.
+
+    Args:
+        folder: A folder.
+
+    Returns:
+        A sentence with the framework's name and what to do, or None.
+    """
+    if not folder.is_dir():
+        return None
+    for recognise in RECOGNISERS:
+        if sentence := recognise(folder):
+            return sentence
+    return None
+
+
+def foreign_file(file: Path) -> str | None:
+    """What another framework writes under this file name.
+
+    Args:
+        file: An optimizer's file.
+
+    Returns:
+        A sentence with the framework's name and what to do, or None.
+    """
+    if re.fullmatch(r"optim_world_size_\d+_rank_\d+\.pt", file.name):
+        return f"It is one process's part of verl's FSDP state; {_GATHERED}."
+    if file.name.endswith("_optim_states.pt"):
+        return f"It is DeepSpeed's; {_ZERO}."
+    if re.fullmatch(r"optimizer_\d+_rank\d+\.bin", file.name):
+        return f"It is one process's part of accelerate's FSDP state; {_GATHERED}."
+    return None
+
+
+def _has(folder: Path, *patterns: str) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
+
+
+def _verl(folder: Path) -> str | None:
+    for here in (folder, folder / "actor", folder.parent):
+        if _has(here, "model_world_size_*_rank_*.pt", "optim_world_size_*_rank_*.pt"):
+            return (
+                f"{here} is a checkpoint of verl (FSDP shards): write the model by `python -m "
+                f"verl.model_merger merge --backend fsdp --local_dir {here} --target_dir MERGED` "
+                f"and set checkpoint.checkpoint_path=MERGED; {_GATHERED} beside it, or at "
+                "checkpoint.optimizer_path."
+            )
+    return None
+
+
+def _openrlhf(folder: Path) -> str | None:
+    for here in (folder, folder.parent):
+        if (here / "_actor").is_dir():
+            return (
+                f"{here} is a checkpoint folder of OpenRLHF (DeepSpeed in _actor): give the model "
+                "that --save_hf_ckpt writes (a folder global_step*_hf) as checkpoint."
+                f"checkpoint_path; {_ZERO}, to be named in checkpoint.optimizer_path."
+            )
+    return None
+
+
+def _deepspeed(folder: Path) -> str | None:
+    shards = ("global_step*/*_optim_states.pt", "*_optim_states.pt", "*_model_states.pt")
+    if not (_has(folder, *shards) or (folder / "zero_to_fp32.py").is_file()):
+        return None
+    return (
+        f"{folder} is a checkpoint of DeepSpeed: write the model by `python zero_to_fp32.py . OUT "
+        f"--safe_serialization` beside its config.json; {_ZERO}."
+    )
+
+
+def _fsdp(folder: Path) -> str | None:
+    if not (_has(folder, "pytorch_model_fsdp*", "optimizer_[0-9]*")):
+        return None
+    shards = folder / "optimizer_0"
+    optimizer = (
+        f"write optimizer.pt by {DCP_TO_TORCH.format(shards)}"
+        if shards.is_dir()
+        else "give optimizer.bin, where it is there, as checkpoint.optimizer_path"
+    )
+    return (
+        f"{folder} is an FSDP checkpoint of accelerate or transformers: write the model by "
+        f"`accelerate merge-weights {folder / 'pytorch_model_fsdp_0'} {folder}`, put config.json "
+        f"beside it, and {optimizer} (its names are read)."
+    )
+
+
+def _distributed(folder: Path) -> str | None:
+    for here in (folder, *(path for path in _has(folder, "*") if path.is_dir())):
+        if (here / ".metadata").is_file():
+            return (
+                f"{here} is a checkpoint of torch.distributed.checkpoint: write the optimizer's "
+                f"part by {DCP_TO_TORCH.format(here)} (its names are read), and the model by "
+                "save_pretrained, as safetensors with config.json."
+            )
+    return None
+
+
+def _accelerate(folder: Path) -> str | None:
+    if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
+        return None
+    if not (_has(folder, "random_states_*.pkl") or (folder / "optimizer.bin").is_file()):
+        return None
+    return (
+        f"{folder} is a checkpoint of accelerate's save_state: put the model's config.json (or, "
+        "for an adapter, adapter_config.json and adapter_model.safetensors) beside its weights, "
+        f"and set checkpoint.optimizer_path={folder / 'optimizer.bin'}, which is read."
+    )
+
+
+def _adapters(folder: Path) -> str | None:
+    found = [path.parent for path in _has(folder, "*/adapter_config.json")]
+    if not found or (folder / "adapter_config.json").is_file():
+        return None
+    state = folder / "optimizer.pt"
+    beside = f" and checkpoint.optimizer_path={state}" if state.is_file() else ""
+    return (
+        f"{folder} holds adapters in {', '.join(f'{path.name}/' for path in found)}: set "
+        f"checkpoint.checkpoint_path to the one that was trained, such as {found[0]}{beside}."
+    )
+
+
+RECOGNISERS: tuple[Callable[[Path], str | None], ...] = (
+    _verl,
+    _openrlhf,
+    _deepspeed,
+    _fsdp,
+    _distributed,
+    _accelerate,
+    _adapters,
+)
+"""In this order: verl and OpenRLHF wrap the layouts of FSDP and DeepSpeed."""

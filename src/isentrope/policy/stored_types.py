@@ -1,0 +1,54 @@
+"""The types that a checkpoint's trained parameters have on disk, from the headers of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from isentrope.policy.adapter import ADAPTER, plain_tensor
+
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+
+
+def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dtype]:
+    """The type on disk of each trained parameter.
+
+    Args:
+        folder: Checkpoint folder.
+        names: Names of the trained parameters, as the model has them.
+
+    Returns:
+        A type for each name. A parameter that is stored under another name (fused experts, a tied
+        head) has the type of the checkpoint where that is one; else it is left out.
+    """
+    adapter = Path(folder) / ADAPTER
+    files = [adapter] if adapter.is_file() else sorted(Path(folder).glob("*.safetensors"))
+    stored = {key: kind for file in files for key, kind in _types_in(file).items()}
+    only = set(stored.values())
+    found = {}
+    for name in names:
+        kind = stored.get(_on_disk(name)) or (next(iter(only)) if len(only) == 1 else None)
+        if kind is not None:
+            found[name] = kind
+    return found
+
+
+def _on_disk(name: str) -> str:
+    """A parameter's name without PEFT's prefix and the parts that its files leave out."""
+    parts = [p for p in plain_tensor(name).split(".") if p not in ("default", "modules_to_save")]
+    return ".".join(parts)
+
+
+def _types_in(file: Path) -> dict[str, torch.dtype]:
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as content:
+        kinds = {key: content.get_slice(key).get_dtype() for key in content.keys()}  # noqa: SIM118
+    return {plain_tensor(key): _TYPES[kind] for key, kind in kinds.items() if kind in _TYPES}

@@ -1,0 +1,122 @@
+"""Spellings of a parameter's name: what wrappers of training add to it, and PEFT's adapter infix.
+
+    FSDP                      _fsdp_wrapped_module.    anywhere
+    activation checkpointing  _checkpoint_wrapped_module.    anywhere
+    torch.compile             _orig_mod.               anywhere
+    DDP, DeepSpeed            module.                  in front
+    PEFT                      base_model.model.        in front, and .default after a tensor's kind
+
+Two names mean one parameter where they are equal without these. A name that then fits two
+parameters, or none, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+WRAPPERS = frozenset(
+    {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module"}
+)
+FLAT_PARAMETER = "_flat_param"
+"""What FSDP calls the parameters of a module that it has laid into one vector."""
+
+
+def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
+    """A parameter's name without what wrappers and PEFT add to it.
+
+    Args:
+        name: A name, such as "module._orig_mod.base_model.model.lm_head.lora_A.default.weight".
+        adapters: Names of PEFT's adapters, which stand as a part of their own.
+
+    Returns:
+        For example "lm_head.lora_A.weight".
+    """
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    while len(parts) > 1 and (parts[0] == "module" or parts[:2] == ["base_model", "model"]):
+        parts = parts[1:] if parts[0] == "module" else parts[2:]
+    return ".".join(part for part in parts if part not in adapters)
+
+
+def adapters_of(model: Any) -> tuple[str, ...]:
+    """Names of a model's adapters, and PEFT's default one.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        "default" first.
+    """
+    return ("default", *getattr(model, "peft_config", {}))
+
+
+def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """The model's own spelling of each name.
+
+    A parameter that two modules share has the name that `named_parameters` gives it.
+
+    Args:
+        model: The model.
+        names: Names as an optimizer's state has them.
+
+    Returns:
+        One name each, in the same order.
+
+    Raises:
+        ValueError: If a name fits no parameter, or more than one.
+    """
+    names = list(names)
+    own = {id(p): name for name, p in model.named_parameters()}
+    every = list(model.named_parameters(remove_duplicate=False))
+    exact = {name: own[id(p)] for name, p in every}
+    adapters = adapters_of(model)
+    plain: dict[str, dict[str, None]] = {}
+    for alias, name in exact.items():
+        plain.setdefault(plain_name(alias, adapters), {})[name] = None
+    theirs = (*adapters, *_adapter_of(names, _kinds(exact, adapters)))
+    spelt = []
+    for name in names:
+        fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
+        if len(fitting) != 1:
+            raise ValueError(_refusal(name, fitting, list(own.values())))
+        spelt += fitting
+    return spelt
+
+
+def _kinds(names: Iterable[str], adapters: Collection[str]) -> set[str]:
+    """What stands before an adapter's name: lora_A, modules_to_save, ..."""
+    split = (name.split(".") for name in names)
+    return {a for parts in split for a, b in pairwise(parts) if b in adapters}
+
+
+def _adapter_of(names: Iterable[str], kinds: Collection[str]) -> set[str]:
+    """The one adapter that all names are of, under another name than the model has for it."""
+    split = (name.split(".") for name in names)
+    found = {b for parts in split for a, b in pairwise(parts) if a in kinds}
+    return found if len(found) == 1 and not found & {"weight", "bias"} else set()
+
+
+def _refusal(name: str, fitting: Sequence[str], known: Sequence[str]) -> str:
+    if fitting:
+        return (
+            f"The optimizer's parameter {name!r} is ambiguous: without the prefixes of wrappers it "
+            f"is {fitting[0]!r} and {fitting[1]!r}. Give the model's own names in "
+            "parameter_names.json, in the optimizer's order."
+        )
+    if FLAT_PARAMETER in name:
+        return (
+            f"The optimizer's parameter {name!r} is a flattened one of FSDP, which has no name of "
+            "the model: save the state by FSDP.optim_state_dict or by "
+            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, with "
+            "full_state_dict."
+        )
+    near = get_close_matches(name, known, n=1, cutoff=0.0)
+    return (
+        f"The optimizer's parameter {name!r} is not one of the policy's; the nearest name is "
+        f"{near[0]!r}. Prefixes of FSDP, DDP, PEFT and torch.compile are known: the model, or its "
+        "adapter, is another."
+    )

@@ -1,0 +1,149 @@
+"""The step that training really takes where its parameters are kept in 16 bits.
+
+    Δθ = step(θ, g) in the type of training − θ,     v_η = Δθ/η
+
+A parameter of bfloat16 keeps eight bits: a step below half of its last one is lost, a larger one is
+rounded to a multiple of it, and moments and weight decay are rounded too. So Δθ/η is not v, and
+depends on η. torch's own optimizer takes the step, on copies in the type of training, from the
+gradient of float64 rounded to it; parameters that are kept in float32 move by ηv.
+
+Training kept a parameter in the type of its stored moments, as torch.optim makes them; where there
+are none, in its type on disk. Mixed precision has float32 moments, and rounds nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.policy.language_model import Policy
+from isentrope.update.optimizer_state import OptimizerState
+from isentrope.update.step import Step
+from isentrope.vectors import Vector, axpy, norm
+
+MAX_ROUNDING = 0.1
+"""|v − Δθ/η| over |Δθ/η| up to which v stands for the step that was taken."""
+_SHORT = (torch.bfloat16, torch.float16)
+_OPTIMIZERS: dict[str, Any] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
+
+
+@dataclass(frozen=True)
+class RoundedStep:
+    """A step as training takes it, per unit learning rate.
+
+    Attributes:
+        direction: Δθ/η, float64.
+        eta: The rate it was taken at.
+        dtype: Type that training keeps its parameters in, such as "bfloat16".
+        moved: Share of the parameters of that type that change at all.
+        error: |v − Δθ/η| over |Δθ/η|; infinite where nothing moves.
+    """
+
+    direction: Vector
+    eta: float
+    dtype: str
+    moved: float
+    error: float
+
+    def __str__(self) -> str:
+        """One sentence with the numbers."""
+        return (
+            f"at η = {self.eta:.3g}, {100 * self.moved:.3g} % of the {self.dtype} parameters move, "
+            f"and |v − Δθ/η| is {self.error:.2g} of |Δθ/η|"
+        )
+
+
+def short_types(
+    policy: Policy, state: OptimizerState, stored: Mapping[str, torch.dtype]
+) -> dict[str, torch.dtype]:
+    """Parameters that training keeps in 16 bits.
+
+    Args:
+        policy: The policy at θ.
+        state: The optimizer's state, which knows the types of its moments.
+        stored: Type of each parameter on disk (`policy.stored_types`).
+
+    Returns:
+        bfloat16 or float16 by name; empty where training rounds nothing that is kept.
+    """
+    kinds = {name: state.types.get(name, stored.get(name)) for name in policy.names}
+    theta = policy.theta
+    return {
+        name: kind
+        for name, kind in kinds.items()
+        if kind in _SHORT and torch.equal(theta[name].to(kind).to(theta[name].dtype), theta[name])
+    }
+
+
+def rounded_step(
+    policy: Policy, state: OptimizerState, step: Step, types: Mapping[str, torch.dtype], eta: float
+) -> RoundedStep:
+    """The step at a learning rate, taken in the types of training.
+
+    Args:
+        policy: The policy at θ.
+        state: The optimizer's state before the step.
+        step: The step in float64.
+        types: What `short_types` found, at least one.
+        eta: Learning rate of the first param group, > 0.
+
+    Returns:
+        The rounded step.
+    """
+    direction = {n: v.double() for n, v in step.direction.items()}
+    gradient = step.loss_gradient
+    moved = total = 0
+    for name, kind in types.items():
+        change = _change(policy, state, name, gradient[name], step.clip_factor, kind, eta)
+        direction[name] = change / eta
+        moved += int((change != 0).sum())
+        total += change.numel()
+    size = norm(direction)
+    gap = norm(axpy(-1.0, direction, step.direction))
+    return RoundedStep(
+        direction=direction,
+        eta=eta,
+        dtype=" and ".join(sorted({str(kind).removeprefix("torch.") for kind in types.values()})),
+        moved=moved / total,
+        error=gap / size if size else float("inf"),
+    )
+
+
+def _change(
+    policy: Policy,
+    state: OptimizerState,
+    name: str,
+    gradient: Tensor,
+    clip: float,
+    kind: torch.dtype,
+    eta: float,
+) -> Tensor:
+    theta = policy.theta[name]
+    parameter = nn.Parameter(theta.to(kind, copy=True))
+    parameter.grad = gradient.to(theta.device, kind)
+    if clip < 1:
+        parameter.grad.mul_(clip)
+    settings = {k: v for k, v in state.groups[name].items() if k not in ("params", "param_names")}
+    settings |= {"lr": eta * state.rate_ratio(name), "capturable": False, "differentiable": False}
+    optimizer = _OPTIMIZERS[state.rule]([{**settings, "params": [parameter]}])
+    if moments := state.moments[name]:
+        here = theta.device if settings.get("fused") else "cpu"
+        optimizer.state[parameter] = {
+            key: x.to(theta.device, kind, copy=True) if isinstance(x, Tensor) else _step(x, here)
+            for key, x in ({"step": 0.0} | moments).items()
+        }
+    optimizer.step()
+    return parameter.detach().double() - theta.double()
+
+
+def _step(value: float, device: Any) -> Tensor:
+    return torch.tensor(float(value), dtype=torch.float32, device=device)

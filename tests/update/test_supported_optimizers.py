@@ -1,0 +1,93 @@
+"""Every optimizer of torch.optim: its step computed to 1e-6, or refused by name."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import optim
+
+from isentrope.checks import check_optimizer
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import optimizer_step
+
+DOCS = Path(__file__).parents[2] / "docs" / "results" / "optimizers.md"
+BOUND = 1e-6
+DECAY = {"lr": 1e-3, "weight_decay": 0.1}
+
+SUPPORTED = {
+    "AdamW": lambda p: optim.AdamW(p, **DECAY),
+    "AdamW, foreach": lambda p: optim.AdamW(p, **DECAY, foreach=True),
+    "AdamW, fused": lambda p: optim.AdamW(p, **DECAY, fused=True),
+    "Adam": lambda p: optim.Adam(p, lr=1e-3),
+    "Adam with L2 penalty": lambda p: optim.Adam(p, **DECAY),
+    "SGD": lambda p: optim.SGD(p, **DECAY),
+    "SGD with momentum": lambda p: optim.SGD(p, **DECAY, momentum=0.9),
+    "SGD with momentum and dampening": lambda p: optim.SGD(p, **DECAY, momentum=0.9, dampening=0.3),
+    "SGD with Nesterov momentum": lambda p: optim.SGD(p, **DECAY, momentum=0.9, nesterov=True),
+    "RMSprop": lambda p: optim.RMSprop(p, **DECAY),
+    "RMSprop, centred": lambda p: optim.RMSprop(p, **DECAY, centered=True),
+    "RMSprop, centred, with momentum": lambda p: optim.RMSprop(
+        p, **DECAY, centered=True, momentum=0.9
+    ),
+}
+REFUSED = {
+    "AdamW, amsgrad": (lambda p: optim.AdamW(p, **DECAY, amsgrad=True), "amsgrad=True"),
+    "Adam, maximize": (lambda p: optim.Adam(p, maximize=True), "maximize=True"),
+    "NAdam": (lambda p: optim.NAdam(p), "NAdam"),
+    "RAdam": (lambda p: optim.RAdam(p), "RAdam"),
+    "Adamax": (lambda p: optim.Adamax(p), "Adamax"),
+    "Adagrad": (lambda p: optim.Adagrad(p), "Adagrad"),
+    "Adadelta": (lambda p: optim.Adadelta(p), "Adadelta"),
+    "ASGD": (lambda p: optim.ASGD(p), "ASGD"),
+    "Rprop": (lambda p: optim.Rprop(p), "Rprop"),
+    "Adafactor": (lambda p: optim.Adafactor(p), r"Adafactor \(torch\)"),
+    "Muon": (lambda p: optim.Muon([x for x in p if x.ndim == 2]), "Muon"),
+}
+LIKE_ADAM = {"params": [0], "lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
+FOREIGN = {  # settings of the param groups of libraries that are not installed here
+    "Lion": LIKE_ADAM,
+    "Adafactor of transformers": {"params": [0], "lr": None, "scale_parameter": True}
+    | {"relative_step": True, "eps": (1e-30, 1e-3)},
+    "FusedAdam of apex and DeepSpeed": LIKE_ADAM | {"eps": 1e-8, "bias_correction": True},
+    "8-bit Adam of bitsandbytes": LIKE_ADAM | {"eps": 1e-8, "optim_bits": 8},
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_v_is_the_step_that_the_optimizer_takes(
+    tiny_policy, batch, train, replay, relative_error, max_length, tmp_path, name
+):
+    policy = tiny_policy()
+    optimizer = SUPPORTED[name]([p for p in policy.model.parameters() if p.requires_grad])
+    train(policy, optimizer, steps=2)
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    step = optimizer_step(policy, batch(), tmp_path, max_response_length=max_length)
+    assert relative_error(step.direction, replay(policy, optimizer, batch())) < BOUND
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_optimizers_are_refused_by_name_and_with_no_advice_that_does_not_fit(
+    tiny_policy, name
+):
+    make, words = REFUSED[name]
+    policy = tiny_policy()
+    optimizer = make([p for p in policy.model.parameters() if p.requires_grad])
+    with pytest.raises(ValueError, match=words):
+        load_optimizer_state(policy, optimizer)
+    finding = check_optimizer(policy, policy.theta, optimizer.state_dict())
+    assert finding.passed is False
+    assert "parameter names" not in finding.detail + finding.advice
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_optimizers_of_other_libraries_are_refused_by_name(tiny_policy, name):
+    with pytest.raises(ValueError, match=name.split()[0].replace("8-bit", "bitsandbytes")):
+        load_optimizer_state(tiny_policy(), {"state": {}, "param_groups": [FOREIGN[name]]})
+
+
+def test_the_documentation_lists_these_optimizers():
+    text = DOCS.read_text(encoding="utf-8")
+    for name in SUPPORTED:
+        assert f"| {name} | {BOUND:.0e} |" in text
+    for name in (*REFUSED, *FOREIGN):
+        assert f"| {name} | refused |" in text
