@@ -21,6 +21,7 @@ from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task, load_task
 from isentrope.sampling.tasks.custom import read_responses
+from isentrope.update.objective import RECORDED, SFT
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,9 @@ def _update_task(config: MeasureConfig, policy: Policy) -> Task:
 
 def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
     """Rewards from the task where the file has none; its own advantages, or those of rewards."""
+    needless = config.estimator.objective == SFT
+    if needless or (config.estimator.objective == RECORDED and U.rewards is None):
+        return U
     if U.advantages is not None and (U.rewards is None or config.estimator.advantages is None):
         return U
     if U.rewards is None:
