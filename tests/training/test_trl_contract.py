@@ -63,13 +63,16 @@ def test_a_batch_has_the_fields_that_the_loss_reads(made):
         assert batch["completion_ids"][i, : len(response)].tolist() == response.tolist()
 
 
-@pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo"])
-def test_our_gradient_is_that_of_trls_loss(made, objective):
+@pytest.mark.parametrize(
+    "objective", ["dr_grpo", "grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_our_gradient_is_that_of_trls_loss(made, objective, level):
     made.model.train()
     batch = made._generate_and_score_completions([])
     trainer = plain(made)
     trainer.loss_type, trainer.current_gradient_accumulation_steps = objective, 1
-    trainer.args.steps_per_generation = 1
+    trainer.args.steps_per_generation, trainer.importance_sampling_level = 1, level
     trainer.model.train()
     trainer._compute_loss(trainer.model, batch).backward()
     theirs = {
@@ -77,7 +80,8 @@ def test_our_gradient_is_that_of_trls_loss(made, objective):
     }
     policy = Policy(made.policy.model, made.policy.tokenizer, precision="as_is")
     U = made.batch.rollouts
-    ours = policy.weighted_gradient(U, token_weights(U, objective))
+    cap = trainer.epsilon_high  # 0.2, unless given
+    ours = policy.weighted_gradient(U, token_weights(U, objective, clip_high=cap))
     assert set(theirs) == set(ours)
     assert runs.relative(theirs, ours) < 1e-5
 

@@ -5,7 +5,12 @@ import torch
 
 from isentrope.policy.scoring import score
 from isentrope.update.objective import OBJECTIVES, token_weights
-from isentrope.update.off_policy import importance_ratios, off_policy_weights
+from isentrope.update.off_policy import (
+    CLIPPED,
+    importance_ratios,
+    off_policy_weights,
+    sampler_gap,
+)
 from isentrope.update.step import optimizer_step
 from isentrope.vectors import axpy, norm
 from tests import cases
@@ -76,17 +81,42 @@ def test_a_step_replays_on_the_recorded_weights():
     assert norm(axpy(-1.0, expected, step.direction)) < 1e-12 * norm(expected)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", CLIPPED)
 def test_a_fresh_batch_has_the_on_policy_weights(objective):
     policy = cases.policy("qwen2")
     batch = fresh_batch(policy)
     weighted = off_policy_weights(policy, batch, objective, LENGTH)
     torch.testing.assert_close(
         token_weights(weighted, "recorded"),
-        token_weights(batch, objective, LENGTH),
+        token_weights(batch, objective, LENGTH, clip_high=0.2),
         rtol=1e-12,
         atol=0,
     )
+
+
+def test_cispo_caps_the_ratio_and_keeps_every_token():
+    policy = cases.policy("qwen2")
+    batch = stale_batch(policy)
+    ratios = importance_ratios(policy, batch, None).ratios
+    weighted = off_policy_weights(policy, batch, "cispo", clip=(0.2, 1.1))
+    expected = ratios.clamp(max=1.1) * token_weights(batch, "dapo")
+    assert bool((ratios > 1.1).any())
+    torch.testing.assert_close(token_weights(weighted, "recorded"), expected)
+
+
+@pytest.mark.parametrize("objective", sorted({*OBJECTIVES, "sft"} - {*CLIPPED}))
+def test_losses_that_are_other_functions_of_the_ratio_are_refused(objective):
+    policy = cases.policy("table")
+    with pytest.raises(ValueError, match="stale batch under"):
+        off_policy_weights(policy, fresh_batch(policy), objective)
+
+
+def test_the_gap_to_the_sampler_is_nothing_until_the_policy_moves():
+    policy = cases.policy("qwen2")
+    assert sampler_gap(policy, fresh_batch(policy)) < 1e-12
+    assert sampler_gap(policy, stale_batch(policy)) > 0.05
+    with pytest.raises(ValueError, match="log-probabilities of their sampler"):
+        sampler_gap(policy, fresh_batch(policy).with_columns(sampler_logprobs=None))
 
 
 def test_the_clip_drops_only_tokens_that_moved_the_way_of_their_advantage():

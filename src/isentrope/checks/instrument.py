@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from isentrope.checks.finding import Finding
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import draw_sample
 from isentrope.policy.determinism import nondeterminism
-from isentrope.policy.fitness import active_dropout
+from isentrope.policy.fitness import active_dropout, dropout_rates
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import matmul_switches
 from isentrope.policy.scoring import score
@@ -18,7 +20,11 @@ FLOORS = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.0}
 
 
 def check_instrument(
-    policy: Policy, rollouts: Rollouts, direction: Vector | None = None
+    policy: Policy,
+    rollouts: Rollouts,
+    direction: Vector | None = None,
+    *,
+    training_rates: Mapping[str, float] | None = None,
 ) -> list[Finding]:
     """Check the scorer on some rollouts.
 
@@ -26,11 +32,14 @@ def check_instrument(
         policy: The policy.
         rollouts: Any sequences; a few dozen are enough.
         direction: v for the rounding floor; left out, the floor is not measured.
+        training_rates: Dropout rates that acted in training, by module; left out, all those that
+            the model has.
 
     Returns:
         One finding a check. Where dropout acts, the rest cannot be checked.
     """
-    findings = [_switches(policy), _dropout(policy)]
+    rates = dropout_rates(policy.model) if training_rates is None else training_rates
+    findings = [_switches(policy), _dropout(policy, rates)]
     if active_dropout(policy.model):
         return findings
     findings += [_determinism(policy, rollouts), _batch_independence(policy, rollouts)]
@@ -56,7 +65,7 @@ def _switches(policy: Policy) -> Finding:
     )
 
 
-def _dropout(policy: Policy) -> Finding:
+def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
     if active := active_dropout(policy.model):
         return Finding(
             "no dropout",
@@ -64,18 +73,15 @@ def _dropout(policy: Policy) -> Finding:
             f"active in {len(active)} modules, the first is {active[0]}",
             "The policy is random while dropout acts: call model.eval().",
         )
-    rates = {
-        name: config.lora_dropout
-        for name, config in getattr(policy.model, "peft_config", {}).items()
-        if getattr(config, "lora_dropout", 0)
-    }
     if rates:
+        name, rate = next(iter(rates.items()))
         return Finding(
             "no dropout",
             False,
-            f"the adapter was trained with lora_dropout {rates}",
+            f"{len(rates)} modules drop activations in training, the first is {name} at {rate:g}",
             "The training step is not a function of its batch, so it cannot be replayed as v: "
-            "train with lora_dropout 0.",
+            "train with lora_dropout 0 and the model's own rates 0, or, if training had switched "
+            "dropout off, say estimator.ignore_training_settings: [dropout].",
         )
     return Finding("no dropout", True, "no module drops anything")
 

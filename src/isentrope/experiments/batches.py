@@ -23,6 +23,7 @@ from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_trl_completions
+from isentrope.update.objective import RECORDED, SFT
 
 log = logging.getLogger("isentrope")
 
@@ -208,6 +209,9 @@ def update_task(config: MeasureConfig, policy: Policy) -> Task:
 
 def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
     """Rewards from the task where the file has none; its own advantages, or those of rewards."""
+    needless = config.estimator.objective == SFT
+    if needless or (config.estimator.objective == RECORDED and U.rewards is None):
+        return U
     if U.advantages is not None and (U.rewards is None or config.estimator.advantages is None):
         return U
     if U.rewards is None:

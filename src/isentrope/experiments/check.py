@@ -6,8 +6,7 @@ compares those settings with the ones the checkpoint says it was trained with.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 from isentrope.checks import (
     Finding,
@@ -17,6 +16,7 @@ from isentrope.checks import (
     check_rates,
     check_sampler,
 )
+from isentrope.experiments.as_trained import AsTrained, settle
 from isentrope.experiments.check_batches import check_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
@@ -24,15 +24,15 @@ from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import normalising_length, update_step
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.real_step import check_rounding
+from isentrope.experiments.replayable import model_obstacles, stale_batch, training_dropout
 from isentrope.experiments.study import require_inputs
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTRACT
+from isentrope.training.saved_arguments import TRAINING_ARGS
 from isentrope.update.objective import token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.vectors import Vector
-
-TRAINER_STATE = "trainer_state.json"
 
 
 def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
@@ -62,61 +62,61 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
     Returns:
         One finding a check.
     """
+    config, settled = settle(config, subject.path)
+    subject = replace(subject, as_trained=settled)
     policy = subject.load(config)
     adapter = check_adapter(policy, subject.path, subject.optimizer)
-    findings = [check_contract(config, subject.path), adapter]
+    findings = [_settings(settled, policy, subject), adapter]
     batches = check_batches(config, policy, progress)
     findings.append(batches.finding)
     with at_precision(policy, config.precision.updating):
+        findings.append(_sampler_of_U(config, policy, batches.U))
         gradient = _objective_gradient(config, policy, batches.U)
         findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
         if (state := _readable_state(policy, subject)) is not None:
             findings.append(check_rates(state, subject.path))
             step = update_step(config, policy, batches.U, subject.optimizer)
             findings.append(check_rounding(config, policy, subject, state, step))
+    dropped = {}
+    if "dropout" not in settled.ignored:
+        dropped = training_dropout(policy.model, settled.arguments)
     with at_precision(policy, config.precision.measuring):
-        findings += check_instrument(policy, batches.E, gradient)
+        findings += check_instrument(policy, batches.E, gradient, training_rates=dropped)
         findings += check_sampler(policy, batches.E, gradient)
     return findings
 
 
-def check_contract(config: MeasureConfig, checkpoint: Path) -> Finding:
-    """Compare a configuration with what the checkpoint says it was trained with.
-
-    Args:
-        config: What would be measured.
-        checkpoint: Folder; its `contract.json`, or else its `trainer_state.json`, may name the
-            settings of training.
-
-    Returns:
-        The finding; not checked where the checkpoint says nothing.
-    """
-    name, path = "settings of training", checkpoint / CONTRACT
-    path = path if path.exists() else checkpoint / TRAINER_STATE
-    trained = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    ours = {
-        "temperature": ("sampling.temperature", config.sampling.temperature),
-        "max_new_tokens": ("sampling.max_new_tokens", config.sampling.max_new_tokens),
-        "max_grad_norm": ("estimator.max_grad_norm", config.estimator.max_grad_norm),
-        "objective": ("estimator.objective", config.estimator.objective),
-        "group_size": ("batch_config.G", config.batch_config.G),
-    }
-    known = [key for key in ours if key in trained]
-    if not known:
-        return Finding(name, None, f"{path.name} does not say how the checkpoint was trained")
-    unlike = [
-        f"{ours[key][0]} is {ours[key][1]!r}, training had {trained[key]!r}"
-        for key in known
-        if trained[key] != ours[key][1]
-    ]
+def _settings(settled: AsTrained, policy: Policy, subject: Subject) -> Finding:
+    """Compare a configuration with what the checkpoint says it was trained with."""
+    name = "settings of training"
+    of_model = [o for o in model_obstacles(policy, subject) if o.name != "dropout"]
+    unlike = [o for o in (*settled.obstacles, *of_model) if o.name not in settled.ignored]
     if unlike:
         return Finding(
             name,
             False,
-            "; ".join(unlike),
-            "The step would not be the one that training takes: set these keys as in training.",
+            "; ".join(o.words for o in unlike),
+            "The step would not be the one that training takes: set these keys as in training, or "
+            "leave them out.",
         )
-    return Finding(name, True, f"as in training: {', '.join(known)}")
+    known = [key for key, origin in settled.origins.items() if origin.training is not None]
+    if not known and not settled.filled:
+        return Finding(name, None, f"no {CONTRACT} and no {TRAINING_ARGS} say how it was trained")
+    ignored = f"; ignored: {', '.join(settled.ignored)}" if settled.ignored else ""
+    return Finding(name, True, f"as in training: {', '.join(known)}{ignored}")
+
+
+def _sampler_of_U(config: MeasureConfig, policy: Policy, U: Rollouts) -> Finding:
+    name = "U is a draw of the policy"
+    obstacles, notes = stale_batch(config, policy, U)
+    if config.batch_config.U_file is None:
+        return Finding(name, None, "U is drawn here")
+    if U.sampler_logprobs is None:
+        return Finding(name, None, "U has no log-probabilities of its sampler")
+    for obstacle in obstacles:
+        passed = None if obstacle.name in config.estimator.ignore_training_settings else False
+        return Finding(name, passed, obstacle.words, "The step would be another than training's.")
+    return Finding(name, True, notes[0] if notes else "its sampler is this policy to rounding")
 
 
 def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
@@ -129,5 +129,12 @@ def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
 
 def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollouts) -> Vector:
     length = normalising_length(config, rollouts)
-    weights = token_weights(rollouts, config.estimator.objective, length)
+    estimator, clip = config.estimator, config.estimator.clip_pair
+    weights = token_weights(
+        rollouts,
+        estimator.objective,
+        length,
+        clip_high=clip[1] if clip else None,
+        micro_batch=estimator.micro_batch,
+    )
     return policy.weighted_gradient(rollouts, weights)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from isentrope.experiments.as_trained import AsTrained
 from isentrope.experiments.config import CheckpointConfig, MeasureConfig, PolicyConfig
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.policy.checkpoint import require_checkpoint
@@ -74,9 +75,11 @@ class Subject(Checkpoint):
         path: Its folder.
         name: What results call it.
         optimizer: The optimizer's saved state.
+        as_trained: What the configuration has from training, and where it differs.
     """
 
     optimizer: Path
+    as_trained: AsTrained = field(default_factory=AsTrained)
 
 
 def step_of(path: Path) -> int | None:

@@ -20,8 +20,24 @@ from isentrope.experiments.config_stages import (
     SamplingConfig,
     Section,
 )
+from isentrope.training.trainer_fields import require_known_settings
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0)]
+Objective = Literal[
+    "dr_grpo",
+    "dr_grpo_longest",
+    "grpo",
+    "rloo",
+    "dapo",
+    "bnpo",
+    "cispo",
+    "sapo",
+    "luspo",
+    "vespo",
+    "sft",
+    "recorded",
+]
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Multiples of the training rate that a sweep visits where no list is given."""
@@ -32,6 +48,12 @@ ADVANTAGES_OF = {
     "grpo": "grpo",
     "rloo": "rloo",
     "dapo": "grpo",
+    "bnpo": "grpo",
+    "cispo": "grpo",
+    "sapo": "grpo",
+    "luspo": "grpo",
+    "vespo": "grpo",
+    "sft": "dr_grpo",
     "recorded": "dr_grpo",
 }
 """The advantages that go with an objective."""
@@ -155,10 +177,10 @@ class EstimatorConfig(Section):
     """Nominal coverage of the intervals."""
     resample_collapsed: bool = False
     """Where the verdict is resample, also draw fresh responses and report that value beside."""
-    objective: Literal["dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", "recorded"] = "dr_grpo"
-    """Training objective of the step; recorded: the token weights in U_file."""
+    objective: Objective = "dr_grpo"
+    """Training objective of the step; recorded: the token weights in U_file; sft: its responses."""
     advantages: Literal["dr_grpo", "grpo", "rloo"] | None = None
-    """Advantages from rewards; null: those of the objective (dapo has those of grpo)."""
+    """Advantages from rewards; null: those of the objective (TRL's losses have those of grpo)."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Gradient clipping as in training; null: none."""
     max_response_length: Count | None = None
@@ -167,8 +189,12 @@ class EstimatorConfig(Section):
     """Weights trained in 16 bits: true measures the rounded step, false v; null: refused."""
     off_policy: bool = False
     """U was drawn by an earlier policy: weight its tokens by the ratio to their sampler."""
-    clip: Annotated[float, Field(gt=0)] | None = 0.2
-    """With off_policy: how far from 1 a ratio may go before its token is dropped; null: any."""
+    clip: Positive | tuple[Positive, Positive] | None = 0.2
+    """With off_policy: how far from 1 a ratio may go; one number, or [low, high]; null: any."""
+    micro_batch: Count | None = None
+    """Responses per backward pass of bnpo, in the order of U; null: all in one."""
+    ignore_training_settings: tuple[str, ...] = ()
+    """Settings of training that may differ (keys, or the trainer's fields), with a warning."""
 
     @model_validator(mode="after")
     def _length_needs_its_objective(self) -> EstimatorConfig:
@@ -186,6 +212,21 @@ class EstimatorConfig(Section):
                 "them from U_file: choose one"
             )
         return self
+
+    @model_validator(mode="after")
+    def _settings_are_known(self) -> EstimatorConfig:
+        if self.micro_batch is not None and self.objective != "bnpo":
+            raise ValueError(f"micro_batch acts with the objective bnpo only, not {self.objective}")
+        require_known_settings(self.ignore_training_settings)
+        return self
+
+    @property
+    def clip_pair(self) -> tuple[float, float] | None:
+        """(low, high) of the clip; one number is both, as far as 1 goes."""
+        if self.clip is None:
+            return None
+        low, high = self.clip if isinstance(self.clip, tuple) else (self.clip, self.clip)
+        return min(low, 1.0), high
 
     @property
     def advantage_rule(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -72,15 +72,16 @@ def load_config(
         raise ConfigError(_sentence(error, root)) from error
 
 
-def dump_config(config: BaseModel, *, comments: bool = False) -> str:
+def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:
     """Write a configuration as YAML that `load_config` reads back.
 
     Args:
         config: The configuration.
         comments: Say beside every key what it does.
+        omit: Keys to leave out, such as "sampling.temperature".
 
     Returns:
-        YAML text, every key in it.
+        YAML text, every other key in it.
     """
     lines = []
     for name, section in config.model_dump().items():
@@ -93,6 +94,8 @@ def dump_config(config: BaseModel, *, comments: bool = False) -> str:
         if comments and model is not None:
             lines[-1] += f"  # {(model.__doc__ or '').splitlines()[0]}"
         for key, value in section.items():
+            if f"{name}.{key}" in omit:
+                continue
             body = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
             said = model.model_fields[key].description if comments and model else None
             if said:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from isentrope.experiments.as_trained import allowed, refuse
 from isentrope.experiments.batches import Batches, make_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.experiments.real_step import real_step
+from isentrope.experiments.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.training.settings_rules import Obstacle
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -70,27 +73,48 @@ def prepare_checkpoint(
         config.estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
     with clock.stage("batches"):
+        of_model = model_obstacles(policy, subject)
+        refuse(of_model, config.estimator.ignore_training_settings, subject.name)
         batches = make_batches(config, policy, progress)
-    said: tuple[str, ...] = ()
     with clock.stage("update"), at_precision(policy, config.precision.updating):
+        said = _of_training(config, policy, batches, subject, of_model)
         if config.estimator.off_policy:
-            batches, said = _stale(config, policy, batches)
+            batches, clipped = _stale(config, policy, batches)
+            said += clipped
         step = update_step(config, policy, batches.U, subject.optimizer)
         real = real_step(config, policy, subject, state, step)
-        step = replace(real.step, warnings=(*real.step.warnings, *said))
+        step = replace(real.step, warnings=(*said, *real.step.warnings))
     described = _describe(config, policy, subject)
     return Prepared(subject, policy, batches, step, described, real.facts, real.along)
+
+
+def _of_training(
+    config: MeasureConfig,
+    policy: Policy,
+    batches: Batches,
+    subject: Subject,
+    of_model: list[Obstacle],
+) -> tuple[str, ...]:
+    """Sentences on where the step is not training's; refuses what may not differ."""
+    ignored = config.estimator.ignore_training_settings
+    stale, note = stale_batch(config, policy, batches.U)
+    refuse(stale, ignored, subject.name)
+    return (*subject.as_trained.warnings, *allowed([*of_model, *stale], ignored), *note)
 
 
 def _stale(
     config: MeasureConfig, policy: Policy, batches: Batches
 ) -> tuple[Batches, tuple[str, ...]]:
     """U with its tokens weighted by the ratio to the policy that drew them."""
-    estimator = config.estimator
-    clip = None if estimator.clip is None else (min(estimator.clip, 1.0), estimator.clip)
-    ratios = importance_ratios(policy, batches.U, clip)
+    estimator, clip = config.estimator, config.estimator.clip_pair
+    capped = estimator.objective == "cispo"
+    ratios = importance_ratios(policy, batches.U, None if capped else clip)
     weighted = ratios.weighted(
-        batches.U, estimator.objective, normalising_length(config, batches.U)
+        batches.U,
+        estimator.objective,
+        normalising_length(config, batches.U),
+        cap=clip[1] if clip else None,
+        micro_batch=estimator.micro_batch,
     )
     return replace(batches, U=weighted), ratios.warnings
 
@@ -132,6 +156,8 @@ def update_step(config: MeasureConfig, policy: Policy, U: Rollouts, optimizer: P
         objective=RECORDED if estimator.off_policy else estimator.objective,
         max_response_length=normalising_length(config, U),
         max_grad_norm=estimator.max_grad_norm,
+        clip_high=estimator.clip_pair[1] if estimator.clip_pair else None,
+        micro_batch=estimator.micro_batch,
     )
     if norm(step.direction) == 0:
         raise ValueError(

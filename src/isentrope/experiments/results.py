@@ -4,6 +4,7 @@
     policy        checkpoint, optimizer, trainable parameters, temperature, device, precision
     batches       B_E sequences, B_U prompt groups, G responses a group; statistics of E and U
     estimator     functional, method, order, unit
+    settings      keys: value, from (which file), training's own; differs; ignored (`as_trained`)
     step          learning_rate, gradient_norm, clip_factor, direction_norm, matched_by, ...
     entropy       per_sequence, per_token: Estimates at θ
     first_order, second_order, pathwise      Estimates per unit η, η², η; null if not asked for
@@ -63,6 +64,7 @@ def results_of(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
             "unit": change.entropy.unit,
             "confidence": config.estimator.confidence,
         },
+        "settings": found.subject.as_trained.to_dict(),
         "step": step_of(config, step) | found.facts | {"rate_of_interest": found.rate},
         "entropy": {name: found.entropies[name].to_dict() for name in sorted(found.entropies)},
         "first_order": _dict(change.first_order),

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from isentrope.experiments.as_trained import refuse, settle
 from isentrope.experiments.batches import require_files
 from isentrope.experiments.checkpoints import Subject, find_subjects
 from isentrope.experiments.config import MeasureConfig
@@ -95,7 +97,8 @@ class Study:
             config: For all items.
         """
         if not (self.folder / "config.yaml").exists():
-            write_bytes(self.folder / "config.yaml", resolved(config).encode())
+            filled = {key for item in self.items for key in item.subject.as_trained.filled}
+            write_bytes(self.folder / "config.yaml", resolved(config, filled).encode())
 
     def run(self) -> Run:
         """What was made, when all items are done.
@@ -145,9 +148,11 @@ def plan_study(verb: str, config: MeasureConfig) -> Study:
     items = []
     for subject in subjects:
         for repeat in config.batch_config.repeat_numbers:
-            alone = _alone(config, subject, repeat)
+            alone, settled = settle(_alone(config, subject, repeat), subject.path)
+            refuse(settled.obstacles, settled.ignored, subject.name)
             target = folder / "measurements" / f"{verb}_{_name(subject, repeat)}"
-            items.append(Item(subject, repeat, alone, target, target.exists()))
+            known = replace(subject, as_trained=settled)
+            items.append(Item(known, repeat, alone, target, target.exists()))
     for item in items:
         if len(items) == 1:
             require_new(item.target)
@@ -156,18 +161,20 @@ def plan_study(verb: str, config: MeasureConfig) -> Study:
     return Study(folder, items)
 
 
-def resolved(config: MeasureConfig) -> str:
+def resolved(config: MeasureConfig, as_trained: Collection[str] = ()) -> str:
     """The configuration with what it was run with; its output folder left to the rerun.
 
     Args:
         config: What was asked.
+        as_trained: Keys left to each checkpoint's training.
 
     Returns:
         YAML.
     """
     provenance = versions() | {"seeds": config.batch_config.seeds}
     output = config.output.model_copy(update={"directory": None})
-    return dump_config(config.model_copy(update={"provenance": provenance, "output": output}))
+    ran = config.model_copy(update={"provenance": provenance, "output": output})
+    return dump_config(ran, omit=as_trained)
 
 
 def _name(subject: Subject, repeat: int) -> str:

@@ -66,11 +66,31 @@ def require_no_checkpointing(model: nn.Module) -> None:
         )
 
 
+def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[str, float]:
+    """Modules that drop activations while they are in training mode, whatever mode they are in.
+
+    Args:
+        model: Any module.
+        attributes_only: Leave out torch's own dropout modules, which TRL's `disable_dropout`
+            switches off, and count only rates that a module hands to a function.
+
+    Returns:
+        Rate by module name, in the model's order.
+    """
+    rates = {
+        name: _dropout_rate(module)
+        for name, module in model.named_modules()
+        if not (attributes_only and isinstance(module, _DropoutNd))
+    }
+    return {name: rate for name, rate in rates.items() if rate > 0}
+
+
 def _dropout_rate(module: nn.Module) -> float:
+    """The rate of torch's own modules, or the largest rate that a module keeps as a number."""
     if isinstance(module, _DropoutNd):
         return module.p
-    rate = getattr(module, "attention_dropout", 0.0)
-    return rate if isinstance(rate, float) else 0.0
+    kept = (x for key, x in vars(module).items() if "drop" in key and isinstance(x, float))
+    return max(kept, default=0.0)
 
 
 def require_one_device(model: nn.Module) -> None:

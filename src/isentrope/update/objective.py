@@ -7,12 +7,18 @@
     rloo      w_i = 1/n            sum over the tokens of a response, mean over responses
     dapo      w_i = 1/Σ_j T_j      mean over all tokens of the batch
     dr_grpo_longest  w_i = 1/(n L_g)   L_g: the longest response to the same prompt draw
+    bnpo      w_i = 1/(m Σ_b T_j)  mean over the tokens of a micro-batch b, then over all m
+    cispo     w_i = c/Σ_j T_j      c = min(1, ε_high): the ratio is capped, as a weight
+    sapo      as grpo              its gate 4σ(τ(r − 1))/τ has slope 1 at r = 1, for every τ
+    luspo     as rloo              each response's loss times its length, mean over responses
+    vespo     as dapo              its weight e^λ r^k e^{−λr} is 1 at r = 1
+    sft       w_i = 1/Σ_j T_j      cross-entropy of given responses: A_i = 1
     recorded  any w_ik, token by token: what training itself recorded (`Rollouts.token_weights`)
 
-n is the number of responses (prompts × group). On-policy the importance ratio is 1 and its
-clipping never acts, so ∂J is the gradient that the first update on a batch takes. What the
-objectives say of the advantage A_i (a baseline, a division by the standard deviation) is in
-`Rollouts.advantages` already.
+n is the number of responses (prompts × group). On-policy the importance ratio r is 1 and its
+clipping never acts, so ∂J is the gradient that the first update on a batch takes. That holds for
+ratios per token and per sequence alike. What the objectives say of the advantage A_i (a baseline,
+a division by the standard deviation) is in `Rollouts.advantages` already.
 """
 
 from __future__ import annotations
@@ -24,20 +30,40 @@ from torch import Tensor
 
 from isentrope.rollouts import Rollouts
 
-OBJECTIVES = ("dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo")
+OBJECTIVES = (
+    "dr_grpo",
+    "dr_grpo_longest",
+    "grpo",
+    "rloo",
+    "dapo",
+    "bnpo",
+    "cispo",
+    "sapo",
+    "luspo",
+    "vespo",
+)
+"""Objectives of advantages."""
+SFT = "sft"
 RECORDED = "recorded"
 
 
 def token_weights(
-    rollouts: Rollouts, objective: str = "dr_grpo", max_response_length: int | None = None
+    rollouts: Rollouts,
+    objective: str = "dr_grpo",
+    max_response_length: int | None = None,
+    *,
+    clip_high: float | None = None,
+    micro_batch: int | None = None,
 ) -> Tensor:
     """The coefficient c_ik of each token's log-probability in ∂J = Σ_ik c_ik ∂s_ik.
 
     Args:
         rollouts: n sequences, the whole batch of the step, with advantages (or, for "recorded",
-            with the weights that training recorded).
-        objective: One of `OBJECTIVES`, then c_ik = w_i A_i, or "recorded".
+            with the weights that training recorded; "sft" needs neither).
+        objective: One of `OBJECTIVES`, then c_ik = w_i A_i; "sft", then c_ik = w_i; or "recorded".
         max_response_length: As for `sequence_weights`.
+        clip_high: As for `sequence_weights`.
+        micro_batch: As for `sequence_weights`.
 
     Returns:
         (n, t) float64, 0 where there is no token.
@@ -53,31 +79,44 @@ def token_weights(
                 "load next_update/rollouts.parquet of one of its checkpoints."
             )
         return rollouts.padded("token_weights")
+    weights = sequence_weights(
+        rollouts, objective, max_response_length, clip_high=clip_high, micro_batch=micro_batch
+    )
+    if objective == SFT:
+        return weights[:, None] * mask
     if rollouts.advantages is None:
         raise ValueError(
             "The rollouts have no advantages: compute them from rewards first, or set "
             "rollouts.with_columns(advantages=...)."
         )
-    weights = sequence_weights(rollouts, objective, max_response_length) * rollouts.advantages
-    return weights[:, None] * mask
+    return (weights * rollouts.advantages)[:, None] * mask
 
 
 def sequence_weights(
-    rollouts: Rollouts, objective: str = "dr_grpo", max_response_length: int | None = None
+    rollouts: Rollouts,
+    objective: str = "dr_grpo",
+    max_response_length: int | None = None,
+    *,
+    clip_high: float | None = None,
+    micro_batch: int | None = None,
 ) -> Tensor:
     """The weight w_i of each sequence in J = Σ_i w_i A_i S(t_i).
 
     Args:
         rollouts: n sequences, the whole batch of the step.
-        objective: One of `OBJECTIVES`.
+        objective: One of `OBJECTIVES`, or "sft".
         max_response_length: L in tokens, the constant normaliser of "dr_grpo", by default the
             rollouts' own `max_new_tokens`; the other objectives have no such constant.
+        clip_high: ε_high of "cispo", the cap on its ratio; None for no cap.
+        micro_batch: Responses per backward pass of "bnpo", in the order of the rollouts; None for
+            one pass over all. A multiple of it is needed.
 
     Returns:
         (n,) float64.
 
     Raises:
-        ValueError: If the objective is unknown, or L is missing or not positive where needed.
+        ValueError: If the objective is unknown, L is missing or not positive where needed, or the
+            rollouts are no multiple of the micro-batch.
     """
     n = len(rollouts)
     lengths = rollouts.token_counts.double()
@@ -90,17 +129,35 @@ def sequence_weights(
             longest = torch.zeros(len(groups), dtype=torch.float64)
             longest.scatter_reduce_(0, index, lengths, "amax")
             return 1 / (n * longest[index])
-        case "grpo":
+        case "grpo" | "sapo":
             return 1 / (n * lengths)
-        case "rloo":
+        case "rloo" | "luspo":
             return torch.full_like(lengths, 1 / n)
-        case "dapo":
+        case "dapo" | "vespo" | "sft":
             return torch.full_like(lengths, 1 / float(lengths.sum()))
+        case "cispo":
+            cap = 1.0 if clip_high is None else min(1.0, clip_high)
+            return torch.full_like(lengths, cap / float(lengths.sum()))
+        case "bnpo":
+            return _mean_of_micro_batches(lengths, micro_batch or n)
     nearest = get_close_matches(str(objective).lower(), OBJECTIVES, n=1, cutoff=0.0)[0]
     raise ValueError(
         f"Unknown objective {objective!r}: the nearest is {nearest!r}; "
-        f"choose one of {', '.join((*OBJECTIVES, RECORDED))}."
+        f"choose one of {', '.join((*OBJECTIVES, SFT, RECORDED))}."
     )
+
+
+def _mean_of_micro_batches(lengths: Tensor, size: int) -> Tensor:
+    """1/(m Σ_b T_j): every micro-batch b of `size` responses has its own mean over tokens."""
+    passes, left = divmod(len(lengths), size)
+    if left:
+        raise ValueError(
+            f"The objective 'bnpo' averages over micro-batches of {size} responses, and "
+            f"{len(lengths)} responses are no multiple of that: give whole micro-batches in "
+            "training's order, or another micro_batch."
+        )
+    tokens = lengths.view(passes, size).sum(1)
+    return 1 / (passes * tokens.repeat_interleave(size))
 
 
 def _normaliser(max_response_length: int | None) -> int:

@@ -5,9 +5,12 @@
     ∂J = Σ_ik c_ik ∂s_ik,     c_ik = w_i A_i r_ik 1{not clipped}
 
 A token is clipped, and has no gradient, where A > 0 and r > 1 + hi, or A < 0 and r < 1 − lo. A
-ratio beyond the other bound is let through: there the clip does not act. The weights are written
-to `Rollouts.token_weights`, so that `optimizer_step(..., objective="recorded")` replays the step.
-At r = 1 they are those of the first update on a fresh batch.
+ratio beyond the other bound is let through: there the clip does not act. "cispo" clips no token
+and caps the ratio: c_ik = w_i A_i min(r_ik, hi). The weights are written to
+`Rollouts.token_weights`, so that `optimizer_step(..., objective="recorded")` replays the step. At
+r = 1 they are those of the first update on a fresh batch.
+
+"sapo", "luspo" and "vespo" are other functions of the ratio, and "sft" has none: they are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +26,14 @@ from isentrope.rollouts import Rollouts
 from isentrope.update.objective import token_weights
 
 Clip = tuple[float, float]
+
+CLIPPED = ("dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", "bnpo", "cispo")
+"""Objectives whose stale weights are known, by token-level ratios."""
+
+SAMPLER_ROUNDING = 1e-3
+"""Root mean square of log π(θ)/π(sampler) per token, nats, that float32 explains."""
+OTHER_SAMPLER = 0.1
+"""The same, that a sampler in bfloat16 explains."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +63,35 @@ class ImportanceRatios:
         rollouts: Rollouts,
         objective: str = "dr_grpo",
         max_response_length: int | None = None,
+        *,
+        cap: float | None = None,
+        micro_batch: int | None = None,
     ) -> Rollouts:
         """The batch with c_ik as its token weights.
 
         Args:
             rollouts: The batch of the ratios.
-            objective: An on-policy objective (`update.objective.OBJECTIVES`), which gives w_i.
+            objective: One of `CLIPPED`, which gives w_i.
             max_response_length: L of "dr_grpo".
+            cap: ε_high of "cispo"; None for no cap.
+            micro_batch: Responses per backward pass of "bnpo".
 
         Returns:
             A copy whose `token_weights` are c_ik.
+
+        Raises:
+            ValueError: If the objective is none of `CLIPPED`.
         """
-        weights = token_weights(rollouts, objective, max_response_length) * self.ratios
-        weights = weights.masked_fill(self.clipped, 0.0)
+        if objective not in CLIPPED:
+            raise ValueError(
+                f"The weights of a stale batch under {objective!r} are not known here: choose one "
+                f"of {', '.join(CLIPPED)}, or record them while training (objective 'recorded')."
+            )
+        weights = token_weights(rollouts, objective, max_response_length, micro_batch=micro_batch)
+        ratios = self.ratios
+        if objective == "cispo" and cap is not None:
+            ratios = ratios.clamp(max=cap)
+        weights = (weights * ratios).masked_fill(self.clipped, 0.0)
         rows = zip(weights, rollouts.lengths.tolist(), strict=True)
         return rollouts.with_columns(token_weights=[row[:length] for row, length in rows])
 
@@ -81,9 +108,9 @@ def off_policy_weights(
     Args:
         policy: The policy at θ, later than the one that drew the responses.
         rollouts: The batch, whole, with advantages and the sampler's log-probabilities.
-        objective: An on-policy objective (`update.objective.OBJECTIVES`), which gives w_i.
+        objective: One of `CLIPPED`, which gives w_i.
         max_response_length: L of "dr_grpo".
-        clip: (lo, hi), or None for ratios without a clip.
+        clip: (lo, hi), or None for ratios without a clip; "cispo" takes hi as the cap itself.
 
     Returns:
         A copy whose `token_weights` are c_ik; `importance_ratios` tells what was clipped.
@@ -91,8 +118,11 @@ def off_policy_weights(
     Raises:
         ValueError: As `importance_ratios`, and if the objective is unknown or lacks its length.
     """
-    ratios = importance_ratios(policy, rollouts, clip)
-    return ratios.weighted(rollouts, objective, max_response_length)
+    _require_clip(clip)
+    drops = None if objective == "cispo" else clip
+    cap = None if clip is None else clip[1]
+    ratios = importance_ratios(policy, rollouts, drops)
+    return ratios.weighted(rollouts, objective, max_response_length, cap=cap)
 
 
 def importance_ratios(
@@ -138,6 +168,26 @@ def importance_ratios(
         highest=float(here.max()),
         warnings=_warnings(dropped, len(here), here),
     )
+
+
+def sampler_gap(policy: Policy, rollouts: Rollouts) -> float:
+    """How far the policy is from the one that drew a batch, by its log-probabilities.
+
+    Args:
+        policy: The policy at θ.
+        rollouts: The batch, with the sampler's log-probabilities.
+
+    Returns:
+        Root mean square over tokens of log π(θ) − log π(sampler), nats.
+
+    Raises:
+        ValueError: If the sampler's log-probabilities are missing.
+    """
+    if rollouts.sampler_logprobs is None:
+        raise ValueError("The rollouts do not hold the log-probabilities of their sampler.")
+    scores = score(policy, rollouts)
+    gap = scores.logprobs[scores.mask].cpu() - torch.cat(rollouts.sampler_logprobs)
+    return float(gap.square().mean().sqrt())
 
 
 def _clipped(ratios: Tensor, advantages: Tensor, clip: Clip | None) -> Tensor:

@@ -97,6 +97,8 @@ def optimizer_step(
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     max_grad_norm: float | None = None,
+    clip_high: float | None = None,
+    micro_batch: int | None = None,
     rule: str | None = None,
     names: Names | None = None,
 ) -> Step:
@@ -104,13 +106,17 @@ def optimizer_step(
 
     Args:
         policy: The policy at θ.
-        rollouts: The update batch U, sampled on-policy, with advantages (or recorded weights).
+        rollouts: The update batch U, sampled on-policy, with advantages (or recorded weights; given
+            responses for "sft").
         optimizer: State before the step: a path to optimizer.pt, a state_dict or a torch
             optimizer; none of them is changed.
-        objective: "dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", or "recorded".
+        objective: One of `update.objective.OBJECTIVES`, "sft" or "recorded".
         max_response_length: L in tokens, the constant normaliser of "dr_grpo"; where left out,
             the length at which the rollouts' sampler cut responses.
         max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
+        clip_high: ε_high of "cispo", the cap on its ratio; None for no cap.
+        micro_batch: Responses per backward pass of "bnpo", in the order of the rollouts; None for
+            one pass over all.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
         names: Names of the optimizer's parameters in its order, where they cannot be found.
 
@@ -121,7 +127,9 @@ def optimizer_step(
         ValueError: If advantages are missing, an argument or the optimizer does not fit, or the
             gradient or the direction is not finite.
     """
-    coefficients = token_weights(rollouts, objective, max_response_length)
+    coefficients = token_weights(
+        rollouts, objective, max_response_length, clip_high=clip_high, micro_batch=micro_batch
+    )
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
     loss_gradient = policy.weighted_gradient(rollouts, -coefficients)
     size = norm(loss_gradient)

@@ -130,6 +130,7 @@ def _head(verb: Verb, config: MeasureConfig, ready: Prepared, clock: Clock) -> d
             "method": estimator.method,
             "confidence": estimator.confidence,
         },
+        "settings": plain(ready.subject.as_trained.to_dict()),
         "step": finite(step_of(config, ready.step) | ready.facts),
         "timing": dict(clock.seconds),
         "provenance": versions() | {"seeds": config.batch_config.seeds},

@@ -1,0 +1,302 @@
+"""What a trainer's arguments put into its step that the step computed here has not.
+
+On-policy every ratio is 1: clips, caps and gates do not act, per token or per sequence, so most of
+what a loss is made of leaves the first update on a batch as it is (`update.objective`). The rules
+are of what does not. Recorded token weights (−∂loss/∂s of every token) hold all of it except what
+is no function of the sampled tokens' log-probabilities, and except noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from isentrope.training.saved_arguments import TRAINING_ARGS, SavedArguments
+from isentrope.training.trainer_fields import FIELDS
+from isentrope.update.objective import OBJECTIVES, RECORDED
+from isentrope.update.off_policy import CLIPPED
+
+Trainer = Literal["grpo", "rloo", "sft", "other"]
+
+_BY_TOKENS = ("dapo", "cispo", "vespo")
+"""Losses that divide by the tokens of the generation batch."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Something that training's step has and the one that is computed has not.
+
+    Attributes:
+        name: The field of training that says so.
+        words: What it is, a clause.
+    """
+
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Use:
+    """How the step is to be computed.
+
+    Attributes:
+        objective: Its objective.
+        off_policy: Whether tokens are weighted by ratios to their sampler.
+        own_advantages: Whether the batch brings its advantages.
+    """
+
+    objective: str
+    off_policy: bool = False
+    own_advantages: bool = False
+
+
+def trainer_of(arguments: SavedArguments) -> Trainer:
+    """Which trainer some arguments are for, by their class or, of a subclass, by their fields.
+
+    Args:
+        arguments: Of a trainer.
+
+    Returns:
+        "other" where its loss is not known.
+    """
+    names = set(arguments.fields)
+    if arguments.kind == "GRPOConfig" or {"num_generations", "loss_type"} <= names:
+        return "grpo"
+    if {"num_generations", "normalize_advantages"} <= names:
+        return "rloo"
+    plain = arguments.kind in ("TrainingArguments", "Seq2SeqTrainingArguments")
+    return "sft" if plain or "completion_only_loss" in names else "other"
+
+
+def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
+    """What training's step has and the one computed has not.
+
+    Args:
+        arguments: Of the trainer.
+        use: How the step is to be computed.
+
+    Returns:
+        One obstacle per field.
+    """
+    args, recorded = _Arguments(arguments, use), use.objective == RECORDED
+    found = []
+    if args.trainer == "other" and not recorded:
+        words = f"it was trained with {arguments.kind}, whose loss is not known here"
+        found.append(Obstacle("trainer", words))
+    for rule in _RULES:
+        if (rule.of_recorded or not recorded) and rule.when(args):
+            words = rule.words.format(name=rule.name, value=args.get(rule.name), args=args)
+            found.append(Obstacle(rule.name, words))
+    return found
+
+
+def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
+    """Sentences on what makes training's step differ a little, or what is not known of it.
+
+    Args:
+        arguments: Of the trainer.
+        use: How the step is to be computed.
+
+    Returns:
+        Sentences for a result's warnings.
+    """
+    fields, notes = arguments.fields, []
+    notes = [
+        f"Training ran under {name} autocast: its gradient is one of rounded products, and the "
+        "step measured here is not rounded."
+        for name in ("bf16", "fp16")
+        if fields.get(name)
+    ]
+    if use.objective == RECORDED:
+        return notes
+    if fields.get("use_vllm"):
+        notes.append(
+            "Training sampled with vLLM: its correction for vLLM's log-probabilities is not in the "
+            "step measured here."
+        )
+    plain = (name for name, value in fields.items() if value and not name.startswith("_"))
+    if unknown := sorted(name for name in plain if name not in FIELDS):
+        notes.append(
+            f"{TRAINING_ARGS} sets {', '.join(unknown)}, which this version does not know: compare "
+            "one step with training's own if that changes the loss."
+        )
+    return notes
+
+
+class _Arguments:
+    """The arguments with what the rules ask of them."""
+
+    def __init__(self, arguments: SavedArguments, use: Use) -> None:
+        self.get, self.use = arguments.fields.get, use
+        self.trainer, self.processes = trainer_of(arguments), arguments.processes
+        self.sampled = self.trainer in ("grpo", "rloo")
+        self.parts = self.get("gradient_accumulation_steps") or 1
+        self.per_generation = self.get("steps_per_generation") or self.parts
+        self.uses = self.get("num_iterations") or 1
+
+    @property
+    def stale(self) -> bool:
+        """Whether some steps use responses of an earlier policy."""
+        return self.sampled and self.parts % (self.per_generation * self.uses) != 0
+
+    @property
+    def unweighted(self) -> bool:
+        """Whether staleness is left out of the step."""
+        known = self.trainer == "grpo" and self.use.objective in CLIPPED
+        return self.stale and not (self.use.off_policy and known)
+
+    @property
+    def ratios_act(self) -> bool:
+        """Whether ratios other than 1 are to be weighted."""
+        return self.sampled and self.use.off_policy
+
+    @property
+    def advantages_computed(self) -> bool:
+        """Whether advantages are to be computed from rewards."""
+        return self.sampled and not self.use.own_advantages
+
+    def differs(self, name: str, *usual: Any) -> bool:
+        """Whether a field is there with an unusual value."""
+        return self.get(name) not in (None, *usual)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    name: str
+    when: Callable[[_Arguments], bool]
+    words: str
+    of_recorded: bool = False
+    """Whether recorded token weights lack it too."""
+
+
+def _filter(name: str, *usual: Any) -> _Rule:
+    words = "responses were drawn with {name}={value}, from another distribution than the policy's"
+    return _Rule(name, lambda a: a.sampled and a.differs(name, *usual), words, of_recorded=True)
+
+
+def _entropy_term(name: str) -> _Rule:
+    words = "an entropy term is in the loss ({name}={value}), which no token weight holds"
+    return _Rule(name, lambda a: a.sampled and a.differs(name, 0), words, of_recorded=True)
+
+
+_LOSS = "the loss {name}={value} is not known here"
+_WAY_OUT = "set estimator.off_policy: true for such a batch"
+_STALE = "{name}={value} with estimator.off_policy is not computed here"
+_RULES = (
+    _Rule(
+        "loss_type",
+        lambda a: a.trainer == "grpo" and a.get("loss_type", "grpo") not in OBJECTIVES,
+        _LOSS,
+    ),
+    _Rule(
+        "loss_type",
+        lambda a: a.trainer == "sft" and a.differs("loss_type", "nll", "chunked_nll"),
+        _LOSS,
+    ),
+    _Rule(
+        "beta",
+        lambda a: a.sampled and a.differs("beta", 0),
+        "a KL term is in the loss or the reward ({name}={value})",
+    ),
+    _entropy_term("entropy_coef"),
+    _entropy_term("use_adaptive_entropy"),
+    _Rule(
+        "top_entropy_quantile",
+        lambda a: a.sampled and a.differs("top_entropy_quantile", 1),
+        "only tokens of high entropy count ({name}={value})",
+    ),
+    _filter("top_k", 0, -1),
+    _filter("top_p", 1),
+    _filter("min_p", 0),
+    _filter("repetition_penalty", 1),
+    _filter("generation_kwargs", {}, ""),
+    _filter("vllm_structured_outputs_regex"),
+    _filter("vllm_guided_decoding_regex"),
+    _Rule(
+        "num_iterations",
+        lambda a: a.uses > 1 and a.unweighted,
+        "each batch is used {args.uses} times ({name}), so that most steps are on stale responses: "
+        + _WAY_OUT,
+    ),
+    _Rule(
+        "steps_per_generation",
+        lambda a: a.per_generation != a.parts and a.uses == 1 and a.unweighted,
+        "a generation lasts for several steps ({name}={value}, gradient_accumulation_steps="
+        "{args.parts}), so that most are on stale responses: " + _WAY_OUT,
+    ),
+    _Rule(
+        "steps_per_generation",
+        lambda a: a.sampled and a.per_generation != a.parts and a.use.objective in _BY_TOKENS,
+        "the loss divides by the tokens of a generation, which is not a step's batch "
+        "({name}={value}, gradient_accumulation_steps={args.parts})",
+    ),
+    _Rule(
+        "delta",
+        lambda a: a.differs("delta") and (a.ratios_act or float(a.get("delta") or 0) < 1),
+        "a second clip is in the loss ({name}={value})",
+    ),
+    _Rule(
+        "importance_sampling_level",
+        lambda a: a.ratios_act and a.differs("importance_sampling_level", "token"),
+        _STALE,
+    ),
+    _Rule(
+        "off_policy_mask_threshold",
+        lambda a: (
+            a.differs("off_policy_mask_threshold") and (a.ratios_act or bool(a.get("use_vllm")))
+        ),
+        "responses far from their sampler are masked ({name}={value})",
+    ),
+    _Rule(
+        "mask_truncated_completions",
+        lambda a: a.sampled and a.differs("mask_truncated_completions", False),
+        "responses that were cut do not count ({name}={value})",
+    ),
+    _Rule(
+        "scale_rewards",
+        lambda a: a.advantages_computed and a.get("scale_rewards") == "batch",
+        "advantages are divided by the batch's standard deviation ({name}={value}): give "
+        "batch_config.U_file with its own advantages",
+    ),
+    _Rule(
+        "multi_objective_aggregation",
+        lambda a: (
+            a.advantages_computed and a.differs("multi_objective_aggregation", "sum_then_normalize")
+        ),
+        "advantages are sums over several rewards ({name}={value}): give batch_config.U_file with "
+        "its own advantages",
+    ),
+    _Rule(
+        "normalize_advantages",
+        lambda a: a.advantages_computed and a.differs("normalize_advantages", False),
+        "advantages are normalised over the batch ({name}={value}): give batch_config.U_file with "
+        "its own advantages",
+    ),
+    _Rule(
+        "reward_clip_range",
+        lambda a: a.advantages_computed and a.differs("reward_clip_range"),
+        "rewards are clipped ({name}={value}): give batch_config.U_file with its own advantages",
+    ),
+    _Rule(
+        "label_smoothing_factor",
+        lambda a: a.trainer == "sft" and a.differs("label_smoothing_factor", 0),
+        "labels are smoothed ({name}={value})",
+        of_recorded=True,
+    ),
+    _Rule(
+        "average_tokens_across_devices",
+        lambda a: (
+            a.trainer == "sft"
+            and a.processes > 1
+            and a.differs("average_tokens_across_devices", True)
+        ),
+        "each of {args.processes} processes has its own mean over tokens ({name}={value})",
+    ),
+    _Rule(
+        "neftune_noise_alpha",
+        lambda a: a.differs("neftune_noise_alpha", 0),
+        "noise is added to the embeddings ({name}={value})",
+        of_recorded=True,
+    ),
+)
