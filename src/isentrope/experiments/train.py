@@ -177,7 +177,9 @@ def _batches(config: TrainConfig, prompts: list[Prompt], task: Any) -> UpdateBat
     )
 
 
-def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any) -> dict[str, Any]:
+def _contract(
+    config: TrainConfig, policy: Policy, prompts: list[Prompt], args: Any
+) -> dict[str, Any]:
     """What every checkpoint of the run says of it."""
     digest = hashlib.sha256()
     for prompt in prompts:
@@ -189,6 +191,7 @@ def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any)
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
+        "eos_token_ids": list(policy.eos_token_ids),
         "temperature": config.sampling.temperature,
         "max_grad_norm": training.max_grad_norm or None,
         "prompts_per_step": training.prompts_per_step,
@@ -200,8 +203,8 @@ def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any)
         "sampler": "vllm" if args.use_vllm else "transformers",
         "replayable": not (args.entropy_coef or args.use_adaptive_entropy),
         "base_model": config.model.path,
-        "frozen_sha256": frozen_hash(model),
-        "trainable": trainable_shapes(model),
+        "frozen_sha256": frozen_hash(policy.model),
+        "trainable": trainable_shapes(policy.model),
         "dataset": config.data.dataset_name,
         "dataset_sha256": digest.hexdigest(),
         "environment": environment(),
@@ -302,6 +305,8 @@ def _run(trainer: Any, files: RunFiles, config: TrainConfig, checkpoint: Path | 
             f"{trainer.contract['micro_batch']} prompt groups a backward pass) or "
             "sampling.batch_size, or set trainer.gradient_checkpointing=true."
         ) from error
+    except TrainingDivergedError:
+        raise  # to go on from the last checkpoint would end the same way
     except Exception:
         if last := files.latest():
             log.warning(

@@ -269,6 +269,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         step = self.state.global_step
         target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
         made = writing / f"checkpoint-{step}"
+        require_finite_state(step, self.model, self.optimizer, self.files.latest())
         try:
             super()._save_checkpoint(model, trial)
             barrier()
