@@ -80,7 +80,7 @@ def test_nothing_is_filtered_and_every_prompt_has_its_own_seed(vllm, adapters):
     for given in sampled:
         assert (given.n, given.temperature, given.max_tokens) == (3, 0.7, 4)
         assert (given.top_p, given.top_k, given.min_p) == (1.0, 0, 0.0)
-        assert given.stop_token_ids == [policy.eos_token_id]
+        assert given.stop_token_ids == list(policy.eos_token_ids)
     assert greedy[0].temperature == 0
     assert sampled[0].seed != sampled[1].seed == greedy[0].seed  # of the prompt, whatever the chunk
 

@@ -74,14 +74,14 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
 
 
 def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
-    name, eos = "EOS is part of the response", policy.eos_token_id
-    if eos is None:
+    name, eos = "EOS is part of the response", policy.eos_token_ids
+    if not eos:
         return Finding(name, None, "the policy has no EOS token")
     longest = rollouts.max_new_tokens or int(rollouts.lengths.max())
     lost = [
         i
         for i, ids in enumerate(rollouts.response_ids)
-        if len(ids) < longest and int(ids[-1]) != eos
+        if len(ids) < longest and int(ids[-1]) not in eos
     ]
     if lost:
         return Finding(

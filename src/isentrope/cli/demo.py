@@ -33,18 +33,20 @@ def demo(
     """Train a toy policy, see its entropy fall, and find out which tokens do it."""
     import torch
 
+    from isentrope.experiments.one_writer import LOCK, one_writer
     from isentrope.experiments.progress import Progress
 
     where = Path(folder)
-    if where.exists() and any(where.iterdir()):
-        raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
-    torch.set_num_threads(1)  # the toy is too small to share
-    story = Story(where, steps, evaluation_size, seed, Progress(err))
-    story.train(fine_tuning_steps)
-    story.evaluate()
-    story.measure()
-    story.attribute()
-    story.report()
+    with one_writer(where):
+        if any(path.name != LOCK for path in where.iterdir()):
+            raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
+        torch.set_num_threads(1)  # the toy is too small to share
+        story = Story(where, steps, evaluation_size, seed, Progress(err))
+        story.train(fine_tuning_steps)
+        story.evaluate()
+        story.measure()
+        story.attribute()
+        story.report()
 
 
 @dataclass(frozen=True)

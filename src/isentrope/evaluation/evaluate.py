@@ -172,7 +172,7 @@ def score_records(
         rollouts,
         task,
         score_any_length(policy, rollouts) if wanted else None,
-        eos_token_id=policy.eos_token_id,
+        eos_token_ids=policy.eos_token_ids,
         right_above=right_above,
         decode=policy.tokenizer.decode if policy.tokenizer is not None else None,
     )

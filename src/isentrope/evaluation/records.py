@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ def make_records(
     task: Task,
     scores: Scores | None,
     *,
-    eos_token_id: int | None,
+    eos_token_ids: Collection[int],
     right_above: float = 0.5,
     decode: Callable[[list[int]], str] | None = None,
 ) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def make_records(
         rollouts: n responses with texts.
         task: Rewards them; says whether their format is right, if it is a `FormattedTask`.
         scores: Scores of the same responses; None where no entropy is asked for.
-        eos_token_id: Token that ends a response.
+        eos_token_ids: Tokens that end a response.
         right_above: A response is right if its reward is above this.
         decode: Makes the text of a prompt from its ids; None for no text.
 
@@ -55,7 +55,7 @@ def make_records(
         "prompt_text": [decode(p.tolist()) if decode else None for p in rollouts.prompt_ids],
         "text": texts,
         "length": rollouts.lengths.tolist(),
-        "truncated": [int(r[-1]) != eos_token_id for r in rollouts.response_ids],
+        "truncated": [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids],
         "reward": rollouts.rewards.tolist(),
         "right": (rollouts.rewards > right_above).tolist(),
         "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),

@@ -170,7 +170,7 @@ class VllmEngine:
             min_p=0.0,
             max_tokens=self._length,
             seed=int(own_seed),
-            stop_token_ids=None if policy.eos_token_id is None else [policy.eos_token_id],
+            stop_token_ids=list(policy.eos_token_ids) or None,
             logprobs=0,
             detokenize=False,
         )

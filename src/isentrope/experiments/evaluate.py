@@ -26,6 +26,7 @@ from isentrope.experiments.evaluation_folder import (
     write_table,
 )
 from isentrope.experiments.evaluation_work import Work
+from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.run_folder import differences, versions, write_bytes
 from isentrope.experiments.train import join_processes
@@ -65,16 +66,17 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     join_processes()
     checkpoints = require_evaluation_inputs(config)
     folder = gather(evaluation_directory(config, checkpoints))[0]
-    require_same_settings(folder, config)
-    engine = _engine(config, checkpoints)
-    names = metric_names(config.evaluation.chosen, config.evaluation.tries)
-    results, table = [], folder
-    for checkpoint in checkpoints:
-        results.append(_evaluate(config, checkpoint, folder, engine, progress or Progress()))
-        if rank() == 0:
-            table = write_table(folder, results, names)
-    barrier()
-    return Evaluated(folder, table, results)
+    with one_writer(folder):
+        require_same_settings(folder, config)
+        engine = _engine(config, checkpoints)
+        names = metric_names(config.evaluation.chosen, config.evaluation.tries)
+        results, table = [], folder
+        for checkpoint in checkpoints:
+            results.append(_evaluate(config, checkpoint, folder, engine, progress or Progress()))
+            if rank() == 0:
+                table = write_table(folder, results, names)
+        barrier()
+        return Evaluated(folder, table, results)
 
 
 def require_evaluation_inputs(config: EvaluateConfig) -> list[Checkpoint]:

@@ -23,7 +23,7 @@ from isentrope.experiments.measurement import Measurement, measure_checkpoint
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.results import results_of
 from isentrope.experiments.run_folder import differences, finite, whole_folder, write_json
-from isentrope.experiments.study import Run, plan_study, resolved
+from isentrope.experiments.study import Run, resolved, writing_study
 from isentrope.experiments.study_table import write_study
 
 log = logging.getLogger("isentrope")
@@ -50,19 +50,19 @@ def measure(
     logging.getLogger("isentrope").setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
-    study = plan_study("measure", config)
-    for item in study.left:
-        log.info("measuring %s", item.subject.path)
-        details = DetailedLog(item.config)
-        found = measure_checkpoint(
-            item.config, item.subject, progress or Progress(), details.observe
-        )
-        with whole_folder(item.target) as here:
-            _write(item.config, found, finite(results_of(item.config, found)), here, draw)
-        details.write(found, study.folder / "logs")
-        study.keep(config)
-    write_study("measure", study, table="sweep", name="all")
-    return study.run()
+    with writing_study("measure", config) as study:
+        for item in study.left:
+            log.info("measuring %s", item.subject.path)
+            details = DetailedLog(item.config)
+            found = measure_checkpoint(
+                item.config, item.subject, progress or Progress(), details.observe
+            )
+            with whole_folder(item.target) as here:
+                _write(item.config, found, finite(results_of(item.config, found)), here, draw)
+            details.write(found, study.folder / "logs")
+            study.keep(config)
+        write_study("measure", study, table="sweep", name="all")
+        return study.run()
 
 
 def _sweep(results: dict[str, Any]) -> Any:

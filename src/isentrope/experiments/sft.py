@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from isentrope.experiments.config_io import ConfigError, dump_config
+from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
 from isentrope.experiments.train import CONFIG, join_processes
@@ -28,6 +29,7 @@ from isentrope.policy.fitness import active_dropout
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import encode
+from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.processes import barrier, gather, rank, world_size
 from isentrope.training.run_files import RunFiles
@@ -106,6 +108,11 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
         log.warning("This configuration is of a run with %s.", difference)
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
+    with one_writer(files.folder):
+        return _fine_tune(config, files, progress)
+
+
+def _fine_tune(config: SftConfig, files: RunFiles, progress: Progress | None) -> FineTuned:
     _require_no_run(files.folder)
     require_paths(config.model, config.data)
     options = sft_options(config, files.folder)
@@ -115,6 +122,7 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
         files.rewind(-1)  # of a run that was stopped
     barrier()
     losses = _run(model, tokenizer, rows, options, _observer(config, files, progress))
+    require_finite_state(len(losses), model, None)
     if rank() == 0:
         _save(config, model, tokenizer, files.folder)
     barrier()
@@ -223,11 +231,13 @@ def _observer(
         if rank() == 0:
             files.log(metrics)
             say(metrics)
-        if not math.isfinite(metrics["loss"]):
-            raise RuntimeError(
-                f"The loss of step {metrics['step']} is {metrics['loss']}, and no model was saved: "
-                f"lower fine_tuning.learning_rate={config.fine_tuning.learning_rate:.3g}."
-            )
+        for name, words in {"loss": "loss", "grad_norm": "gradient norm"}.items():
+            if not math.isfinite(metrics.get(name, 0.0)):
+                raise RuntimeError(
+                    f"The {words} of step {metrics['step']} is {metrics[name]}, and no model was "
+                    "saved: lower fine_tuning.learning_rate="
+                    f"{config.fine_tuning.learning_rate:.3g}."
+                )
 
     return observe
 

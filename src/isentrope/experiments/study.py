@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from isentrope.experiments.checkpoints import Subject, find_subjects
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_io import dump_config, load_config
 from isentrope.experiments.evaluated_models import require_one_model
+from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.run_folder import (
     require_new,
     run_directory,
@@ -133,18 +135,35 @@ def require_inputs(config: MeasureConfig) -> list[Subject]:
     return subjects
 
 
-def plan_study(verb: str, config: MeasureConfig) -> Study:
-    """Which items there are, and which of them are done.
+@contextmanager
+def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
+    """Plan a study whose run folder nobody else writes into meanwhile.
 
     Args:
         verb: Its name, for folders.
         config: What to do.
 
+    Yields:
+        The items.
+    """
+    folder = run_directory(config.output.directory)
+    with one_writer(folder):
+        yield plan_study(verb, config, folder)
+
+
+def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> Study:
+    """Which items there are, and which of them are done.
+
+    Args:
+        verb: Its name, for folders.
+        config: What to do.
+        folder: The run folder; None for the one that the configuration names.
+
     Returns:
         The items.
     """
     subjects = require_inputs(config)
-    folder = run_directory(config.output.directory)
+    folder = folder or run_directory(config.output.directory)
     items = []
     for subject in subjects:
         for repeat in config.batch_config.repeat_numbers:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
 from isentrope.experiments.train_config import TrainConfig
@@ -25,11 +26,13 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
+from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.models import load_trainable
 from isentrope.training.noise_scale import NoiseScaleMonitor
 from isentrope.training.probe import EntropyProbe
 from isentrope.training.processes import barrier, gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
@@ -53,17 +56,18 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     """
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
-    if (files.folder / CONFIG).exists():
-        raise FileExistsError(
-            f"{files.folder} holds a run: go on with it by `isentrope train --resume "
-            f"{files.folder}`, or choose another --out."
-        )
-    barrier()
-    trainer = _trainer(config, files, progress or Progress())
-    if rank() == 0:
-        content = dump_config(config.model_copy(update={"provenance": versions()}))
-        write_bytes(files.folder / CONFIG, content.encode())
-    return _run(trainer, files, config, None)
+    with one_writer(files.folder):
+        if (files.folder / CONFIG).exists():
+            raise FileExistsError(
+                f"{files.folder} holds a run: go on with it by `isentrope train --resume "
+                f"{files.folder}`, or choose another --out."
+            )
+        barrier()
+        trainer = _trainer(config, files, progress or Progress())
+        if rank() == 0:
+            content = dump_config(config.model_copy(update={"provenance": versions()}))
+            write_bytes(files.folder / CONFIG, content.encode())
+        return _run(trainer, files, config, None)
 
 
 def resume(
@@ -91,21 +95,35 @@ def resume(
             f"{fixed[0]} would make it another run: on resuming, only training.steps, "
             "training.keep_last, training.keep_every and output.* may change."
         )
+    join_processes()
+    with one_writer(files.folder):
+        return _resume(files, changes, progress or Progress())
+
+
+def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
     for difference in differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
     checkpoint, done = files.latest(), max(files.steps(), default=0)
+    if checkpoint is not None:
+        sharded, scaled = _sharded(config), bool(config.trainer.get("fp16"))
+        require_resumable(checkpoint, sharded=sharded, scaled=scaled)
     if done >= config.training.steps:
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
         return files.folder
-    join_processes()
-    trainer = _trainer(config, files, progress or Progress(), checkpoint)
+    trainer = _trainer(config, files, progress, checkpoint)
     barrier()
     if rank() == 0:
         files.rewind(done)
         write_bytes(files.folder / CONFIG, dump_config(config).encode())
     barrier()
     return _run(trainer, files, config, checkpoint)
+
+
+def _sharded(config: TrainConfig) -> bool:
+    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    given = any(config.trainer.get(name) for name in ("fsdp", "deepspeed"))
+    return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
 def join_processes() -> None:
@@ -131,7 +149,7 @@ def _trainer(
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, config.sampling.max_new_tokens)
     batches = _batches(config, prompts, task)
-    contract = _contract(config, model, prompts, args)
+    contract = _contract(config, policy, prompts, args)
     if checkpoint is not None:
         require_same_run(read_contract(checkpoint), contract)
     return _assembled(config, files, progress, model, tokenizer, args, batches, contract)
@@ -155,7 +173,9 @@ def _batches(config: TrainConfig, prompts: list[Prompt], task: Any) -> UpdateBat
     )
 
 
-def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any) -> dict[str, Any]:
+def _contract(
+    config: TrainConfig, policy: Policy, prompts: list[Prompt], args: Any
+) -> dict[str, Any]:
     """What every checkpoint of the run says of it."""
     digest = hashlib.sha256()
     for prompt in prompts:
@@ -167,6 +187,7 @@ def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any)
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
+        "eos_token_ids": list(policy.eos_token_ids),
         "temperature": config.sampling.temperature,
         "max_grad_norm": training.max_grad_norm or None,
         "prompts_per_step": training.prompts_per_step,
@@ -178,8 +199,8 @@ def _contract(config: TrainConfig, model: Any, prompts: list[Prompt], args: Any)
         "sampler": "vllm" if args.use_vllm else "transformers",
         "replayable": not (args.entropy_coef or args.use_adaptive_entropy),
         "base_model": config.model.path,
-        "frozen_sha256": frozen_hash(model),
-        "trainable": trainable_shapes(model),
+        "frozen_sha256": frozen_hash(policy.model),
+        "trainable": trainable_shapes(policy.model),
         "dataset": config.data.dataset_name,
         "dataset_sha256": digest.hexdigest(),
         "environment": environment(),
@@ -277,6 +298,8 @@ def _run(trainer: Any, files: RunFiles, config: TrainConfig, checkpoint: Path | 
             f"{trainer.contract['micro_batch']} prompt groups a backward pass) or "
             "sampling.batch_size, or set trainer.gradient_checkpointing=true."
         ) from error
+    except TrainingDivergedError:
+        raise  # to go on from the last checkpoint would end the same way
     except Exception:
         if last := files.latest():
             log.warning(

@@ -8,7 +8,7 @@ estimator. ΔH(η), δH₁ and δH₂ are differences and derivatives of this fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +47,10 @@ def enumerate_policy(
     if policy.precision.runtime_dtype != "float64":
         raise ValueError("The oracle is exact only in float64; convert the policy first.")
     responses = _responses(
-        policy.model.config.vocab_size, policy.eos_token_id, max_new_tokens, LARGEST // len(prompts)
+        policy.model.config.vocab_size,
+        policy.eos_token_ids,
+        max_new_tokens,
+        LARGEST // len(prompts),
     )
     rollouts = Rollouts(
         prompt_ids=[torch.as_tensor(p) for p in prompts for _ in responses],
@@ -57,13 +60,13 @@ def enumerate_policy(
     return ExactPolicy(policy, rollouts, len(prompts))
 
 
-def _responses(size: int, eos: int | None, longest: int, limit: int) -> list[list[int]]:
+def _responses(size: int, ends: Collection[int], longest: int, limit: int) -> list[list[int]]:
     done: list[list[int]] = []
     open_: list[list[int]] = [[]]
     for _ in range(longest):
         grown = [[*r, a] for r in open_ for a in range(size)]
-        done += [r for r in grown if r[-1] == eos]
-        open_ = [r for r in grown if r[-1] != eos]
+        done += [r for r in grown if r[-1] in ends]
+        open_ = [r for r in grown if r[-1] not in ends]
         if len(done) + len(open_) > limit:
             raise ValueError(
                 f"More than {limit} responses a prompt: use a smaller vocabulary or max_new_tokens."

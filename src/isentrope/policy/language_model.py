@@ -46,7 +46,7 @@ class Policy:
         temperature: Sampling temperature T; every log-probability is at this temperature.
         precision: The numerical precision in force.
         names: Names of the trainable parameters, in the model's order.
-        eos_token_id: Token that ends a response, or None.
+        eos_token_ids: Tokens that end a response, the tokenizer's own first; empty for none.
         pad_token_id: Token that pads prompts when sampling.
         max_tokens: Padded tokens a micro-batch.
         vocab_chunk: Vocabulary entries at a time.
@@ -59,7 +59,7 @@ class Policy:
         *,
         temperature: float = 1.0,
         precision: str | Precision = "float64",
-        eos_token_id: int | None = None,
+        eos_token_id: int | Iterable[int] | None = None,
         pad_token_id: int | None = None,
         trainable: Iterable[str] | None = None,
         max_tokens: int = 8192,
@@ -73,7 +73,9 @@ class Policy:
             temperature: Sampling temperature, > 0.
             precision: "float64", "float32", "bfloat16", "as_is" (a model in training, which must
                 not be converted), or a `Precision`.
-            eos_token_id: End of a response; by default the tokenizer's, else the model config's.
+            eos_token_id: Ends of a response, one token or several; by default the tokenizer's and
+                all of the model's generation config, which is where trainers and servers stop,
+                else the model config's.
             pad_token_id: Padding; by default the tokenizer's, else EOS.
             trainable: If given, the exact set of names that must require a gradient.
             max_tokens: Padded tokens a micro-batch.
@@ -95,7 +97,7 @@ class Policy:
         require_one_device(model)
         self._scorer = Scorer(model)
         config = self._scorer.lm.config
-        self.eos_token_id = _first(eos_token_id, tokenizer, config, "eos_token_id")
+        self.eos_token_ids = _ends(eos_token_id, tokenizer, self._scorer.lm)
         pad = _first(pad_token_id, tokenizer, config, "pad_token_id")
         self.pad_token_id = pad if pad is not None else self.eos_token_id
         self.convert(self.precision)
@@ -121,6 +123,18 @@ class Policy:
         from isentrope.policy.checkpoint import load_policy
 
         return load_policy(path, **options)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The first of `eos_token_ids`, which is put after a finished text; None if there is none.
+
+        To set it makes it the only one.
+        """
+        return self.eos_token_ids[0] if self.eos_token_ids else None
+
+    @eos_token_id.setter
+    def eos_token_id(self, value: int | None) -> None:
+        self.eos_token_ids = () if value is None else (value,)
 
     @property
     def device(self) -> torch.device:
@@ -345,6 +359,22 @@ class Policy:
                 f"The trainable set is not the one asserted: {len(other)} names differ, the first "
                 f"is {sorted(other)[0]!r}."
             )
+
+
+def _ends(given: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
+    """Every token that ends a response, each once."""
+
+    def listed(value: Any) -> list[int]:
+        if value is None:
+            return []
+        return [int(x) for x in value] if isinstance(value, Iterable) else [int(value)]
+
+    if given is not None:
+        return tuple(dict.fromkeys(listed(given)))
+    generation = getattr(lm, "generation_config", None)
+    found = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
+    named = [token for value in found for token in listed(value)]
+    return tuple(dict.fromkeys(named or listed(getattr(lm.config, "eos_token_id", None))))
 
 
 def _first(given: int | None, tokenizer: Any, config: Any, name: str) -> int | None:

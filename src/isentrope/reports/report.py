@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.run_folder import write_bytes
 from isentrope.reports.audit import audit_panels
 from isentrope.reports.budget import budget_panels
@@ -71,14 +72,14 @@ def write_report(
         name = f"report_and_{readings[1].folder.resolve().name}"
     labels = ("A", "B") if other is not None else ("",)
     columns = [_column(*pair) for pair in zip(labels, readings, strict=True)]
-    folder = readings[0].folder / name
+    folder, page = readings[0].folder / name, readings[0].folder / f"{name}.html"
     drawn: dict[str, bytes] = {}
-    for column in columns:
-        for section in column.sections:
-            for panel in section.panels:
-                drawn |= _save(panel, folder, identifier(column, panel))
-    page = readings[0].folder / f"{name}.html"
-    write_bytes(page, render(columns, name, drawn).encode())
+    with one_writer(readings[0].folder):
+        for column in columns:
+            for section in column.sections:
+                for panel in section.panels:
+                    drawn |= _save(panel, folder, identifier(column, panel))
+        write_bytes(page, render(columns, name, drawn).encode())
     claims = [_labelled(column, claim.text) for column in columns for claim in column.claims]
     missing = [_labelled(column, sentence) for column in columns for sentence in column.missing]
     return Report(page, folder, claims, missing)

@@ -135,7 +135,7 @@ def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     """
     if policy.tokenizer is None:
         return None
-    bodies = [r[:-1] if int(r[-1]) == policy.eos_token_id else r for r in responses]
+    bodies = [r[:-1] if int(r[-1]) in policy.eos_token_ids else r for r in responses]
     return [policy.tokenizer.decode(body.tolist()) for body in bodies]
 
 
@@ -184,7 +184,7 @@ def sample_responses(
             policy, [prompt_ids[i] for i in chosen], uniforms[chosen], max_new_tokens
         )
         for row, i in enumerate(chosen):
-            length = _length_with_eos(tokens[row], policy.eos_token_id)
+            length = _length_with_eos(tokens[row], policy.eos_token_ids)
             responses[i] = tokens[row, :length].clone()
             logprobs[i] = scores[row, :length].clone()
         if progress is not None:
@@ -192,9 +192,9 @@ def sample_responses(
     return responses, logprobs
 
 
-def _length_with_eos(tokens: Tensor, eos_token_id: int | None) -> int:
+def _length_with_eos(tokens: Tensor, eos_token_ids: Sequence[int]) -> int:
     """Tokens up to and with the first EOS, even where padding is EOS too."""
-    ends = (tokens == eos_token_id).nonzero() if eos_token_id is not None else tokens[:0]
+    ends = torch.isin(tokens, torch.tensor(eos_token_ids, dtype=tokens.dtype)).nonzero()
     return int(ends[0]) + 1 if len(ends) else len(tokens)
 
 
@@ -225,7 +225,7 @@ def _generate(
     tokens = out[:, width:].cpu()
     drawn = torch.stack(draw.tokens, 1).cpu()[:, : tokens.shape[1]]
     for row, sequence in enumerate(tokens):
-        length = _length_with_eos(sequence, policy.eos_token_id)
+        length = _length_with_eos(sequence, policy.eos_token_ids)
         if not torch.equal(sequence[:length], drawn[row, :length]):
             raise RuntimeError(
                 "generate returned other tokens than were drawn: the model's own generate method "
@@ -257,7 +257,7 @@ def _plain_generation(policy: Policy, max_new_tokens: int) -> Iterator[PreTraine
         top_k=0,
         top_p=1.0,
         max_new_tokens=max_new_tokens,
-        eos_token_id=policy.eos_token_id,
+        eos_token_id=list(policy.eos_token_ids) or None,
         pad_token_id=policy.pad_token_id,
         use_cache=True,
         disable_compile=True,

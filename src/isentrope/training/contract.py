@@ -34,6 +34,7 @@ _FIXED = {
     "group_size": "training.group_size",
     "micro_batch": "training.micro_batch",
     "max_new_tokens": "sampling.max_new_tokens",
+    "eos_token_ids": "the tokens that end a response",
     "temperature": "sampling.temperature",
     "max_grad_norm": "training.max_grad_norm",
     "objective": "the objective",
@@ -42,6 +43,8 @@ _FIXED = {
     "dataset_sha256": "the training prompts",
 }
 """What has to be the same for a run to go on, in words."""
+_ADDED = ("eos_token_ids",)
+"""Those that older checkpoints do not hold."""
 
 
 def frozen_hash(model: nn.Module) -> str:
@@ -141,6 +144,8 @@ def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ValueError: Naming the first thing that differs.
     """
     for key, words in _FIXED.items():
+        if key in _ADDED and key not in saved:
+            continue
         if saved[key] != now[key]:
             raise ValueError(
                 f"The run cannot be resumed: {words} {_difference(saved[key], now[key])}. Resume "

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-_STEP = re.compile(r"step_(\d+)")
+_STEP = re.compile(r"step_(0|[1-9]\d*)")
 
 
 class RunFiles:

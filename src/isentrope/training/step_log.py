@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +50,7 @@ class StepLog:
         told: Mapping[str, Any],
         batch: UpdateBatch,
         record: TokenRecord,
-        eos_token_id: int,
+        eos_token_ids: Collection[int],
         readings: Mapping[str, float],
     ) -> dict[str, float]:
         """Write a step; only the first process does.
@@ -59,14 +59,14 @@ class StepLog:
             told: step, loss, learning_rate, gradient_norm, tokens (so far), max_grad_norm.
             batch: The update batch.
             record: What training did with its tokens.
-            eos_token_id: End of a response.
+            eos_token_ids: Tokens that end a response.
             readings: Of the probe and the noise scale.
 
         Returns:
             The step's metrics and times, for trackers.
         """
         line = {k: v for k, v in told.items() if k != "max_grad_norm"}
-        line |= step_metrics(batch, record, eos_token_id) | dict(readings)
+        line |= step_metrics(batch, record, eos_token_ids) | dict(readings)
         now = time.perf_counter()
         seconds, self._last_time = now - self._last_time, now
         tokens = float(batch.rollouts.lengths.sum())
@@ -90,13 +90,15 @@ class StepLog:
             write_next_update(before, replayable, {k: v for k, v in told.items() if k != "tokens"})
 
 
-def step_metrics(batch: UpdateBatch, record: TokenRecord, eos_token_id: int) -> dict[str, float]:
+def step_metrics(
+    batch: UpdateBatch, record: TokenRecord, eos_token_ids: Collection[int]
+) -> dict[str, float]:
     """Sample means of a step's batch, for a log; no error bars.
 
     Args:
         batch: The update batch.
         record: What training did with its tokens.
-        eos_token_id: A response that does not end in it was cut.
+        eos_token_ids: A response that ends in none of them was cut.
 
     Returns:
         `reward` of all responses drawn and `reward_kept` of those of the batch, `entropy` (nats
@@ -105,7 +107,7 @@ def step_metrics(batch: UpdateBatch, record: TokenRecord, eos_token_id: int) -> 
     """
     rollouts = batch.rollouts
     found = metrics(rollouts, batch.report)
-    cut = [int(r[-1]) != eos_token_id for r in rollouts.response_ids]
+    cut = [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids]
     return {
         "reward": found.pop("mean_reward"),
         "reward_kept": float(cast(Tensor, rollouts.rewards).mean()),

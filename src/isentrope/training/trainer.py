@@ -33,13 +33,13 @@ from trl.trainer.utils import split_tensor_dict
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import sample_responses
 from isentrope.training.contract import hyper_parameters, optimizer_names, write_contract
+from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.processes import barrier, rank, world_size
+from isentrope.training.resumable import STATE
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.token_record import TokenRecorder
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
-
-STATE = "isentrope_state.json"
 
 
 class EntropyGRPOTrainer(GRPOTrainer):
@@ -218,7 +218,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         found = super()._get_grad_norm(model, grad_norm)
         self.gradient_norm = float(cast(float, found))
+        if getattr(self.accelerator, "scaler", None) is None:  # which skips such a step itself
+            self._require_finite({"The gradient norm": self.gradient_norm}, next_step=True)
         return found
+
+    def _require_finite(self, numbers: dict[str, float], next_step: bool = False) -> None:
+        step = self.state.global_step + next_step
+        require_finite_numbers(step, numbers, self.files.latest())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log a step; what Trainer logs besides steps passes through.
@@ -229,6 +235,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
         """
         if "loss" not in logs:
             return super().log(logs, start_time)
+        self._require_finite({"The loss": logs["loss"]})
+        require_finite_state(
+            self.state.global_step, self.model, self.optimizer, self.files.latest()
+        )
         batch = cast(UpdateBatch, self.batch)
         record = self.recorder.collect(self._mine(batch).lengths.tolist())
         told: dict[str, Any] = {
@@ -239,10 +249,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
             "tokens": self.state.num_input_tokens_seen,
             "max_grad_norm": self.args.max_grad_norm or None,
         }
+        ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
-        eos = cast(int, self.policy.eos_token_id)
         line = self.step_log.finish(
-            told, batch, record, eos, {k: v for p in parts for k, v in p.items()}
+            told, batch, record, ends, {k: v for p in parts for k, v in p.items()}
         )
         self._metrics["train"].clear()  # TRL's own, of which the line has what is exact
         super().log(line, start_time)
@@ -259,6 +269,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         step = self.state.global_step
         target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
         made = writing / f"checkpoint-{step}"
+        require_finite_state(step, self.model, self.optimizer, self.files.latest())
         try:
             super()._save_checkpoint(model, trial)
             barrier()

@@ -26,7 +26,7 @@ from isentrope.experiments.preparation import Prepared, prepare_checkpoint
 from isentrope.experiments.progress import Clock, Progress
 from isentrope.experiments.results import batches_of, step_of
 from isentrope.experiments.run_folder import finite, versions, whole_folder, write_json
-from isentrope.experiments.study import Run, plan_study, resolved
+from isentrope.experiments.study import Item, Run, resolved, writing_study
 from isentrope.experiments.study_table import write_study
 
 log = logging.getLogger("isentrope")
@@ -80,25 +80,29 @@ def run_verb(
         ValueError: If the rounded step is asked for, whose parts do not sum to v.
     """
     logging.getLogger("isentrope").setLevel(config.output.log_level)
-    study = plan_study(verb, config)
-    for item in study.left:
-        log.info("%s of %s", verb, item.subject.path)
-        clock = Clock()
-        ready = prepare_checkpoint(item.config, item.subject, progress or Progress(), clock)
-        if ready.along is not None:
-            raise ValueError(
-                "estimator.rounded_step=true acts in measure: the shares of "
-                f"{verb} sum to v, which rounding is no part of. Set it to false."
-            )
-        with clock.stage(verb), at_precision(ready.policy, config.precision.measuring):
-            found = analyse(item.config, ready, progress or Progress())
-        said = _head(verb, item.config, ready, clock) | plain(found.results)
-        said["warnings"] = list(dict.fromkeys([*ready.step.warnings, *found.warnings]))
-        with whole_folder(item.target) as here:
-            _write(item.config, ready, found, said, here)
-        study.keep(config)
-    write_study(verb, study, table=FIRST_TABLE[verb], name=f"{verb}_all")
-    return study.run()
+    with writing_study(verb, config) as study:
+        for item in study.left:
+            log.info("%s of %s", verb, item.subject.path)
+            _run_item(verb, analyse, item, progress or Progress())
+            study.keep(config)
+        write_study(verb, study, table=FIRST_TABLE[verb], name=f"{verb}_all")
+        return study.run()
+
+
+def _run_item(verb: Verb, analyse: Analyse, item: Item, progress: Progress) -> None:
+    config, clock = item.config, Clock()
+    ready = prepare_checkpoint(config, item.subject, progress, clock)
+    if ready.along is not None:
+        raise ValueError(
+            "estimator.rounded_step=true acts in measure: the shares of "
+            f"{verb} sum to v, which rounding is no part of. Set it to false."
+        )
+    with clock.stage(verb), at_precision(ready.policy, config.precision.measuring):
+        found = analyse(config, ready, progress)
+    said = _head(verb, config, ready, clock) | plain(found.results)
+    said["warnings"] = list(dict.fromkeys([*ready.step.warnings, *found.warnings]))
+    with whole_folder(item.target) as here:
+        _write(config, ready, found, said, here)
 
 
 def plain(content: Any) -> Any:

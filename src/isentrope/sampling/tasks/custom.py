@@ -190,6 +190,7 @@ def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
     if policy.tokenizer is None:
         raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")
     ids = list(policy.tokenizer(row["response"], add_special_tokens=False)["input_ids"])
-    if row.get("finished", True) and policy.eos_token_id is not None:
+    ended = bool(ids) and ids[-1] in policy.eos_token_ids
+    if row.get("finished", True) and policy.eos_token_id is not None and not ended:
         ids.append(policy.eos_token_id)
     return ids

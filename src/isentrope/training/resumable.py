@@ -1,0 +1,84 @@
+"""Is a checkpoint all that a run needs to go on exactly? What is missing is never replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+CONTRACT, STATE = "contract.json", "isentrope_state.json"
+_ALWAYS = (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
+_WAY_OUT = (
+    "Put back what the run saved there, or remove the folder to resume from the checkpoint before "
+    "it."
+)
+_SHARDED = ("optimizer.bin", "optimizer*", "global_step*", "rank*")
+
+
+def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool = False) -> None:
+    """Refuse to resume from a checkpoint of which a part is missing or empty.
+
+    Args:
+        checkpoint: Folder `step_N`.
+        sharded: Whether the optimizer was saved in shards (FSDP, DeepSpeed).
+        scaled: Whether gradients were scaled, as float16 needs it.
+
+    Raises:
+        ValueError: If a file is missing, empty or of another step, with the name of the file.
+    """
+    missing = next(_missing(checkpoint, sharded, scaled), None)
+    if missing is not None:
+        raise ValueError(
+            f"{checkpoint} has no {missing}, so the run cannot be resumed from it exactly. "
+            f"{_WAY_OUT}"
+        )
+    saved = _step_in(checkpoint / "trainer_state.json")
+    if checkpoint.name != f"step_{saved}":
+        raise ValueError(
+            f"{checkpoint} holds step {saved} by its trainer_state.json, which its name does not "
+            f"say. {_WAY_OUT}"
+        )
+
+
+def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
+    def there(pattern: str) -> bool:
+        found = list(checkpoint.glob(pattern))
+        return any((p.is_dir() and any(p.iterdir())) or _has_content(p) for p in found)
+
+    if not any(checkpoint.iterdir()):
+        yield "file in it"
+    kind, weights = "adapter_config.json", "adapter_model.safetensors"
+    if not there(kind):
+        kind, weights = "config.json", "model*.safetensors"
+    if not there(kind):
+        yield "adapter_config.json or config.json"
+    if not sharded and not there(weights):
+        yield weights
+    if not any(there(name) for name in (_SHARDED if sharded else ("optimizer.pt",))):
+        yield "optimizer.pt"
+    for name in (*_ALWAYS, *(("scaler.pt",) if scaled else ())):
+        if not there(name):
+            yield name
+    processes = _processes(checkpoint / CONTRACT)
+    numbered = [f"rng_state_{i}.pth" for i in range(processes)]
+    for name in numbered if processes > 1 else ["rng_state.pth"]:
+        if not there(name):
+            yield name
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _processes(contract: Path) -> int:
+    try:
+        return int(json.loads(contract.read_text(encoding="utf-8")).get("world_size", 1))
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{contract} cannot be read ({error}).") from error
+
+
+def _step_in(file: Path) -> int:
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["global_step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} cannot be read ({error}).") from error
