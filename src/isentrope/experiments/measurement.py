@@ -142,7 +142,7 @@ def _sweep(
 ) -> EntropyChange:
     estimator = config.estimator
     weighted = [] if estimator.method == "resampled" else etas
-    with progress.stages("measuring", len(weighted) + 1) as begin:
+    with progress.stages("measuring", 2 if weighted else 1) as begin:
         return entropy_change(
             policy,
             batches.E,

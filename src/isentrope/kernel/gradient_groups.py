@@ -20,6 +20,7 @@ from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import EntropySample, draw_sample, sampler_logprobs
 from isentrope.policy.language_model import Policy
@@ -37,12 +38,14 @@ class GradientGroups:
         group: (n,) the group of each sample.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
+        trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
     """
 
     parts: list[Vector]
     group: Tensor
     logprob_weights: Tensor
     entropy_weights: Tensor | None
+    trust: Trust | None = None
 
     @property
     def shares(self) -> Tensor:
@@ -108,7 +111,7 @@ def entropy_groups(
     parts = _by_group(policy, E, a, b, group, groups)
     if functional == "per_token" and groups > 1:
         parts = _with_ratio_terms(policy, E, sample, parts, group)
-    return GradientGroups(parts, group, a, b)
+    return GradientGroups(parts, group, a, b, sample.trust)
 
 
 def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
@@ -134,7 +137,8 @@ def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
     scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
     kept = sampler_logprobs(R, scores)
     a, _ = cotangents(EntropySample(sample.functional, kept, (scores,), R.prompt_index))
-    return GradientGroups(_by_group(policy, R, a, None, group, groups), group, a, None)
+    parts = _by_group(policy, R, a, None, group, groups)
+    return GradientGroups(parts, group, a, None, sample.trust)
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:

@@ -8,7 +8,7 @@ ever held, and the same code serves values, forward mode and reverse mode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -88,7 +88,17 @@ def _vocabulary(head: nn.Module, default: int) -> int:
     return head.weight.shape[0] if type(head) is nn.Linear else default
 
 
-def _logit_chunks(hidden: Tensor, head: nn.Module, chunk: int):
+def logit_chunks(hidden: Tensor, head: nn.Module, chunk: int) -> Iterator[tuple[int, Tensor]]:
+    """Logits of a few vocabulary entries at a time; those of a head that is not linear at once.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        chunk: Vocabulary entries at a time.
+
+    Yields:
+        The first entry, and the (m, chunk) logits from there on.
+    """
     if type(head) is not nn.Linear:
         yield 0, head(hidden)
         return
@@ -108,7 +118,7 @@ def _statistics(
     # top = max l, total = Σ e^{l−top}, weighted = Σ e^{l−top}(l−top), chosen = l_target: each (m,)
     top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
     total = weighted = chosen = torch.zeros_like(top)
-    for start, logits in _logit_chunks(hidden, head, vocab_chunk):
+    for start, logits in logit_chunks(hidden, head, vocab_chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
         new_top = torch.maximum(top, logits.detach().amax(1))
         shifted = logits - new_top[:, None]
@@ -238,7 +248,7 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
         NotFiniteError: If a score is not finite.
     """
     rollouts.require_vocabulary(policy.vocabulary)
-    mask = _mask(rollouts)
+    mask = token_mask(rollouts)
     out: list[Tensor] = []
     for batch in micro_batches(rollouts, policy.max_tokens):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
@@ -248,16 +258,25 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
     features = out.pop() if len(out) % 2 else None
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
     for part in scores:
-        _require_finite(part)
+        require_finite(part)
     return scores
 
 
-def _mask(rollouts: Rollouts) -> Tensor:
+def token_mask(rollouts: Rollouts) -> Tensor:
+    """(n, t) bool, where there is a token."""
     lengths = rollouts.lengths
     return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
 
 
-def _require_finite(scores: Scores) -> None:
+def require_finite(scores: Scores) -> None:
+    """Refuse scores that are not finite.
+
+    Args:
+        scores: Scores.
+
+    Raises:
+        NotFiniteError: Naming the first such sequence.
+    """
     bad = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
     if bool(bad.any()):
         raise NotFiniteError(
