@@ -19,14 +19,12 @@ from isentrope.estimators.identities import (
     verdict,
 )
 from isentrope.estimators.sample import draw_sample, sampler_logprobs
+from isentrope.estimators.sampler_match import SamplerMatch, match_sampler, root_mean_square
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score, score_with_variances
+from isentrope.policy.scoring import Scores, score_with_variances
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
-TOLERANCES = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.1}
-"""Root mean square difference of sampler and scorer per token that passes, nats."""
-TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
 AGREEMENT = "sampler = scorer"
 KEEP = (
     "Keep the log-probabilities that the tokens were drawn with, after temperature and filters: "
@@ -99,25 +97,27 @@ def _agreement(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
     name = AGREEMENT
     if rollouts.sampler_logprobs is None:
         return Finding(name, None, "the batch has no sampler log-probabilities")
-    gap = sampler_logprobs(rollouts, scores) - scores.logprobs
-    size = _rms(gap, scores.mask)
-    detail = f"log-probabilities differ by {size:.1g} nats a token (root mean square)"
-    if size <= TOLERANCES[policy.precision.runtime_dtype]:
+    match = match_sampler(policy, rollouts, scores)  # as `measure` does
+    detail = f"log-probabilities differ by {match.difference:.1g} nats a token (root mean square)"
+    if match.agrees:
         return Finding(name, True, detail)
-    return Finding(name, False, detail, _diagnosis(policy, rollouts, gap, scores.mask))
+    gap = sampler_logprobs(rollouts, scores) - scores.logprobs
+    return Finding(name, False, detail, _diagnosis(policy, rollouts, match, gap, scores.mask))
 
 
-def _diagnosis(policy: Policy, rollouts: Rollouts, gap: Tensor, mask: Tensor) -> str:
+def _diagnosis(
+    policy: Policy, rollouts: Rollouts, match: SamplerMatch, gap: Tensor, mask: Tensor
+) -> str:
     """Which of the usual causes explains the difference of sampler and scorer?"""
-    if (temperature := _other_temperature(policy, rollouts)) is not None:
+    if (temperature := match.temperature) is not None:
         if _fits(policy, rollouts, policy.temperature) > _fits(policy, rollouts, temperature):
             return (
-                f"The sampler's log-probabilities are those of temperature {temperature:g}, but "
+                f"The sampler's log-probabilities are those of temperature {temperature:.3g}, but "
                 f"the responses are not: they fit the scorer's {policy.temperature:g}. {KEEP}"
             )
         return (
-            f"The sampler's log-probabilities are those of temperature {temperature:g}, the scorer "
-            f"is at {policy.temperature:g}: score at the temperature of the sampler."
+            f"The sampler's log-probabilities are those of temperature {match.temperature:.3g}, "
+            f"the scorer is at {policy.temperature:g}: score at the temperature of the sampler."
         )
     if float(gap[mask].min()) > -1e-6:
         return (
@@ -128,7 +128,7 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, gap: Tensor, mask: Tensor) ->
     lengths = torch.tensor([len(p) for p in rollouts.prompt_ids])
     padded = lengths < lengths.max()
     if bool(padded.any()) and bool((~padded).any()):
-        inside, outside = (_rms(gap[rows], mask[rows]) for rows in (padded, ~padded))
+        inside, outside = (root_mean_square(gap[rows], mask[rows]) for rows in (padded, ~padded))
         if outside < 0.1 * inside:
             return (
                 "Only prompts shorter than the longest disagree: the sampler padded on the left "
@@ -152,25 +152,3 @@ def _fits(policy: Policy, rollouts: Rollouts, temperature: float) -> bool:
     assert scores.variances is not None
     z = studentised(scores.logprobs + scores.entropies, scores.variances)
     return verdict(p_value(z)) == "sound"
-
-
-def _other_temperature(policy: Policy, rollouts: Rollouts) -> float | None:
-    """The temperature at which the scorer agrees with the sampler, if there is one."""
-    few = rollouts.select(range(min(16, len(rollouts))))
-    own = policy.temperature
-
-    def disagreement(temperature: float) -> float:
-        policy.temperature = temperature
-        scores = score(policy, few)
-        return _rms(sampler_logprobs(few, scores) - scores.logprobs, scores.mask)
-
-    try:
-        gaps = {t: disagreement(t) for t in TEMPERATURES if t != own}
-    finally:
-        policy.temperature = own
-    best = min(gaps, key=lambda t: gaps[t])
-    return best if gaps[best] <= TOLERANCES[policy.precision.runtime_dtype] else None
-
-
-def _rms(values: Tensor, mask: Tensor) -> float:
-    return float(values[mask].square().mean().sqrt())

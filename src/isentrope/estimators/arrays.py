@@ -1,4 +1,14 @@
-"""ΔH from arrays that were computed elsewhere: float64 in, an `Estimate` out, no model (T2)."""
+"""ΔH from arrays that were computed elsewhere: float64 in, an `Estimate` out, no model (T2).
+
+Arrays hold the tokens that were drawn. How much weight the others would have had is in χ², which
+whoever has the logits can give:
+
+    p, q = logits_of_the_sampler.softmax(-1), logits_at_theta_plus_eta_v.softmax(-1)    # (n, t, v)
+    chi_square = (q.square() / p).sum(-1) - 1
+
+Without it an interval is printed for nearly even weights only (ESS/n ≥ .98 in the batch), and even
+then on the assumption that no likely token is missing from the batch.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +21,7 @@ from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import EntropySample
+from isentrope.policy.chi_square import Divergence
 from isentrope.policy.scoring import Scores
 
 
@@ -25,6 +36,7 @@ def estimate_entropy_change(
     functional: Functional = "per_token",
     method: Method = "prefix",
     baseline=None,
+    chi_square=None,
     confidence: float = 0.95,
 ) -> Estimate:
     """ΔH from arrays that were computed elsewhere; no model needed.
@@ -40,24 +52,30 @@ def estimate_entropy_change(
         functional: "per_token" or "per_sequence".
         method: "prefix", "sequence" or "doubly-robust".
         baseline: (n, t) b of the doubly-robust method; fitted from `base_entropies` if left out.
+        chi_square: (n, t) χ²_ik of the policy at θ + ηv from the sampler over the whole vocabulary,
+            from which the verdict follows. With `lengths`, t = 1: Σ_k W_ik² χ²_ik of the response,
+            W_ik the weight of the tokens before k. Left out, an interval asks for nearly even
+            weights.
         confidence: Nominal coverage of the interval.
 
     Returns:
         ΔH with its error; the base is F at zero log-ratio, that is, sampler = θ.
 
     Raises:
-        ValueError: If shapes disagree, a value under the mask is not finite, a row is padded on
-            the left, or lengths are given with more than one column.
+        ValueError: If shapes disagree, a value under the mask is not finite, `chi_square` is
+            negative, a row is padded on the left, or lengths are given with more than one column.
     """
     arrays = [torch.as_tensor(x, dtype=torch.float64) for x in (log_ratios, entropies)]
     base = torch.as_tensor(base_entropies, dtype=torch.float64)
     mask = torch.as_tensor(mask, dtype=torch.bool)
     units = torch.as_tensor(prompt_ids)
-    shapes = {tuple(x.shape) for x in (*arrays, base, mask)}
+    spread = [] if chi_square is None else [torch.as_tensor(chi_square, dtype=torch.float64)]
+    shapes = {tuple(x.shape) for x in (*arrays, base, mask, *spread)}
     if len(shapes) != 1 or mask.ndim != 2 or units.shape != mask.shape[:1]:
         raise ValueError(
-            f"log_ratios, entropies, base_entropies and mask must share one shape (n, t) and "
-            f"prompt_ids be (n,); got {sorted(shapes)} and {tuple(units.shape)}."
+            "log_ratios, entropies, base_entropies, mask and chi_square (where given) must share "
+            f"one shape (n, t) and prompt_ids be (n,); got {sorted(shapes)} and "
+            f"{tuple(units.shape)}."
         )
     if lengths is not None and mask.shape[1] != 1:
         raise ValueError(f"lengths go with whole-sequence sums, t = 1; got t = {mask.shape[1]}.")
@@ -66,7 +84,9 @@ def estimate_entropy_change(
             f"The method {method!r} takes column k as position k of the response, and the mask has "
             "a token after a gap: pad on the right."
         )
-    for x in (*arrays, base):
+    if any(bool((x[mask] < 0).any()) for x in spread):
+        raise ValueError("chi_square is negative: it is Σ_a q_a²/p_a − 1 ≥ 0 over the vocabulary.")
+    for x in (*arrays, base, *spread):
         if not bool(x[mask].isfinite().all()):
             raise ValueError("A value under the mask is not finite.")
     r, h, h0 = (torch.where(mask, x, 0.0) for x in (*arrays, base))
@@ -83,4 +103,6 @@ def estimate_entropy_change(
     f = Functionals(functional, method, tokens, baseline)
     sample = EntropySample(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
     moved = Scores(r, h, mask)
-    return change_of_sample(sample, [math.nan], [moved], confidence=confidence).points[0].change
+    known = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
+    sweep = change_of_sample(sample, [math.nan], [moved], known, confidence=confidence)
+    return sweep.points[0].change

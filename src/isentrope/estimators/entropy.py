@@ -4,21 +4,18 @@
 
 Both are unbiased; they agree only if the sampler drew from the policy that is scored, which is
 therefore a test of the instrument (`isentrope check`). Where the sampler's log-probabilities are
-kept, each response has the weight policy over sampler (T2a), which is 1 for the policy's own; if
-these weights are uneven the estimate says so and has no interval.
+kept, each response has the weight policy over sampler (T2a), which is 1 for the policy's own. A
+sampler at another temperature is judged by its integrated effective sample size; one that differs
+for an unknown reason leaves no interval (`sampler_match`).
 """
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from isentrope.estimate import Estimate
-from isentrope.estimators.functional import Functional, Functionals
-from isentrope.estimators.importance import diagnose
+from isentrope.estimators.functional import Functional
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import sampler_logprobs
+from isentrope.estimators.sample import draw_sample
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score
 from isentrope.rollouts import Rollouts
 
 
@@ -35,8 +32,7 @@ def entropy(
     Returns:
         h in nats per token or ℋ in nats per sequence.
     """
-    scores = score(policy, rollouts)
-    return _mean(scores, scores.entropies, rollouts, functional, "rao-blackwell")
+    return _mean(policy, rollouts, functional, "rao-blackwell")
 
 
 def surprisal_entropy(
@@ -52,15 +48,13 @@ def surprisal_entropy(
     Returns:
         h in nats per token or ℋ in nats per sequence.
     """
-    scores = score(policy, rollouts)
-    return _mean(scores, -scores.logprobs, rollouts, functional, "surprisal")
+    return _mean(policy, rollouts, functional, "surprisal")
 
 
-def _mean(scores: Scores, terms: Tensor, rollouts, functional, method) -> Estimate:
-    tokens = scores.mask.double()
-    f = Functionals(functional, "sequence", tokens)
-    ratios = scores.logprobs - sampler_logprobs(rollouts, scores)
-    trust = diagnose(ratios, tokens)
+def _mean(policy: Policy, rollouts: Rollouts, functional: Functional, method: str) -> Estimate:
+    sample = draw_sample(policy, rollouts, functional=functional, method="sequence")
+    terms = sample.entropies if method == "rao-blackwell" else -sample.series[0].logprobs
+    f, ratios, trust = sample.functional, sample.log_ratios, sample.trust
     result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)
     return Estimate.from_standard_error(
         float(result.values[0]),

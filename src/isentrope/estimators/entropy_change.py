@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-from isentrope.estimators.functional import Functional, Method, along
-from isentrope.estimators.importance import Trust, Verdict, diagnose
+from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import NotFiniteError, Scores, score
+from isentrope.policy.scoring import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -37,17 +38,24 @@ class Point:
         change: ΔH(η).
         residual: ΔH(η) − ηδH₁ − η²δH₂ with its own (paired) error; None without derivatives.
         trust: Diagnostics of the weights at this η, or of those at θ where they are worse.
+        residual_trust: The same for the residual, which asks more of the weights.
     """
 
     eta: float
     change: Estimate
     residual: Estimate | None
     trust: Trust
+    residual_trust: Trust | None = None
 
     @property
     def ess(self) -> float:
-        """Effective sample size of the weights that the method uses."""
+        """Effective sample size, in this batch, of the weights that the method uses."""
         return self.change.ess or math.nan
+
+    @property
+    def ess_integrated(self) -> float:
+        """Effective sample size with each token integrated over the vocabulary; NaN if unknown."""
+        return self.trust.ess_integrated
 
     @property
     def khat(self) -> float:
@@ -91,7 +99,8 @@ class EntropyChange:
 
         Returns:
             Columns eta, change, se, ci_low, ci_high, first_order, second_order, residual,
-            residual_se, ess, khat, verdict; `first_order` is ηδH₁ and `second_order` η²δH₂.
+            residual_se, residual_ci_low, residual_ci_high, ess, ess_integrated, khat, verdict,
+            residual_verdict; `first_order` is ηδH₁ and `second_order` η²δH₂.
         """
         import pandas as pd
 
@@ -109,9 +118,13 @@ class EntropyChange:
                 else nan,
                 "residual": p.residual.value if p.residual else nan,
                 "residual_se": p.residual.se if p.residual else nan,
+                "residual_ci_low": p.residual.ci_low if p.residual else nan,
+                "residual_ci_high": p.residual.ci_high if p.residual else nan,
                 "ess": p.ess,
+                "ess_integrated": p.ess_integrated,
                 "khat": p.khat,
                 "verdict": p.verdict,
+                "residual_verdict": p.residual_trust.verdict if p.residual_trust else None,
             }
             for p in self.points
         )
@@ -156,24 +169,26 @@ def entropy_change(
     sample = draw_sample(
         policy, rollouts, functional=functional, method=method, direction=direction, order=order
     )
-    moved: list[Scores | None] = []
-    for eta in etas:
-        progress(f"ΔH at η = {eta:g}")
-        moved.append(_score_or_none(policy, rollouts, policy.parameters_along(direction, eta)))
-    return change_of_sample(sample, etas, moved, confidence=confidence)
-
-
-def _score_or_none(policy: Policy, rollouts: Rollouts, params: Vector) -> Scores | None:
-    try:
-        return score(policy, rollouts, params)
-    except NotFiniteError:
-        return None
+    if etas:
+        progress(f"ΔH at {len(etas)} learning rates")
+    found = score_moved(
+        policy,
+        rollouts,
+        direction,
+        etas,
+        sampler_temperature=sample.sampler_temperature,
+        remainder=order == 2,
+    )
+    moved = [None if one is None else one[0] for one in found]
+    divergences = [None if one is None else one[1] for one in found]
+    return change_of_sample(sample, etas, moved, divergences, confidence=confidence)
 
 
 def change_of_sample(
     sample: EntropySample,
     etas: Sequence[float],
     moved: Sequence[Scores | None],
+    divergences: Sequence[Divergence | None] | None = None,
     *,
     confidence: float = 0.95,
 ) -> EntropyChange:
@@ -183,6 +198,8 @@ def change_of_sample(
         sample: Scores at θ, with derivatives to the order wanted.
         etas: Learning rates.
         moved: Scores at θ + ηv for each; None where they are not finite.
+        divergences: How far each distribution has moved from the sampler's, for each η; None
+            where that is not known, and an interval then asks for nearly even weights.
         confidence: Nominal coverage of the intervals.
 
     Returns:
@@ -197,7 +214,7 @@ def change_of_sample(
     statistics = _statistics(sample, order, etas, shifted)
     result = infinitesimal_jackknife(statistics, sample.prompt_index)
 
-    base = diagnose(sample.log_ratios, f.tokens)
+    base = sample.trust
 
     def estimate(row: int, unit: str, trust: Trust = base) -> Estimate:
         return Estimate.from_standard_error(
@@ -214,10 +231,20 @@ def change_of_sample(
         )
 
     points = []
-    for k, (eta, (log_ratios, _)) in enumerate(zip(etas, shifted, strict=True)):
-        trust = diagnose(log_ratios, f.tokens).or_worse(base)
-        residual = estimate(6 + 2 * k, f.unit, trust) if order == 2 else None
-        points.append(Point(eta, estimate(5 + 2 * k, f.unit, trust), residual, trust))
+    known = divergences or [None] * len(etas)
+    for k, (eta, (log_ratios, _), found) in enumerate(zip(etas, shifted, known, strict=True)):
+        trust, of_residual = trust_of_change(f, log_ratios, found)
+        trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
+        residual = estimate(6 + 2 * k, f.unit, of_residual) if order == 2 else None
+        points.append(
+            Point(
+                eta,
+                estimate(5 + 2 * k, f.unit, trust),
+                residual,
+                trust,
+                of_residual if order == 2 else None,
+            )
+        )
     return EntropyChange(
         entropy=estimate(0, f.unit),
         first_order=estimate(1, f"{f.unit} per η") if order else None,
@@ -231,6 +258,28 @@ def change_of_sample(
         method=f.method,
         sample=sample,
     )
+
+
+def trust_of_change(
+    f: Functionals, log_ratios: Tensor, divergence: Divergence | None
+) -> tuple[Trust, Trust]:
+    """Judge the weights at θ + ηv, for ΔH and for its residual.
+
+    Args:
+        f: The functional.
+        log_ratios: (n, t) r at θ + ηv.
+        divergence: How far each distribution has moved; None where it is not known.
+
+    Returns:
+        Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
+    """
+    if divergence is None:
+        trust = diagnose(log_ratios, f.tokens)
+        return trust, trust.without_interval()
+    trust = diagnose(log_ratios, f.tokens, divergence.jumps, rule_of(f.functional, f.method))
+    if divergence.remainder is None:
+        return trust, trust.without_interval()
+    return trust, trust.for_residual(log_ratios, divergence.remainder)
 
 
 def _not_finite(sample: EntropySample) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,29 @@
-"""How far the weights can be trusted: effective sample size, PSIS k̂, and a verdict (T2).
+"""How far importance weights can be trusted: the integrated effective sample size (T2).
 
-The verdict reads the whole-sequence weights, the worst of all prefixes, and never changes them:
-"trust" (use the number and its interval), "smooth" (k̂ beyond its bound or ESS below half of n:
-the number is a hint, no interval), "resample" (k̂ ≥ 1, or ESS below a tenth of n, or a mean
-weight that is not 1 because θ + ηv has left the sample's support: draw fresh responses from
-θ + ηv instead). The weights at θ itself, policy over sampler, are judged in the same way.
+    E[W²] = 1 + E[ Σ_k W_ik² χ²_ik ],     ESS/n = 1 / (1 + mean_i Σ_k W_ik² χ²_ik)
+
+χ²_ik is the variance of the next factor of the weight over the whole vocabulary (`chi_square`), so
+the verdict does not depend on whether a rare, heavily weighted token happens to be in the batch.
+The effective sample size of the batch itself does: it is largest in the batches that missed the
+tail, and intervals selected by it cover as little as .35 where .95 is claimed. It is kept as a
+diagnostic and decides nothing where χ² is known.
+
+    carriers = n (mean_i Σ_k W_ik² χ²_ik)² / mean_i Σ_k W_ik⁴ κ_ik
+
+is the number of responses of a batch of n that are expected to carry the variance of the weights;
+the same with ρ for what is left of ΔH beyond its second order. Below a few of them an error bar
+rests on events that most batches do not contain, however even the weights are.
+
+Verdicts: "trust" (value and interval), "smooth" (the value is indicative, no interval), "resample"
+(ESS below half of n, where fresh responses are as accurate, or a mean weight that is not 1).
+The thresholds are measured (docs/results/verdict.md). PSIS k̂ is a second alarm: it adds a
+sentence and withholds nothing, because it too is read from the batch.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,12 +34,54 @@ Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
 """From good to bad."""
 
+COLLAPSED = 0.5
+"""ESS/n below which fresh responses are as accurate as the weights (docs/results/coverage.md)."""
+
 HARMLESS = 0.99
 """ESS/n from which weights are so even that the shape of their tail does not matter."""
 
-
 ADRIFT = 0.1
 """How far from 1 the mean weight may be, beyond five of its standard errors."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an interval asks of the weights.
+
+    Attributes:
+        ess: Least ESS/n.
+        carriers: Least number of carriers.
+    """
+
+    ess: float
+    carriers: float = 0.0
+
+
+PER_TOKEN_PREFIX = Rule(0.8)
+"""Of ΔH per token by "prefix" weights, which are each of a part of the response only."""
+
+OTHERWISE = Rule(0.9, 2)
+"""Of every other ΔH: per sequence, "sequence" and "doubly-robust"."""
+
+OF_RESIDUAL = Rule(0.9, 10)
+"""Of ΔH − ηδH₁ − η²δH₂, in which the common tokens cancel and the rare ones are left."""
+
+UNSEEN = Rule(0.98)
+"""Of every ΔH where χ² is not known; ESS/n is then that of the batch."""
+
+
+def rule_of(functional: str, method: str) -> Rule:
+    """What the interval of a ΔH asks of the weights.
+
+    Args:
+        functional: "per_token" or "per_sequence".
+        method: "prefix", "sequence" or "doubly-robust".
+
+    Returns:
+        The rule.
+    """
+    per_token_prefix = (functional, method) == ("per_token", "prefix")
+    return PER_TOKEN_PREFIX if per_token_prefix else OTHERWISE
 
 
 @dataclass(frozen=True)
@@ -34,28 +89,55 @@ class Trust:
     """Diagnostics of one set of prefix weights.
 
     Attributes:
-        ess: Effective sample size, averaged over positions by the tokens there.
+        ess: Effective sample size of the batch, averaged over positions by the tokens there.
         ess_by_position: (t,) effective sample size of W_ik at each position k.
         ess_whole: Effective sample size of the whole-sequence weights: the last and worst.
+        ess_integrated: Effective sample size with each token integrated over the vocabulary, from
+            which the verdict follows; NaN where χ² is not known.
+        carriers: Number of responses expected to carry the variance; infinite where it is zero,
+            NaN where it is not known.
         mean_weight: Mean whole-sequence weight, not normalised; its expectation is 1.
         khat: Pareto shape of the tail of the whole-sequence weights; NaN if they are too few
             or all equal.
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
         verdict: "trust", "smooth" or "resample".
+        notes: Sentences that hold whatever the verdict.
     """
 
     ess: float
     ess_by_position: Tensor
     ess_whole: float
+    ess_integrated: float
+    carriers: float
     mean_weight: float
     khat: float
     bound: float
     verdict: Verdict
+    notes: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the verdict says of a number made with these weights; nothing for "trust"."""
-        return _WARNINGS[self.verdict]
+        """What the verdict says of a number made with these weights, and the alarm of k̂."""
+        return (*_WARNINGS[self.verdict], *self.notes)
+
+    def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
+        """The verdict on ΔH − ηδH₁ − η²δH₂ with the same weights.
+
+        Args:
+            log_ratios: (n, t) per-token log-ratios.
+            remainder: (n, t, 2) ρ of each token.
+
+        Returns:
+            A copy with the residual's carriers and verdict.
+        """
+        carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
+        verdict = _verdict(self.ess_integrated / len(log_ratios), carriers, OF_RESIDUAL)
+        worse = max(verdict, self.verdict, key=VERDICTS.index)
+        return replace(self, carriers=carriers, verdict=worse)
+
+    def without_interval(self) -> Trust:
+        """The same, at best "smooth": for weights whose second moment cannot be known."""
+        return replace(self, verdict="smooth") if self.verdict == "trust" else self
 
     def or_worse(self, other: Trust) -> Trust:
         """The one with the worse verdict, where a number uses both sets of weights.
@@ -72,8 +154,8 @@ class Trust:
 _WARNINGS: dict[Verdict, tuple[str, ...]] = {
     "trust": (),
     "smooth": (
-        "The importance weights are too uneven here: the value is a hint, its error bar is not to "
-        "be trusted.",
+        "The importance weights are too uneven here: the value is indicative only, and has no "
+        "interval.",
     ),
     "resample": (
         "The importance weights have collapsed here: draw fresh responses from the policy itself "
@@ -81,13 +163,29 @@ _WARNINGS: dict[Verdict, tuple[str, ...]] = {
     ),
 }
 
+_HEAVY = (
+    "k̂ of the weights is beyond its bound: a few responses weigh much more than the rest; compare "
+    'with method "resampled".'
+)
 
-def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
+
+def diagnose(
+    log_ratios: Tensor,
+    tokens: Tensor,
+    moments: Tensor | None = None,
+    rule: Rule | None = None,
+    *,
+    notes: tuple[str, ...] = (),
+) -> Trust:
     """Judge importance weights.
 
     Args:
         log_ratios: (n, t) per-token log-ratios, 0 where there is no token.
         tokens: (n, t) mask or token counts.
+        moments: (n, t, 2) χ² and κ of each token, or (n, t, 1) χ² alone; None where they are
+            not known, and the effective sample size of the batch has to do.
+        rule: What an interval asks; that of a ΔH per sequence by default, or `UNSEEN`.
+        notes: Sentences to carry along.
 
     Returns:
         The diagnostics.
@@ -100,23 +198,61 @@ def diagnose(log_ratios: Tensor, tokens: Tensor) -> Trust:
     worst = float(effective_sample_size(whole))
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
+    if moments is None:
+        ratio, carriers, rule = worst / n, math.nan, UNSEEN
+    else:
+        ratio, carriers = integrated(after - log_ratios, moments)
     weights = whole.exp()
-    mean, spread = (
-        float(weights.mean()),
-        float(weights.std(correction=min(1, n - 1)) / math.sqrt(n)),
-    )
-    verdict = _verdict(worst / n, khat, bound)
-    if not abs(mean - 1) <= ADRIFT + 5 * spread:  # also where the weights overflow
+    spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
+    verdict = _verdict(ratio, carriers, rule or OTHERWISE)
+    if not abs(float(weights.mean()) - 1) <= ADRIFT + 5 * spread:  # also where the weights overflow
         verdict = "resample"
-    return Trust(float(by_position @ share), by_position, worst, mean, khat, bound, verdict)
+    return Trust(
+        ess=float(by_position @ share),
+        ess_by_position=by_position,
+        ess_whole=worst,
+        ess_integrated=math.nan if moments is None else n * ratio,
+        carriers=carriers,
+        mean_weight=float(weights.mean()),
+        khat=khat,
+        bound=bound,
+        verdict=verdict,
+        notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < HARMLESS else ())),
+    )
 
 
-def _verdict(ess_ratio: float, khat: float, bound: float) -> Verdict:
-    if not ess_ratio >= 0.1 or (khat >= 1 and ess_ratio < HARMLESS):
+def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> Verdict:
+    if not ess_ratio >= COLLAPSED:
         return "resample"
-    if ess_ratio < 0.5 or (khat > bound and ess_ratio < HARMLESS):
-        return "smooth"
-    return "trust"
+    return "trust" if ess_ratio >= rule.ess and not carriers < rule.carriers else "smooth"
+
+
+def integrated(log_before: Tensor, moments: Tensor) -> tuple[float, float]:
+    """ESS/n and the number of carriers, with each token integrated over the vocabulary.
+
+    Args:
+        log_before: (n, t) log W_ik, of the tokens before k.
+        moments: (n, t, 2) second and fourth moment of the next factor, or (n, t, 1) the second.
+
+    Returns:
+        ESS/n between 0 and 1, and the number of carriers: infinite if no factor varies, NaN if
+        there is no fourth moment.
+    """
+    squares = (2 * log_before).exp()
+
+    def mean(weights: Tensor, column: int) -> float:
+        values = moments[..., column]
+        terms = (weights * values).masked_fill(values == 0, 0.0)  # no token: no overflow either
+        return float(terms.sum(1).mean())
+
+    second = mean(squares, 0)
+    ess = 1 / (1 + second)
+    if moments.shape[2] == 1:
+        return ess, math.nan
+    fourth = mean(squares.square(), 1)
+    if second == 0 or fourth == 0:
+        return ess, math.inf
+    return ess, len(log_before) * second / fourth * second if math.isfinite(fourth) else 0.0
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:

@@ -5,6 +5,14 @@
 Response i of both batches answers the same prompt from the same uniforms, so most responses are
 equal at small η and the noise of the difference is small. It uses no importance weights: it is
 the check where they fail.
+
+Where few of n pairs differ, their own spread says nothing of the pairs that might have differed.
+The variance is then bounded, from the largest rate q of different pairs that their number K allows
+(Clopper and Pearson), and the spread that they have or would have if they were independent:
+
+    SE² = Σ_{equal} φ_i² + q · max( n/K Σ_{different} φ_i², Σ_i φ_i(θ)² + Σ_i φ_i(θ + ηv)² )
+
+φ_i are the influences of pair i on the difference, and on F at θ and at θ + ηv (T11).
 """
 
 from __future__ import annotations
@@ -12,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from scipy.stats import beta
 from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score
 from isentrope.rollouts import Rollouts
@@ -24,7 +33,7 @@ from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
 
 ENOUGH = 50
-"""Pairs that must differ, or half of all where that is less, for their spread to say anything."""
+"""Pairs that must differ, or half of all where that is less, for their spread to speak for all."""
 
 
 def resampled_entropy_change(
@@ -107,32 +116,47 @@ def coupled_change(
         confidence: Nominal coverage of the interval.
 
     Returns:
-        ΔH with its paired error.
+        ΔH with its paired error, or with a bound on it where few pairs differ.
     """
     f = [Functionals(functional, "sequence", s.mask.double()) for s in (base, moved)]
 
-    def difference(omega):
-        values = [
+    def values(omega):
+        here, there = (
             g(omega, torch.zeros_like(s.entropies), s.entropies)
             for g, s in zip(f, (base, moved), strict=True)
-        ]
-        return (values[1] - values[0])[None]
+        )
+        return torch.stack((there - here, here, there))
 
-    result = infinitesimal_jackknife(difference, prompt_index)
-    n_differ = int(differ.sum())
-    few = n_differ < min(ENOUGH, len(differ) / 2)
+    result = infinitesimal_jackknife(values, prompt_index)
+    units, place = prompt_index.unique(return_inverse=True)
+    different = torch.zeros(len(units)).index_add_(0, place, differ.float()) > 0
+    n_different = int(different.sum())
+    few = n_different < min(ENOUGH, len(units) / 2)
+    own = float(result.standard_errors[0])
     return Estimate.from_standard_error(
         float(result.values[0]),
-        float(result.standard_errors[0]),
+        max(own, _bound(result, different, confidence)) if few else own,
         result.n_units,
         unit=f[0].unit,
         method="resampled",
         confidence=confidence,
         warnings=[
-            f"Only {n_differ} of {len(differ)} response pairs differ: too few for an "
-            "interval; at so small a step use the importance-weighted methods."
+            f"Only {n_different} of {len(units)} response pairs differ: the error is a bound, from "
+            "the largest rate of different pairs that this number allows. At so small a step the "
+            "importance-weighted methods are sharper."
         ]
         if few
         else (),
-        trusted=not few,
     )
+
+
+def _bound(result: Jackknifed, different: Tensor, confidence: float) -> float:
+    """Standard error of the difference with the rate of different pairs at its upper limit."""
+    n, k = len(different), int(different.sum())
+    if n < 2:
+        return float("nan")
+    rate = float(beta.ppf(0.5 + confidence / 2, k + 1, n - k)) if k < n else 1.0
+    change, here, there = (n / (n - 1) * result.influences.square()).unbind()
+    seen = float(change[different].sum()) * n / max(k, 1)
+    spread = max(seen, float(here.sum() + there.sum()))
+    return (float(change[~different].sum()) + rate * spread) ** 0.5

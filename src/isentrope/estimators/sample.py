@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.importance import Trust, diagnose, rule_of
+from isentrope.estimators.sampler_match import (
+    TOLERANCES,
+    SamplerMatch,
+    match_sampler,
+    root_mean_square,
+)
+from isentrope.policy.chi_square import divergence_at_theta
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import (
     Scores,
@@ -28,12 +37,37 @@ class EntropySample:
         sampler_logprobs: (n, t) what the sampler used; the scores at θ where it did not say.
         series: Scores at θ, then their first and second derivatives along v, as far as known.
         prompt_index: (n,) prompt draw of each sequence.
+        match: How the sampler compares with the scorer; None where only arrays are known, and a
+            difference beyond rounding then has no known cause.
+        jumps: (n, t, 2) χ² and κ of the policy from its sampler at θ, where they differ by a known
+            temperature; None elsewhere.
     """
 
     functional: Functionals
     sampler_logprobs: Tensor
     series: tuple[Scores, ...]
     prompt_index: Tensor
+    match: SamplerMatch | None = None
+    jumps: Tensor | None = None
+
+    @property
+    def trust(self) -> Trust:
+        """Diagnostics of the weights at θ, policy over sampler."""
+        f, mask = self.functional, self.series[0].mask
+        match = self.match
+        if match is None:
+            gap = root_mean_square(self.log_ratios, mask)
+            match = SamplerMatch(gap, None, gap <= min(TOLERANCES.values()))
+        same = torch.zeros(*mask.shape, 2, dtype=torch.float64) if match.agrees else None
+        moments = same if self.jumps is None else self.jumps
+        rule = rule_of(f.functional, f.method)
+        trust = diagnose(self.log_ratios, f.tokens, moments, rule, notes=match.warnings)
+        return trust if moments is not None else trust.without_interval()
+
+    @property
+    def sampler_temperature(self) -> float | None:
+        """Temperature of the scorer's logits that the responses were drawn at, where known."""
+        return None if self.match is None else self.match.temperature
 
     @property
     def log_ratios(self) -> Tensor:
@@ -94,11 +128,15 @@ def draw_sample(
         baseline = cross_fitted_baseline(
             series[0].entropies, tokens, rollouts.prompt_index, functional, features=features
         )
+    match = match_sampler(policy, rollouts, series[0])
+    other = None if match.agrees else match.temperature
     return EntropySample(
         Functionals(functional, method, tokens, baseline),
         sampler_logprobs(rollouts, series[0]),
         series,
         rollouts.prompt_index,
+        match,
+        None if other is None else divergence_at_theta(policy, rollouts, other),
     )
 
 

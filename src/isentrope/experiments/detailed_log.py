@@ -141,6 +141,8 @@ def _content(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
                 "eta": point.eta,
                 "ess": point.ess,
                 "ess_whole": point.trust.ess_whole,
+                "ess_integrated": point.ess_integrated,
+                "carriers": point.trust.carriers,
                 "ess_by_position": point.trust.ess_by_position.tolist(),
                 "khat": point.khat,
                 "khat_bound": point.trust.bound,

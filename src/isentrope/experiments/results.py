@@ -9,8 +9,9 @@
     entropy       per_sequence, per_token: Estimates at θ
     first_order, second_order, pathwise      Estimates per unit η, η², η; null if not asked for
     sweep         one row a rate: eta, deltaH_true (and _se, _ci_low, _ci_high), deltaH_approx =
-                  ηδH₁, deltaH_second = η²δH₂ (each and _se), residual, ess, ess_whole, khat,
-                  verdict, method, resampled
+                  ηδH₁, deltaH_second = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
+                  _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
+                  from which the verdict follows), carriers, khat, verdict, method, resampled
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
     checks        score_identity_z, martingale_z, rounding_floor
@@ -24,6 +25,7 @@ cannot be known (an interval where the weights are heavy-tailed, for one) is nul
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from isentrope.estimate import Estimate
@@ -37,6 +39,12 @@ from isentrope.update.step import Step
 from isentrope.vectors import norm
 
 SCHEMA = "isentrope/measure/1"
+
+WEIGHTED = (
+    *("residual", "residual_se", "residual_ci_low", "residual_ci_high", "residual_verdict"),
+    *("ess", "ess_whole", "ess_integrated", "carriers", "khat"),
+)
+"""Columns of a sweep that only importance weights have."""
 
 SUSPECT_Z = 4.0
 """|z| from which an identity is said to fail."""
@@ -159,7 +167,7 @@ def warnings_of(found: Measurement) -> list[str]:
                 "part of it; run isentrope check."
             )
     said += [f"At θ: {sentence}" for sentence in found.change.entropy.warnings]
-    if (reach := found.change.linear_range) and not found.change.entropy.warnings:
+    if (reach := found.change.linear_range) and math.isfinite(reach.ci_low):
         said += [f"Linear range η*: {sentence}" for sentence in reach.warnings]
     by_sentence: dict[str, list[str]] = {}
     measured = [(point.eta, point.change) for point in found.change.points]
@@ -204,17 +212,22 @@ def _trust(point: Point) -> dict[str, Any]:
     return {
         "residual": point.residual.value if point.residual else None,
         "residual_se": point.residual.se if point.residual else None,
+        "residual_ci_low": point.residual.ci_low if point.residual else None,
+        "residual_ci_high": point.residual.ci_high if point.residual else None,
+        "residual_verdict": point.residual_trust.verdict if point.residual_trust else None,
         "ess": point.ess,
         "ess_whole": point.trust.ess_whole,
+        "ess_integrated": point.ess_integrated,
+        "carriers": point.trust.carriers,
         "khat": point.khat,
         "verdict": point.verdict,
     }
 
 
 def _trust_of_fresh(estimate: Estimate) -> dict[str, Any]:
-    """Fresh responses carry no weights; too few that differ leave a hint only."""
-    unweighted = dict.fromkeys(("residual", "residual_se", "ess", "ess_whole", "khat"))
-    return unweighted | {"verdict": "smooth" if estimate.warnings else "trust"}
+    """Fresh responses carry no weights; those of a single prompt have no interval."""
+    interval = math.isfinite(estimate.ci_low)
+    return dict.fromkeys(WEIGHTED) | {"verdict": "trust" if interval else "smooth"}
 
 
 def _linear_range(found: Measurement) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import EntropySample, draw_sample, sampler_logprobs
 from isentrope.policy.language_model import Policy
@@ -39,6 +40,7 @@ class GradientGroups:
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
         forward: The derivative along the direction asked for, by forward mode; or None.
+        trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
     """
 
     parts: list[Vector]
@@ -46,6 +48,7 @@ class GradientGroups:
     logprob_weights: Tensor
     entropy_weights: Tensor | None
     forward: float | None = None
+    trust: Trust | None = None
 
     @property
     def shares(self) -> Tensor:
@@ -116,7 +119,7 @@ def entropy_groups(
     if functional == "per_token" and groups > 1:
         parts = _with_ratio_terms(policy, E, sample, parts, group)
     forward = None if direction is None else _first_order(sample)
-    return GradientGroups(parts, group, a, b, forward)
+    return GradientGroups(parts, group, a, b, forward, sample.trust)
 
 
 def _first_order(sample: EntropySample) -> float:
@@ -147,7 +150,8 @@ def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
     scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
     kept = sampler_logprobs(R, scores)
     a, _ = cotangents(EntropySample(sample.functional, kept, (scores,), R.prompt_index))
-    return GradientGroups(_by_group(policy, R, a, None, group, groups), group, a, None)
+    parts = _by_group(policy, R, a, None, group, groups)
+    return GradientGroups(parts, group, a, None, trust=sample.trust)
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:

@@ -256,6 +256,7 @@ def _budget(
     u_statistic: bool,
 ) -> dict[str, Estimate]:
     """By component; of a U-statistic the total too leaves own-prompt pairs out."""
+    trust = gradient.trust
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
     )
@@ -274,6 +275,8 @@ def _budget(
             unit=unit,
             method="delete-a-group jackknife",
             confidence=confidence,
+            warnings=() if trust is None else trust.warnings,
+            trusted=trust is None or trust.verdict == "trust",
         )
         for name, x in columns.items()
     }

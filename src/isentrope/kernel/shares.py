@@ -20,6 +20,7 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import UNITS, Functional, Method
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.sample import draw_sample
 from isentrope.kernel.gradient_groups import ratio_terms
 from isentrope.kernel.gram import Announce, gram
@@ -109,7 +110,9 @@ def influence_shares(
     by_sequence = {name: (pairs * mask).sum(0) for name, mask in masks.items()}
     by_sequence["gradient"] = pairs.sum(0)
     totals = {
-        name: _estimate(x, place.bincount() / len(E), f"{UNITS[functional]} per η", confidence)
+        name: _estimate(
+            x, place.bincount() / len(E), f"{UNITS[functional]} per η", confidence, sample.trust
+        )
         for name, x in by_unit.items()
     }
     return Shares(totals, by_sequence)
@@ -119,10 +122,19 @@ def _by_unit(pairs: Tensor, mask: Tensor, place: Tensor, units: int) -> Tensor:
     return torch.zeros(units, dtype=torch.float64).index_add_(0, place, (pairs * mask).sum(1))
 
 
-def _estimate(by_unit: Tensor, share: Tensor, unit: str, confidence: float) -> Estimate:
+def _estimate(
+    by_unit: Tensor, share: Tensor, unit: str, confidence: float, trust: Trust
+) -> Estimate:
     n, total = len(by_unit), by_unit.sum()
     deviation = (by_unit - share * total).square().sum()
     se = float((n / (n - 1) * deviation).sqrt()) if n > 1 else float("nan")
     return Estimate.from_standard_error(
-        float(total), se, n, unit=unit, method="jackknife over prompts", confidence=confidence
+        float(total),
+        se,
+        n,
+        unit=unit,
+        method="jackknife over prompts",
+        confidence=confidence,
+        warnings=trust.warnings,
+        trusted=trust.verdict == "trust",
     )

@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
 from isentrope.policy.batching import MicroBatch
+from isentrope.policy.chi_square import DivergentScorer, Reference
 from isentrope.policy.fitness import (
     active_dropout,
     require_finite_weights,
@@ -264,6 +265,27 @@ class Policy:
             names = self._scorer.inner_names
             inner = {names[n]: p for n, p in params.items()}
             return functional_call(HiddenStates(self.model), inner, (batch,))
+
+    def packed_divergence(
+        self, batch: MicroBatch, params: Vector, reference: Reference, remainder: bool
+    ) -> Tensor:
+        """Scores of a micro-batch at other parameters, and how far they are from the sampler.
+
+        Args:
+            batch: Micro-batch on the policy's device.
+            params: Trainable parameters to use.
+            reference: What the tokens were drawn from.
+            remainder: Whether ρ is wanted too.
+
+        Returns:
+            (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`chi_square`).
+        """
+        self.require_no_dropout()
+        inner = {self._scorer.inner_names[n]: p for n, p in params.items()}
+        options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
+        with self.precision.active(), refusal_by_name(self.causal_lm):
+            scorer = DivergentScorer(self.model)
+            return functional_call(scorer, inner, (batch, reference, *options))
 
     def _call(
         self, batch: MicroBatch, params: Vector | None, features: int, variances: bool = False

@@ -8,7 +8,7 @@ ever held, and the same code serves values, forward mode and reverse mode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -97,7 +97,17 @@ def _columns(head: nn.Module, chunk: int) -> int:
     return min(chunk, head.weight.shape[0]) if type(head) is nn.Linear else chunk
 
 
-def _logit_chunks(hidden: Tensor, head: nn.Module, chunk: int):
+def logit_chunks(hidden: Tensor, head: nn.Module, chunk: int) -> Iterator[tuple[int, Tensor]]:
+    """Logits of a few vocabulary entries at a time; those of a head that is not linear at once.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        chunk: Vocabulary entries at a time.
+
+    Yields:
+        The first entry, and the (m, chunk) logits from there on.
+    """
     if type(head) is not nn.Linear:
         yield 0, head(hidden)
         return
@@ -119,7 +129,7 @@ def _statistics(
     top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
     total = weighted = chosen = torch.zeros_like(top)
     spread = Spread(top) if variances else None
-    for start, logits in _logit_chunks(hidden, head, vocab_chunk):
+    for start, logits in logit_chunks(hidden, head, vocab_chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
         new_top = torch.maximum(top, logits.detach().amax(1))
         shifted = logits - new_top[:, None]
@@ -217,7 +227,7 @@ def score_along(
             return at_params(batch, policy.parameters_along(direction, e))
 
         series = derivatives_at_zero(at, order, policy.device)
-        return sum((of[:2] for of in series), series[0][2:])  # V and F first, if at all
+        return (*series[0][2:], *(x for of in series for x in of[:2]))  # V and F first, if at all
 
     found = collect(policy, rollouts, packed)
     if not variances:
@@ -287,11 +297,19 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
     features = out.pop() if len(out) % 2 else None
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
     for part in scores:
-        _require_finite(part)
+        require_finite(part)
     return scores
 
 
-def _require_finite(scores: Scores) -> None:
+def require_finite(scores: Scores) -> None:
+    """Refuse scores that are not finite.
+
+    Args:
+        scores: Scores.
+
+    Raises:
+        NotFiniteError: Naming the first such sequence.
+    """
     bad = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
     if bool(bad.any()):
         raise NotFiniteError(

@@ -72,7 +72,8 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
         yield Check("rounding floor", number(smallest), should, smallest <= rate, words)
     row = next((r for r in results["sweep"] if r["eta"] == rate), None)
     if row is not None:
-        seen = f"{row['verdict']}, ESS {number(row['ess'])}, k̂ {number(row['khat'], 2)}"
+        ess = row["ess"] if row.get("ess_integrated") is None else row["ess_integrated"]
+        seen = f"{row['verdict']}, ESS {number(ess)}, k̂ {number(row['khat'], 2)}"
         passed = row["verdict"] == "trust" or bool(row["resampled"])
         words = "importance weights at the training rate are even enough for an interval"
         yield Check("weights", seen, "trust, or fresh responses", passed, words)

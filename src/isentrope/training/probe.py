@@ -157,11 +157,11 @@ class EntropyProbe(TrainerCallback):
         length = _setting(self._max_new_tokens, args, "max_completion_length", "max_new_tokens")
         with _evaluating(policy):
             E = self._draw(policy, step, 0, length)
-            before = look_ahead(policy, E, components, self._second_order)
+            before = look_ahead(policy, E, components, self._second_order, eta)
             other = None
             if self._fresh:
                 apart = self._draw(policy, step, 1, length)
-                other = look_ahead(policy, apart, components, False)
+                other = look_ahead(policy, apart, components, False, eta)
         self._before = before, other, eta
 
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:

@@ -17,10 +17,14 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functional, Functionals, Method, along
-from isentrope.estimators.importance import Trust, diagnose
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
+from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
+from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score, score_along, score_along_each
 from isentrope.rollouts import Rollouts
@@ -86,6 +90,7 @@ class ProbeReading:
         flat = {
             "probe/eta": self.eta,
             "probe/ess": self.change.ess or 0.0,
+            "probe/ess_integrated": self.trust.ess_integrated,
             "probe/khat": self.trust.khat,
             "probe/trust": float(self.trust.verdict == "trust"),
         }
@@ -106,6 +111,8 @@ class Foresight:
         base: Scores at θ.
         slopes: Derivatives of the scores by component of v, those that are not zero.
         curvature: (∂_v, ∂²_v) of the scores along v, where the second order is wanted.
+        divergence: How far θ + ηv moves each distribution, where η was given.
+        match: How the sampler compares with the scorer.
     """
 
     mine: Rollouts
@@ -114,10 +121,16 @@ class Foresight:
     base: Scores
     slopes: dict[str, Scores]
     curvature: Scores | None
+    divergence: Divergence | None = None
+    match: SamplerMatch | None = None
 
 
 def look_ahead(
-    policy: Policy, mine: Rollouts, components: Mapping[str, Vector], second_order: bool
+    policy: Policy,
+    mine: Rollouts,
+    components: Mapping[str, Vector],
+    second_order: bool,
+    eta: float | None = None,
 ) -> Foresight:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -126,23 +139,53 @@ def look_ahead(
         mine: This process's share of the mini-batch, one response a prompt.
         components: Parts of v that are not zero, at least one.
         second_order: Whether ∂²_v is wanted too.
+        eta: Learning rate of the step, at which the weights are to be judged.
 
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
     """
     parts = [*score_along_each(policy, mine, list(components.values()))]
+    v: Vector = {
+        n: torch.stack([part[n].double() for part in components.values()]).sum(0)
+        for n in policy.names
+    }
     if second_order:
-        v = {n: sum(part[n] for part in components.values()) for n in policy.names}
-        parts.append(score_along(policy, mine, v, 2)[2])  # pyright: ignore[reportArgumentType]
+        parts.append(score_along(policy, mine, v, 2)[2])
     policy.require_own_logits(mine, parts[0])
+    known = len(parts)
+    if eta is not None:
+        parts += _moments(policy, mine, v, eta)
     base, *rest = _joined(parts)
+    moments, rest = rest[known - 1 :], rest[: known - 1]
     sampler = torch.zeros_like(base.logprobs)
     drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
     sampler[base.mask] = torch.cat(drawn)
-    slopes = dict(zip(components, rest, strict=False))
+    difference = root_mean_square(base.logprobs - sampler, base.mask)
+    agrees = difference <= tolerance_of(policy)
     return Foresight(
-        mine, torch.arange(len(drawn)), sampler, base, slopes, rest[-1] if second_order else None
+        mine=mine,
+        prompt_index=torch.arange(len(drawn)),
+        sampler=sampler,
+        base=base,
+        slopes=dict(zip(components, rest, strict=False)),
+        curvature=rest[-1] if second_order else None,
+        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
+        if moments
+        else None,
+        match=SamplerMatch(difference, policy.temperature if agrees else None, agrees),
     )
+
+
+def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
+    """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
+    (found,) = score_moved(policy, mine, v, [eta], remainder=True)
+    if found is None:
+        mask = mine.mask
+        nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
+        return [Scores(nowhere, nowhere, mask)] * 2
+    scores, moved = found
+    assert moved.remainder is not None
+    return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
 
 
 def look_back(policy: Policy, before: Foresight) -> Scores:
@@ -201,8 +244,10 @@ def read(
         lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
         before.prompt_index,
     )
-    base = diagnose(before.base.logprobs - before.sampler, tokens)
-    trust = diagnose(log_ratios, tokens).or_worse(base)
+    at_theta = EntropySample(f, before.sampler, (before.base,), before.prompt_index, before.match)
+    base = at_theta.trust
+    trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
+    trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
 
     def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
         return Estimate.from_standard_error(
@@ -231,7 +276,7 @@ def read(
         if curved
         else None,
         change=estimate(8, trust=trust),
-        residual=estimate(9, trust=trust),
+        residual=estimate(9, trust=of_residual),
         fresh=fresh,
         trust=trust,
     )

@@ -186,8 +186,8 @@ def sampler_gap(policy: Policy, rollouts: Rollouts) -> float:
     if rollouts.sampler_logprobs is None:
         raise ValueError("The rollouts do not hold the log-probabilities of their sampler.")
     scores = score(policy, rollouts)
-    gap = scores.logprobs[scores.mask].cpu() - torch.cat(rollouts.sampler_logprobs)
-    return float(gap.square().mean().sqrt())
+    gap = scores.logprobs - rollouts.padded("sampler_logprobs")
+    return float(gap[scores.mask].square().mean().sqrt())
 
 
 def _clipped(ratios: Tensor, advantages: Tensor, clip: Clip | None) -> Tensor:

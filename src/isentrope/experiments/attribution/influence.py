@@ -190,7 +190,7 @@ def _budget(found: Attribution) -> dict[str, Any]:
 
 
 def _warnings(table: Influence) -> list[str]:
-    said = []
+    said = [f"At θ: {sentence}" for sentence in table.entropy.budget["total"].warnings]
     for of, estimate in table.reliability.items():
         if estimate.value < LEAST_RELIABLE:
             said.append(
