@@ -51,6 +51,8 @@ class Policy:
         pad_token_id: Token that pads prompts when sampling.
         max_tokens: Padded tokens a micro-batch.
         vocab_chunk: Vocabulary entries at a time.
+        compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
+            have been held against differences (`second_order_guard`).
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Policy:
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
         require_one_device(model)
+        self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self._scorer = Scorer(model)
         config = self._scorer.lm.config
         self.eos_token_ids = _ends(eos_token_id, tokenizer, self._scorer.lm)
