@@ -74,6 +74,8 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
         }
     )
     found = np.load(kept) if kept.exists() else np.zeros((0, 2, 3))
+    if len(found) >= batches:
+        return found[:batches]
     (subject,) = find_subjects(config)
     ready = prepare_checkpoint(config, subject, Progress(), Clock())
     policy, direction = merged(ready.policy, ready.step.direction)
