@@ -4,8 +4,9 @@
 
 Two answers, in docs/results/identities.md. For policies whose responses can all be enumerated, 10⁵
 batches of every size. For the trained toy policy, fresh batches of 256 responses drawn and scored
-as `measure` does (float32), along the optimizer's step; batch k has the seed 1000 + k. About a
-second a batch on one core; z-scores are kept beside the page, and not computed again.
+in float32, along the optimizer's step; batch k has the seed 1000 + k. The adapter is merged into
+the weights, and the step with it, which is the same to first order and twice as fast: a second and
+a half per batch on one core. z-scores are kept beside the page, and not computed again.
 
 Three ways to studentise the same sums: by the sample's own variance over prompts (`sample`, what
 versions up to 0.8 printed), by the predictable variance alone (`predictable`), and by one third of
@@ -27,12 +28,13 @@ from benchmarks.enumerated import POLICIES, Enumerated
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.experiments.checkpoints import find_subjects
 from isentrope.experiments.config_io import load_config
-from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import prepare_checkpoint
 from isentrope.experiments.progress import Clock, Progress
+from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import evaluation_batch
 from isentrope.sampling.tasks import load_task
 from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.vectors import Vector
 
 IDENTITIES = ("martingale", "score")
 WAYS = ("sample", "predictable", "mixed")
@@ -72,33 +74,47 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
         }
     )
     found = np.load(kept) if kept.exists() else np.zeros((0, 2, 3))
+    if len(found) >= batches:
+        return found[:batches]
     (subject,) = find_subjects(config)
     ready = prepare_checkpoint(config, subject, Progress(), Clock())
+    policy, direction = merged(ready.policy, ready.step.direction)
     task = load_task("addition", config.batch_config.E_split, None, tokenizer=None)
     for k in range(len(found), batches):
-        with at_precision(ready.policy, config.precision.measuring):
-            E = evaluation_batch(
-                ready.policy,
-                task.prompts,
-                256,
-                max_new_tokens=MAX_NEW_TOKENS,
-                seed=FIRST_SEED + k,
-                batch_size=256,
-            )
-            sample = draw_sample(
-                ready.policy,
-                E,
-                functional="per_token",
-                method="prefix",
-                direction=ready.step.direction,
-                order=1,
-            )
+        E = evaluation_batch(
+            policy,
+            task.prompts,
+            256,
+            max_new_tokens=MAX_NEW_TOKENS,
+            seed=FIRST_SEED + k,
+            batch_size=256,
+        )
+        sample = draw_sample(
+            policy, E, functional="per_token", method="prefix", direction=direction, order=1
+        )
         z = np.stack([three_ways(*of) for of in sums(sample)])
         found = np.concatenate([found, z[None]])
         if (k + 1) % 20 == 0 or k + 1 == batches:
             np.save(kept, found)
             print(k + 1, found.std(0).round(3).tolist(), flush=True)
     return found[:batches]
+
+
+def merged(policy: Policy, direction: Vector) -> tuple[Policy, Vector]:
+    """The policy with its LoRA adapter in the weights, and what the step does to these weights."""
+    weights, theta = {}, policy.theta
+    for name in (n for n in theta if ".lora_A." in n):
+        other, layer = name.replace("lora_A", "lora_B"), name.partition(".lora_A.")[0]
+        moved = direction[other] @ theta[name].double() + theta[other].double() @ direction[name]
+        scaling = policy.model.get_submodule(layer).scaling["default"]
+        weights[f"{layer.removeprefix('base_model.model.')}.weight"] = scaling * moved
+    policy.convert("float32")
+    model = policy.model.merge_and_unload()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in weights)
+    plain = Policy(model, precision="float32", eos_token_id=policy.eos_token_id, pad_token_id=0)
+    plain.tokenizer = policy.tokenizer
+    return plain, weights
 
 
 def enumerated(policy: str, n: int, batches: int, seed: int = 0) -> np.ndarray:

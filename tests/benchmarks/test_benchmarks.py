@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import cost, coverage, kernel, peers, variance
+from benchmarks import cost, coverage, identities, kernel, peers, power, variance
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.scoring import score_with_features
 from tests import cases
@@ -77,3 +77,19 @@ def test_peers_that_are_not_installed_are_named_in_the_table(kernel_subject, mon
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     assert peers.label("bergson") == "bergson: not installed"
     assert peers.scorers(kernel_subject) == {}
+
+
+def test_identities_have_light_tails_where_few_tokens_hold_the_entropy():
+    z = identities.enumerated("sharp", 32, 20_000)
+    beyond = (abs(z) > 4).mean(0)  # (identity, way)
+    own, _, mixed = range(3)
+    assert beyond[:, mixed].max() <= 5e-4
+    assert beyond[0, own] > 5e-3  # what the sample's own variance would do
+    assert 0.8 < z[..., mixed].std(0).min() < z[..., mixed].std(0).max() < 1.05
+
+
+def test_power_is_high_for_a_gross_fault_and_small_without_one():
+    found = power.simulate(power.FAULTS["EOS masked"], "flat", 64, 50)
+    assert found["EOS"] == found["any"] == found["kept"] == 1
+    assert power.simulate(power.FAULTS["top_p = 0.9"], "flat", 256, 50)["filters"] == 1
+    assert power.simulate(power.FAULTS["none"], "flat", 64, 50)["any"] == 0

@@ -1,10 +1,18 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from isentrope.estimators.entropy import entropy, surprisal_entropy
-from isentrope.estimators.identities import martingale_z, score_identity_z
+from isentrope.estimators.identities import (
+    in_words,
+    martingale_z,
+    p_value,
+    score_identity_z,
+    studentised,
+    verdict,
+)
 from isentrope.estimators.sample import draw_sample
 from isentrope.policy.scoring import score
 from tests import cases
@@ -59,6 +67,61 @@ def identities(exact, batch):
 def test_identities_hold_for_samples_of_the_policy_itself(name):
     exact = cases.exact(name)
     assert max(identities(exact, exact.sample(4000, 1))) < 3.5
+
+
+def test_no_few_tokens_make_a_large_z():
+    usual, rare = torch.tensor([1e-9, 1e-9]), torch.tensor([9.0, 1e-9])
+    variances = torch.full((2,), 81e-4)  # of a term that is 9 once in 10,000
+    assert abs(studentised(rare, variances)) < 3**0.5
+    assert abs(studentised(usual, variances)) < 1e-6
+    assert math.isnan(studentised(torch.zeros(2), torch.zeros(2)))
+
+
+def test_z_is_the_sum_over_its_conditional_deviation():
+    exact = cases.exact("qwen2")
+    batch = exact.sample(200, 3)
+    sample = draw_sample(exact.policy, batch, functional="per_token", method="prefix")
+    terms = sample.series[0].logprobs + sample.entropies
+    square = terms.square().sum() / 3 + 2 * sample.series[0].variances.sum() / 3
+    assert martingale_z(sample) == pytest.approx(float(terms.sum() / square.sqrt()), rel=1e-12)
+    groups = replace(sample, prompt_index=torch.zeros(200, dtype=torch.int64))
+    assert martingale_z(groups) == martingale_z(sample)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_the_terms_have_mean_zero_and_the_conditional_variance(order):
+    """Exact moments of z's numerator over all responses: mean zero and the variance it is given."""
+    exact = cases.exact("qwen2")
+    sample = draw_sample(
+        exact.policy,
+        exact.rollouts,
+        functional="per_token",
+        method="prefix",
+        direction=cases.direction(exact.policy),
+        order=1,
+    )
+    scores = sample.series[order]
+    terms = scores.logprobs + (sample.entropies if order == 0 else 0)
+    p = exact.probabilities()
+    assert abs(float((p * terms.sum(1)).sum())) < 1e-10
+    variance = float((p * scores.variances.sum(1)).sum())
+    assert float((p * terms.sum(1).square()).sum()) == pytest.approx(variance, rel=1e-9)
+
+
+def test_p_values_come_with_a_verdict():
+    assert p_value(1.96) == pytest.approx(0.05, abs=1e-3)
+    assert in_words(p_value(0.5), 2) == "sound, p = 1"
+    assert in_words(p_value(3.13), 2) == (
+        "sound, although only 1 in 286 sound batches lies as far out"
+    )
+    assert in_words(p_value(4.5), 2).startswith("not sound, p = 1")
+    assert [verdict(p_value(z)) for z in (3.99, 4.01, None)] == ["sound", "not sound", "not tested"]
+
+
+def test_a_sample_without_variances_is_refused():
+    sample = cases.array_sample()
+    with pytest.raises(ValueError, match="draw_sample"):
+        martingale_z(sample)
 
 
 def test_identities_fail_for_a_sampler_that_drops_unlikely_responses():

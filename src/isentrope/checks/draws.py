@@ -1,6 +1,6 @@
 """Where each drawn token lies in its own distribution: as often EOS, a repetition, or in the tail?
 
-Three counts need no log-probabilities of the sampler, and see what surprisal and score do not:
+Three counts need no log-probabilities of the sampler, and see what the identities do not:
 
     Σ 1[EOS] − π(EOS)            an end that is masked, or drawn too rarely
     Σ 1[seen] − π(seen)          a repetition penalty: `seen` are the tokens of prompt and response
@@ -23,6 +23,9 @@ from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 
+COOLER = (0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.3)
+HOTTER = (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
+"""Other temperatures, as factors, at which a batch is asked whether it would show them."""
 LOGITS_SORTED = 2**21
 """Largest number of logits sorted at once."""
 
@@ -91,6 +94,21 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """What the terms X of a test would be on the same prefixes if the sampler had a fault.
+
+    Attributes:
+        mean: Σ E X, zero without a fault.
+        squares: Σ E X².
+        variance: Σ Var X.
+    """
+
+    mean: float
+    squares: float
+    variance: float
+
+
+@dataclass(frozen=True)
 class Draws:
     """All counts of a batch.
 
@@ -98,11 +116,13 @@ class Draws:
         eos: Draws of EOS; None if the policy has none.
         repetitions: Draws of a token that prompt or response had before.
         filters: top_k, top_p and min_p.
+        temperatures: Shift of the martingale by the factor on the temperature.
     """
 
     eos: Event | None
     repetitions: Event
     filters: tuple[Filter, ...]
+    temperatures: dict[float, Shift]
 
 
 def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
@@ -125,25 +145,26 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
                 with policy.precision.active():
                     logits = policy.head(hidden[rows]).to(policy.precision.entropy)
                 totals.append(_of_tokens(policy, packed, rows, logits / policy.temperature))
-    joined = torch.stack(totals)  # (parts, 8 + settings)
-    sums, furthest = joined[:, :-3].sum(0), joined[:, -3:].amax(0).long().tolist()
-    events = [Event(*of) for of in sums[:8].view(2, 4).tolist()]
-    sizes = [len(TOP_K), len(TOP_P), len(MIN_P)]
-    filters = (
-        Filter(name, tuple(map(float, settings)), within, strictest)
-        for name, settings, within, strictest in zip(
-            ("top_k", "top_p", "min_p"),
-            (TOP_K, TOP_P, MIN_P),
-            sums[8:].split(sizes),
-            furthest,
-            strict=True,
-        )
+    joined = torch.stack(totals)  # (parts, events + temperatures + settings + furthest)
+    factors = (*COOLER, *HOTTER)
+    sizes = [8, 3 * len(factors), len(TOP_K), len(TOP_P), len(MIN_P)]
+    events, shifts, *within = joined[:, :-3].sum(0).split(sizes)
+    eos, repetitions = (Event(*of) for of in events.view(2, 4).tolist())
+    furthest = joined[:, -3:].amax(0).long().tolist()
+    named = {"top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}.items()
+    return Draws(
+        eos if policy.eos_token_id is not None else None,
+        repetitions,
+        tuple(
+            Filter(name, tuple(map(float, settings)), mass, strictest)
+            for (name, settings), mass, strictest in zip(named, within, furthest, strict=True)
+        ),
+        {f: Shift(*of) for f, of in zip(factors, shifts.view(-1, 3).tolist(), strict=True)},
     )
-    return Draws(events[0] if policy.eos_token_id is not None else None, events[1], tuple(filters))
 
 
 def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) -> Tensor:
-    """Sums over some tokens: both events, log masses by setting; last, three largest indices."""
+    """Sums over some tokens, and last the three largest indices of settings."""
     targets, p = batch.targets[rows], logits.softmax(-1)
     events = []
     if policy.eos_token_id is None:
@@ -152,16 +173,53 @@ def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) 
         events.append(_event(targets == policy.eos_token_id, p[:, policy.eos_token_id]))
     seen = _seen(batch, rows, p)
     events.append(_event(seen.gather(1, targets[:, None])[:, 0], (p * seen).sum(1)))
+    tails = tail_places(p, targets)
+    shifts = temperature_shifts(logits).sum(0).flatten().cpu()
+    masses = [within.sum(0).cpu() for within, _ in tails]
+    furthest = torch.stack([strictest.max().double().cpu() for _, strictest in tails])
+    return torch.cat([*events, shifts, *masses, furthest])
+
+
+def temperature_shifts(logits: Tensor) -> Tensor:
+    """Moments of X = log π(a) + H if a were drawn at another temperature.
+
+    Args:
+        logits: (m, v) over the scorer's temperature.
+
+    Returns:
+        (m, temperatures, 3) float64: E X, E X² and Var X.
+    """
+    log_p = logits.log_softmax(-1)
+    x = log_p - (log_p.exp() * log_p).sum(1, keepdim=True)  # log π + H
+    moments = []
+    for factor in (*COOLER, *HOTTER):
+        q = (log_p / factor).softmax(-1)
+        mean, square = (q * x).sum(1), (q * x.square()).sum(1)
+        moments.append(torch.stack([mean, square, square - mean.square()], 1))
+    return torch.stack(moments, 1).double()
+
+
+def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """How far into the tail each drawn token lies, by the settings of each filter.
+
+    Args:
+        p: (m, v) probabilities.
+        targets: (m,) int64, the tokens drawn.
+
+    Returns:
+        For top_k, top_p and min_p: (m, settings) float64 log of the mass that each setting keeps,
+        and (m,) int64 index of the strictest setting that keeps the token.
+    """
     p, order = p.sort(dim=1, descending=True, stable=True)
-    place = (order == targets[:, None]).int().argmax(1)  # (rows,) rank from 0
-    masses, furthest = [], []
-    for kept in (_kept_by_top_k(p), _kept_by_top_p(p), _kept_by_min_p(p)):
-        # (rows, settings) tokens kept by each setting, in order of probability
-        within = p.cumsum(1).gather(1, (kept - 1).clamp_min(0)).clamp(1e-300, 1)
-        within = torch.where(kept >= p.shape[1], torch.ones_like(within), within)
-        masses.append(within.double().log().sum(0).cpu())
-        furthest.append((place[:, None] >= kept).sum(1).max().double().cpu())
-    return torch.cat([*events, *masses, torch.stack(furthest)])
+    place = (order == targets[:, None]).int().argmax(1)  # (m,) rank from 0
+    total = p.cumsum(1)
+    tails = []
+    for kept in (_kept_by_top_k(p), _kept_by_top_p(total), _kept_by_min_p(p)):
+        # (m, settings) number of tokens that each setting keeps, the likeliest first
+        within = total.gather(1, kept - 1).clamp(max=1)
+        within = torch.where(kept == p.shape[1], torch.ones_like(within), within)
+        tails.append((within.double().log(), (place[:, None] >= kept).sum(1)))
+    return tails
 
 
 def _event(happened: Tensor, q: Tensor) -> Tensor:
@@ -183,14 +241,15 @@ def _kept_by_top_k(p: Tensor) -> Tensor:
     return settings.clamp_max(p.shape[1]).expand(len(p), -1)
 
 
-def _kept_by_top_p(p: Tensor) -> Tensor:
-    before = p.cumsum(1).roll(1, 1)  # a token is kept if the mass before it is below top_p
+def _kept_by_top_p(total: Tensor) -> Tensor:
+    before = total.roll(1, 1)  # a token is kept if the mass before it is below top_p
     before[:, 0] = 0
-    settings = torch.tensor(TOP_P, dtype=p.dtype, device=p.device)
-    kept = torch.searchsorted(before, settings.expand(len(p), -1).contiguous())
-    return torch.cat([kept[:, :-1], torch.full_like(kept[:, :1], p.shape[1])], 1)
+    settings = torch.tensor(TOP_P, dtype=total.dtype, device=total.device)
+    kept = torch.searchsorted(before, settings.expand(len(total), -1).contiguous())
+    kept[:, -1] = total.shape[1]
+    return kept
 
 
 def _kept_by_min_p(p: Tensor) -> Tensor:
     settings = torch.tensor(MIN_P, dtype=p.dtype, device=p.device)
-    return torch.searchsorted(-p.contiguous(), -p[:, :1] * settings, right=True)
+    return torch.searchsorted(-p, -p[:, :1] * settings, right=True)

@@ -1,26 +1,26 @@
 """What a batch without the sampler's log-probabilities would show, and what would pass unseen.
 
-A fault of relative size δ moves the mean of a test by δ times the summed variance of its terms, so
-z by δ √ΣV. It is found with a probability of 80 % where δ √ΣV = 4 + 0.84:
+All from the batch itself, on the prefixes that it has:
 
-    temperature T/(1 + δ)         ΣV of the log-probabilities
-    EOS drawn 1 + δ times as often   ΣV of 1[EOS]
+    temperature  P(|z| > 4) of the martingale from E X, E X² and Var X at each temperature
+    EOS          the same of its count, if EOS is drawn f times as often
+    filters      the weakest setting within which a sound batch would hardly stay
 
-To first order in δ; benchmarks/power.py simulates the same. A filter is found where the batch has
-room for it: the weakest setting that a sound batch would hardly stay within.
+benchmarks/power.py simulates the same faults.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from isentrope.checks.draws import Draws
+from isentrope.checks.draws import COOLER, HOTTER, Draws, Event, Shift
 from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
 from isentrope.estimators.sample import EntropySample
 
 POWER = 0.8
-Z_FOUND = Z_LIMIT + 0.8416
-"""Mean of z at which |z| > 4 with a probability of POWER."""
+MARGIN = 0.8416
+"""Standard deviations beyond the limit at which a test fails with a probability of POWER."""
 
 
 def sensitivity(sample: EntropySample, draws: Draws) -> str:
@@ -35,9 +35,10 @@ def sensitivity(sample: EntropySample, draws: Draws) -> str:
     """
     variances = sample.series[0].variances
     assert variances is not None
-    found = [_temperature(float(variances.sum()))]
-    if draws.eos is not None and (eos := _eos(draws.eos.variance)):
-        found.append(eos)
+    found = [
+        temperature_found(draws.temperatures, float(variances.sum())),
+        "" if draws.eos is None else eos_found(draws.eos),
+    ]
     for filter_ in draws.filters:
         setting = filter_.weakest_found(P_LIMIT)
         if setting is not None:
@@ -49,15 +50,64 @@ def sensitivity(sample: EntropySample, draws: Draws) -> str:
     )
 
 
-def _temperature(variance: float) -> str:
-    if variance == 0:
-        return ""
-    size = Z_FOUND / math.sqrt(variance)
-    higher = f" or above {1 / (1 - size):.3g}" if size < 1 else ""
-    return f"a temperature below {1 / (1 + size):.3g}{higher} times the scorer's"
+def temperature_found(shifts: dict[float, Shift], variance: float) -> str:
+    """The temperatures nearest to the scorer's that the martingale finds.
+
+    Args:
+        shifts: What other temperatures do to it.
+        variance: ΣV at the scorer's.
+
+    Returns:
+        Words.
+    """
+
+    def nearest(factors: Iterable[float]) -> float | None:
+        return next((f for f in factors if is_found(shifts[f], variance)), None)
+
+    below, above = nearest(COOLER), nearest(HOTTER)
+    if below is None and above is None:
+        return "no other temperature"
+    sides = [f"{side} {f:g}" for side, f in (("below", below), ("above", above)) if f is not None]
+    return f"a temperature {' or '.join(sides)} times the scorer's"
 
 
-def _eos(variance: float) -> str:
-    size = Z_FOUND / math.sqrt(variance) if variance > 0 else math.inf
-    lower = f"less than {1 - size:.2g} times or " if size < 1 else ""
-    return f"EOS drawn {lower}more than {1 + size:.2g} times as often" if size < 10 else ""
+def is_found(shift: Shift, variance: float) -> bool:
+    """Whether a test finds a fault in 80 % of cases.
+
+    Args:
+        shift: What the fault does to the sum.
+        variance: Σ of the conditional variances without it.
+
+    Returns:
+        True if so.
+    """
+    limit = Z_LIMIT * math.sqrt(shift.squares / 3 + 2 * variance / 3)
+    return abs(shift.mean) - limit >= MARGIN * math.sqrt(max(shift.variance, 0.0))
+
+
+def eos_found(eos: Event) -> str:
+    """How rare EOS has to be for its count to show it; empty if it never does."""
+    factor = eos_factor(eos.expected, eos.variance)
+    return "" if factor is None else f"EOS drawn less than {factor:g} times as often"
+
+
+def eos_factor(expected: float, variance: float) -> float | None:
+    """The largest factor on π(EOS) that its count finds in 80 % of cases.
+
+    Args:
+        expected: Σ q, with q = π(EOS).
+        variance: Σ q (1 − q).
+
+    Returns:
+        A number below 1 in steps of .01; None if not even a masked EOS is found.
+    """
+    squares = expected - variance  # Σ q²
+    for factor in (k / 100 for k in range(99, -1, -1)):
+        shift = Shift(
+            mean=(factor - 1) * expected,
+            squares=factor * expected + (1 - 2 * factor) * squares,
+            variance=factor * expected - factor**2 * squares,
+        )
+        if is_found(shift, variance):
+            return factor
+    return None

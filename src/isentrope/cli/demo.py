@@ -20,6 +20,9 @@ from isentrope.cli.app import err, one_sentence, out
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TASK = {"dataset_name": "addition"}
+BATCH_SEED = 20261121
+"""Seed of E and U: the date on which it was set, before anything was drawn with it. Every user of
+the demo sees one and the same draw, so that draw must not be chosen by its result."""
 
 
 @one_sentence
@@ -209,7 +212,8 @@ def measurement(folder: Path, steps: list[int], evaluation_size: int, seed: int)
     return {
         "checkpoint": {"checkpoint_path": paths},
         "batch_config": TASK
-        | {"B_E": evaluation_size, "B_U": 16, "G": 8, "seed": seed, "save_batches": True},
+        | {"B_E": evaluation_size, "B_U": 16, "G": 8, "seed": BATCH_SEED + seed}
+        | {"save_batches": True},
         "estimator": {"eta_list": list(RATES), "resample_collapsed": True},
         "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
         "analysis": {"share_responses": 4},

@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from isentrope.estimators.identities import in_words, p_value
+
 COLUMNS = ("η", "ΔH ± se", "interval", "first order", "first + second", "ESS", "k̂", "verdict")
 
 
@@ -103,8 +105,7 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"  of which     {', '.join(parts)}")
     floor = checks["rounding_floor"]
     lines.append(
-        f"  checks       score identity z = {_number(checks['score_identity_z'])}, "
-        f"martingale z = {_number(checks['martingale_z'])}, "
+        f"  checks       {'; '.join(identity_words(checks))}; "
         f"rounding {_number(floor['log_weight'])} nats a sequence"
     )
     return lines + [f"  note         {sentence}" for sentence in result["warnings"]]
@@ -122,6 +123,23 @@ def _group(group: dict[str, Any]) -> str:
                 f"{name} {', '.join(f'{x:g}' for x in value) if several else f'{value:g}'}"
             )
     return f"{'; '.join(parts)} ({group['tensors']} tensors)"
+
+
+def identity_words(checks: dict[str, Any]) -> list[str]:
+    """Both identities with their verdict.
+
+    Args:
+        checks: As in results.json.
+
+    Returns:
+        A clause per identity that was tested.
+    """
+    names = ("score_identity", "martingale")
+    tested = {name: z for name in names if (z := checks[f"{name}_z"]) is not None}
+    return [
+        f"{name.replace('_', ' ')} z = {_number(z)} ({in_words(p_value(z), len(tested))})"
+        for name, z in tested.items()
+    ]
 
 
 def _measured(value: float | None, se: float | None) -> str:

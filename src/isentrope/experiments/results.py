@@ -14,7 +14,8 @@
                   from which the verdict follows), carriers, khat, verdict, method, resampled
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
-    checks        score_identity_z, martingale_z, rounding_floor
+    checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;
+                  rounding_floor
     warnings      sentences on what limits the use of these numbers
     timing        seconds by stage, and total
     provenance    versions, seeds
@@ -30,6 +31,7 @@ from typing import Any
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import Point
+from isentrope.estimators.identities import Z_LIMIT, adjusted, p_value, verdict
 from isentrope.experiments.batches import Batches
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.measurement import Measurement
@@ -46,8 +48,9 @@ WEIGHTED = (
 )
 """Columns of a sweep that only importance weights have."""
 
-SUSPECT_Z = 4.0
+SUSPECT_Z = Z_LIMIT
 """|z| from which an identity is said to fail."""
+IDENTITIES = ("score_identity", "martingale")
 
 
 def results_of(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
@@ -246,9 +249,15 @@ def _budget(found: Measurement) -> dict[str, Any]:
 
 def _checks(found: Measurement) -> dict[str, Any]:
     checks, first = found.checks, found.change.first_order
+    tested = {name: getattr(checks, f"{name}_z") for name in IDENTITIES}
+    tests = sum(z is not None for z in tested.values())
+    words: dict[str, Any] = {}
+    for name, z in tested.items():
+        p = p_value(z)
+        of = {"z": z, "p": None if z is None else adjusted(p, tests), "verdict": verdict(p)}
+        words |= {f"{name}_{key}": value for key, value in of.items()}
     return {
-        "score_identity_z": checks.score_identity_z,
-        "martingale_z": checks.martingale_z,
+        **words,
         "rounding_floor": {
             "log_weight": checks.floor.log_weight,
             "entropy_change": checks.floor.entropy_change,

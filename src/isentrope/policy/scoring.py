@@ -233,7 +233,8 @@ def score_along(
             return at_params(batch, policy.parameters_along(direction, e))
 
         series = derivatives_at_zero(at, order, policy.device)
-        return (*series[0][2:], *(x for of in series for x in of[:2]))  # V and F first, if at all
+        spread = series[0][2:]  # V and F, or nothing
+        return (*spread, *(x for of in series for x in of[:2]))
 
     found = collect(policy, rollouts, packed)
     if not variances:

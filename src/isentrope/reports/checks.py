@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup, escape
 
+from isentrope.estimators.identities import in_words, p_value
 from isentrope.experiments.attribution.influence import LEAST_RELIABLE
 from isentrope.experiments.results import SUSPECT_Z
 from isentrope.reports.panel import Panel, Source
@@ -63,7 +64,8 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
         z = results["checks"].get(name)
         passed = None if z is None else abs(z) <= SUSPECT_Z
         label = name.removesuffix("_z").replace("_", " ")
-        yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, words)
+        said = words if z is None else f"{words} ({in_words(p_value(z), len(about))})"
+        yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, said)
     rate = results["step"].get("rate_of_interest")
     smallest = (results["checks"].get("rounding_floor") or {}).get("smallest_eta")
     if rate is not None and smallest is not None:
