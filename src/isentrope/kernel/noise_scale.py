@@ -21,8 +21,8 @@ The interval of B is Fieller's, every B for which A − (1 + B) D is not disting
 has no upper end where |G|² is not distinguishable from zero. tr Σ > 0 has a t-interval on the
 logarithm. For both, the degrees of freedom are those that the tail of c_p = |g_p − ḡ|² leaves
 (`noise_tail`), and there are intervals from 32 groups on. In simulations
-(docs/results/intervals.md) they cover 93–100 % with Gaussian gradients, and with norms multiplied by
-|t₃| or by exp(N(0, 1)), where those of n − 1 degrees of freedom cover 71–90 %.
+(docs/results/intervals.md) they cover 93–100 % with Gaussian gradients, and with norms multiplied
+by |t₃| or by exp(N(0, 1)), where those of n − 1 degrees of freedom cover 71–90 %.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ instead, in every batch alike. With z_p = (c_p − c̄)² and ξ Hill's estimate
     ξ = 1/k Σ_{j≤k} log(z_(j)/z_(k+1)),   k = min(n/5, 3√n),     degrees of freedom = 2/ξ
 
 between 1 and n − 1: 1/ξ is the tail index of z. Normal c have about 4 (quantile 2.8 in place of
-2.0), c without a variance fewer than 2. Where the c are positive sums, such as squared norms, Hill's
-estimate of their own index 1/ξ_c tells a light tail better, and the larger of 2/ξ and 1/ξ_c is
-taken. Nothing helps against large values so rare that a batch holds none of them.
+2.0), c without a variance fewer than 2. Where the c are positive sums, such as squared norms,
+Hill's estimate of their own index 1/ξ_c tells a light tail better, and the larger of 2/ξ and 1/ξ_c
+is taken. Nothing helps against large values so rare that a batch holds none of them.
 """
 
 from __future__ import annotations
