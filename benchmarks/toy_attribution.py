@@ -162,8 +162,10 @@ ROWS: dict[str, dict[str, Read]] = {
         "δJ per η": _value("reward", "total"),
         "on U's own prompts: same-prompt share": _value("shares", "same_prompt"),
         "on U's own prompts: other-prompt share": _value("shares", "other_prompt"),
-        "reliability of tokens (halves of E)": _value("reliability", "tokens"),
-        "reliability of sequences": _value("reliability", "sequences"),
+        "rank correlation of tokens with an infinite E, about": _value("reliability", "tokens"),
+        "rank correlation of sequences with an infinite E, about": _value(
+            "reliability", "sequences"
+        ),
     },
     "Which tokens (signed sums over the gross Σ|δH|)": {
         "unlikely (s < −2), punished (A < 0)": _value("who", "part of unlikely, punished"),

@@ -4,7 +4,7 @@ import math
 import pytest
 from scipy.stats import t
 
-from isentrope.estimate import Estimate
+from isentrope.estimate import Estimate, t_quantile
 
 
 def estimate(n=11, **options):
@@ -16,6 +16,22 @@ def test_interval_is_a_t_interval_on_the_number_of_units():
     assert (estimate().ci_low, estimate().ci_high) == pytest.approx((2 - half, 2 + half))
     wider = estimate(confidence=0.99)
     assert wider.ci_low < estimate().ci_low
+
+
+def test_its_degrees_of_freedom_may_be_those_of_groups():
+    grouped = estimate(n=512, degrees_of_freedom=7)
+    half = t_quantile(7) * 0.5
+    assert t_quantile(7) == pytest.approx(2.365, abs=1e-3)
+    assert (grouped.ci_low, grouped.ci_high) == pytest.approx((2 - half, 2 + half))
+    assert (grouped.n, grouped.to_dict()["degrees_of_freedom"]) == (512, 7)
+    assert estimate().degrees_of_freedom == 10
+
+
+def test_on_the_log_scale_the_interval_stays_above_zero():
+    wide = Estimate.from_standard_error(1.0, 0.9, 8, unit="nats", method="x").on_log_scale()
+    assert 0 < wide.ci_low < 1 < wide.ci_high
+    assert wide.ci_low * wide.ci_high == pytest.approx(1.0)
+    assert math.isnan(estimate(trusted=False).on_log_scale().ci_low)
 
 
 @pytest.mark.parametrize("options", [{"trusted": False}, {"n": 1}])

@@ -2,9 +2,10 @@
 # # In how many directions does a batch push?
 #
 # Eigenvalues of the kernel of 128 responses against what random gradients would give: with as
-# many dimensions as there are parameters, and with the dimension that fits the kernel's own
-# cross-prompt cosines. Eigenvalues above the band are shared directions: many responses push the
-# same way.
+# many dimensions as there are parameters, with the dimension that fits the kernel's own
+# cross-prompt cosines, and random directions with the norms that were seen. Eigenvalues above the
+# largest of the last are shared directions: many responses push the same way. The other two bands
+# are for comparison: unlike norms alone put eigenvalues above them.
 
 # %%
 import matplotlib.pyplot as plt
@@ -22,7 +23,7 @@ values = spectrum.eigenvalues.clamp_min(1e-6 * spectrum.eigenvalues[0])
 axes.semilogy(range(1, len(values) + 1), values, ".", color=BLUE, label="measured")
 for null, colour in zip(spectrum.nulls, (GREY, GREEN, "#CC79A7"), strict=False):
     low = max(null.lower, float(values[-1]))
-    label = f"{null.name.replace('_', ' ')}: {null.above} above"
+    label = null.name if null.above is None else f"{null.name}: {null.above} above"
     axes.axhspan(low, null.upper, color=colour, alpha=0.2, label=label, lw=0)
 rank = spectrum.effective_rank
 axes.set_title(f"effective rank {rank.value:.1f} ± {rank.se:.1f} of {len(values)}", loc="left")

@@ -2,9 +2,9 @@
 # # How many prompts does a step need?
 #
 # B_simple is the batch at which the gradient has as much noise as signal. It is estimated from
-# growing batches of prompt groups, with Fieller's interval. A small batch cannot bound it from
-# above: the arrow has no upper end, and says that the signal has not been seen. The estimate
-# itself is not to be trusted before the interval closes.
+# growing batches of prompt groups, with Fieller's interval from 32 groups on. A small batch cannot
+# bound it from above: the arrow has no upper end, and says that the signal has not been seen. The
+# estimate itself is not to be trusted before the interval closes.
 
 # %%
 import math
@@ -29,13 +29,16 @@ ends = [b.ci_high for b in scales if math.isfinite(b.ci_high)]
 top = 3 * max([*ends, *(b.value for b in scales)])
 for size, b in zip(sizes, scales, strict=True):
     axes.plot(size, b.value, "o", color=BLUE)
+    if math.isnan(b.ci_low):
+        continue
     open_end = not math.isfinite(b.ci_high)
     high = top if open_end else b.ci_high
     style = "-|>" if open_end else "-"
     axes.annotate(
         "", (size, high), (size, b.ci_low), arrowprops={"arrowstyle": style, "color": BLUE}
     )
-axes.set(xscale="log", yscale="log", ylim=(0.5 * min(b.ci_low for b in scales), 1.3 * top))
+lowest = min(b.value if math.isnan(b.ci_low) else b.ci_low for b in scales)
+axes.set(xscale="log", yscale="log", ylim=(0.5 * lowest, 1.3 * top))
 axes.set_xticks(sizes, sizes)
 axes.minorticks_off()
 axes.set(xlabel="prompt groups in the batch", ylabel="B_simple, prompts")

@@ -1,17 +1,31 @@
 """A sampled number and its error (T11).
 
 No sampled quantity leaves the library as a bare float: it is an `Estimate`, whose interval is
-a t-interval on the number of independent units (prompts). An interval that cannot be trusted
-is NaN, and `warnings` says why.
+a t-interval. Its degrees of freedom are those of the standard error: the number of independent
+units (prompts) less one, or the number of groups less one where the error is a jackknife over
+groups. An interval that cannot be trusted is NaN, and `warnings` says why.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from scipy.stats import t as student_t
+
+
+def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
+    """What a standard error is multiplied by to give half of an interval.
+
+    Args:
+        degrees_of_freedom: Of the standard error.
+        confidence: Nominal coverage.
+
+    Returns:
+        The two-sided quantile of Student's t: 2.36 for 7 degrees of freedom, 1.96 for many.
+    """
+    return float(student_t.ppf(0.5 + confidence / 2, degrees_of_freedom))
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,8 @@ class Estimate:
         ess: Effective sample size of the importance weights, if weights were used.
         khat: Pareto shape of the importance weights' tail, if weights were used.
         warnings: Sentences on what limits the number's use.
+        degrees_of_freedom: Of `se`: the interval is `value` ± t(degrees_of_freedom) · `se`, on the
+            scale that `method` names; None where the interval is of another kind.
     """
 
     value: float
@@ -41,6 +57,7 @@ class Estimate:
     ess: float | None = None
     khat: float | None = None
     warnings: tuple[str, ...] = ()
+    degrees_of_freedom: float | None = None
 
     @classmethod
     def from_standard_error(
@@ -56,8 +73,9 @@ class Estimate:
         khat: float | None = None,
         warnings: Iterable[str] = (),
         trusted: bool = True,
+        degrees_of_freedom: float | None = None,
     ) -> Estimate:
-        """Attach a t-interval with n - 1 degrees of freedom.
+        """Attach a t-interval.
 
         Args:
             value: Point estimate.
@@ -70,15 +88,35 @@ class Estimate:
             khat: Pareto tail shape, if any.
             warnings: Sentences carried with the number.
             trusted: False leaves the interval out (NaN): its error bar is not to be believed.
+            degrees_of_freedom: Of the standard error; None for n - 1.
 
         Returns:
             The estimate with its interval.
         """
-        known = trusted and n > 1 and math.isfinite(se)
-        half = float(student_t.ppf(0.5 + confidence / 2, n - 1)) * se if known else math.nan
+        df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
+        known = trusted and df > 0 and math.isfinite(se)
+        half = t_quantile(df, confidence) * se if known else math.nan
         return cls(
-            value, se, value - half, value + half, n, unit, method, ess, khat, tuple(warnings)
+            value, se, value - half, value + half, n, unit, method, ess, khat, tuple(warnings), df
         )
+
+    def on_log_scale(self, confidence: float = 0.95) -> Estimate:
+        """The same estimate with the interval value · exp(± t se/value).
+
+        For positive quantities that are skewed to the right: the interval stays above zero and
+        reaches further up than down.
+
+        Args:
+            confidence: Nominal coverage.
+
+        Returns:
+            The estimate; as it is where it has no interval, or is not positive.
+        """
+        df = self.degrees_of_freedom
+        if df is None or not math.isfinite(self.ci_low) or not self.value > 0:
+            return self
+        factor = math.exp(t_quantile(df, confidence) * self.se / self.value)
+        return replace(self, ci_low=self.value / factor, ci_high=self.value * factor)
 
     def covers(self, truth: float) -> bool:
         """Whether the interval contains `truth`; False where there is no interval."""

@@ -146,3 +146,13 @@ def test_names_are_those_of_the_estimates_in_order():
 def test_more_tries_than_responses_are_refused(ks, said):
     with pytest.raises(ValueError, match=said):
         require_tries(ks, 8)
+
+
+@pytest.mark.parametrize("name", ["entropy_per_token", "entropy_per_sequence", "response_length"])
+def test_intervals_of_skewed_quantities_are_on_the_log_scale(name):
+    found = estimate_metrics(records(), METRICS, KS)[name]
+    assert found.ci_low * found.ci_high == pytest.approx(found.value**2)
+    assert found.ci_high - found.value > found.value - found.ci_low > 0
+    assert "From 30 prompts" in found.warnings[0]
+    many = estimate_metrics(records(prompts=48), METRICS, KS)
+    assert not many[name].warnings

@@ -45,26 +45,40 @@ def test_momentum_moves_the_sign_that_has_to_be_certain():
     assert along.noise_scale == against.noise_scale
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0])
-@pytest.mark.parametrize("n", [16, 64])
-def test_intervals_cover_as_stated(n, noise):
+def skewed(rng, n):
+    """x_p with mean 1 and a lognormal tail of standard deviation 1, so B = 1."""
+    tail = (np.exp(rng.normal(size=n)) - np.e**0.5) / (np.e**2 - np.e) ** 0.5
+    return torch.from_numpy((1 + tail) / n), torch.arange(n)
+
+
+@pytest.mark.parametrize("n", [32, 64])
+def test_intervals_cover_without_and_with_a_heavy_tail(n):
+    """With n − 1 degrees of freedom the lognormal ones cover .73."""
     rng = np.random.default_rng(3)
-    found = [entropy_noise_scale(*contributions(rng, n, noise)).noise_scale for _ in range(600)]
-    assert 0.92 <= np.mean([x.covers(noise * n) for x in found]) <= 0.99
+    even = [entropy_noise_scale(*contributions(rng, n, 1 / n)).noise_scale for _ in range(150)]
+    heavy = [entropy_noise_scale(*skewed(rng, n)).noise_scale for _ in range(200)]
+    for found in (even, heavy):
+        assert np.mean([x.covers(1.0) for x in found]) >= 0.9
+
+
+def test_below_32_prompts_there_is_no_interval():
+    found = entropy_noise_scale(*contributions(np.random.default_rng(6), 31, 0.1)).prompts_for_sign
+    assert np.isnan([found.ci_low, found.ci_high]).all()
+    assert "31 prompts are too few" in found.warnings[0]
 
 
 def test_an_uncertain_sign_has_no_upper_end_and_no_bound_is_passed_off_as_one():
     rng = np.random.default_rng(4)
-    found = [entropy_noise_scale(*contributions(rng, 16, 50.0)).noise_scale for _ in range(100)]
+    found = [entropy_noise_scale(*contributions(rng, 32, 50.0)).noise_scale for _ in range(100)]
     open_ = [x for x in found if np.isinf(x.ci_high)]
     assert len(open_) >= 88
     assert all("bounded from below" in x.warnings[0] and x.ci_low > 0 for x in open_)
 
 
 def test_a_shift_far_from_zero_loses_no_digits():
-    values, prompts = contributions(np.random.default_rng(5), 16, noise=0.1)
+    values, prompts = contributions(np.random.default_rng(5), 32, noise=0.05)
     near, far = (entropy_noise_scale(values, prompts, b).prompts_for_sign for b in (0.0, 1e6))
-    x = 16 * values.reshape(16, 4).sum(1)
+    x = 32 * values.reshape(32, 4).sum(1)
     expected = norm.ppf(0.95) ** 2 * float(x.var()) / (float(x.mean()) + 1e6) ** 2
     assert far.value == pytest.approx(expected, rel=1e-6)
     assert far.ci_low < far.value < far.ci_high < near.ci_low

@@ -9,7 +9,7 @@ from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.kernel.gradient_groups import assign_groups, entropy_groups
 from isentrope.kernel.gram import gram
-from isentrope.kernel.influence import influence
+from isentrope.kernel.influence import default_groups, influence
 from isentrope.kernel.weighted import Weighted, score_sums
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -246,16 +246,22 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     assert tokens["token_id"].tolist() == torch.cat(U.response_ids).tolist()
 
 
-def test_reliability_is_one_when_the_halves_agree_and_none_when_they_are_noise():
-    from isentrope.kernel.reliability import split_half
+def test_errors_have_one_degree_of_freedom_less_than_groups():
+    policy, E, U, step = setting()
+    table = influence(policy, E, U, step, tokens=False, groups=3)
+    assert {x.degrees_of_freedom for x in table.entropy.budget.values()} == {2}
+    assert {x.n for x in table.entropy.budget.values()} == {E.n_prompts}
+    assert table.groups == 3
 
-    generator = torch.Generator().manual_seed(0)
-    signal = torch.randn(400, generator=generator, dtype=torch.float64)
-    noise = torch.randn(8, 400, generator=generator, dtype=torch.float64)
-    assert split_half(signal.repeat(8, 1)).value == pytest.approx(1)
-    assert abs(split_half(noise).value) < 0.15
-    # halves of 4 groups: signal variance 16, noise variance 4 * 4 = 16: correlation 1/2
-    assert split_half(signal + 2 * noise).value == pytest.approx(0.5, abs=0.12)
+
+def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatch):
+    policy, E, _, _ = setting()
+    many = Rollouts([E.prompt_ids[0]] * 40, [E.response_ids[0]] * 40, torch.arange(40))
+    assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
+    assert default_groups(policy, E, False) == E.n_prompts == 12
+    held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
+    monkeypatch.setattr("isentrope.kernel.influence.HELD_GROUPS", held)
+    assert default_groups(policy, many, False) == 10
 
 
 @pytest.mark.slow

@@ -94,27 +94,37 @@ def coverage(n, noise, runs, seed, d=50, scale=0.0):
     return {k: np.mean([getattr(x, k).covers(v) for x in found]) for k, v in truth.items()}, found
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0])
-def test_intervals_from_16_groups_cover_as_stated(noise):
-    rates, _ = coverage(16, noise, 400, seed=2)
-    assert all(0.91 <= rate <= 0.985 for rate in rates.values()), rates
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_intervals_cover_without_and_with_a_heavy_tail(scale):
+    """With n − 1 degrees of freedom, norms times exp(N(0, 1)) give .73 for tr Σ."""
+    rates, found = coverage(32, 0.5, 400, seed=2, scale=scale)
+    assert all(rate >= 0.92 for rate in rates.values()), rates
+    assert all(np.isfinite(x.trace.ci_low) for x in found)  # none is sorted out
+
+
+def test_below_32_groups_noise_has_no_interval_and_the_signal_has():
+    _, found = coverage(31, 0.1, 3, seed=2)
+    for x in found:
+        assert np.isfinite(x.gradient_square.ci_low)
+        assert np.isnan([x.trace.ci_low, x.trace.ci_high, x.b_simple.ci_low]).all()
+        assert "31 prompts are too few" in x.b_simple.warnings[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("d", [50, 500])
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("noise", [0.1, 0.5, 1.0, 4.0])
-@pytest.mark.parametrize("n", [16, 64, 256])
-def test_intervals_cover_92_to_98_in_a_hundred(n, noise, d):
-    rates, _ = coverage(n, noise, 1000, seed=3, d=d)
-    assert all(0.915 <= rate <= 0.985 for rate in rates.values()), rates
+@pytest.mark.parametrize("n", [32, 64, 256])
+def test_intervals_cover_at_least_92_in_a_hundred(n, noise, scale):
+    rates, _ = coverage(n, noise, 500, seed=3, scale=scale)
+    assert all(rate >= 0.92 for rate in rates.values()), rates
 
 
 @pytest.mark.slow
-def test_scales_from_16_64_and_256_groups_agree_within_their_intervals():
+def test_scales_from_32_64_and_256_groups_agree_within_their_intervals():
     """One population, |G|² = 1 and B = 40: every two intervals overlap, and the scales sharpen."""
     rng, overlap = np.random.default_rng(4), 0
     for _ in range(200):
-        found = [noise_scale_of_gram(simulated(rng, n, 40 / n, d=500)) for n in (16, 64, 256)]
+        found = [noise_scale_of_gram(simulated(rng, n, 40 / n, d=500)) for n in (32, 64, 256)]
         scales = [x.b_simple for x in found]
         overlap += max(x.ci_low for x in scales) <= min(x.ci_high for x in scales)
         assert scales[2].se < 10
@@ -124,8 +134,8 @@ def test_scales_from_16_64_and_256_groups_agree_within_their_intervals():
 def test_noise_that_hides_the_gradient_leaves_no_upper_end():
     rng, open_, covered = np.random.default_rng(5), 0, 0
     for _ in range(200):
-        found = noise_scale_of_gram(simulated(rng, 16, noise=20.0)).b_simple
-        covered += found.covers(320.0)
+        found = noise_scale_of_gram(simulated(rng, 32, noise=20.0)).b_simple
+        covered += found.covers(640.0)
         open_ += np.isinf(found.ci_high)
         said = "bounded from below only" in "".join(found.warnings)
         assert said == np.isinf(found.ci_high)
@@ -139,12 +149,12 @@ def test_few_groups_that_hold_the_noise_are_said_aloud():
     even, others = coverage(32, 0.1, 50, seed=6)
     said, also = (["hold most of" in "".join(x.trace.warnings) for x in y] for y in (found, others))
     assert np.mean(said) > 0.95
-    assert uneven["trace"] < 0.8 < even["trace"]  # which is what the warning is for
+    assert min(uneven["trace"], even["trace"]) > 0.9  # the warning is for the value
     assert not any(also)
 
 
 def test_equal_gradients_have_no_noise():
-    found = noise_scale_of_gram(torch.full((5, 5), 3.0, dtype=torch.float64))
+    found = noise_scale_of_gram(torch.full((40, 40), 3.0, dtype=torch.float64))
     assert found.gradient_square.value == pytest.approx(3)
     assert (found.trace.value, found.b_simple.value) == pytest.approx((0, 0), abs=1e-12)
     assert found.b_simple.covers(found.b_simple.value)

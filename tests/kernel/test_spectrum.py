@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.spectrum import kernel_spectrum, marchenko_pastur_density, wishart_null
+from isentrope.kernel.spectrum import (
+    kernel_spectrum,
+    marchenko_pastur_density,
+    marchenko_pastur_eigenvalues,
+    wishart_null,
+)
 from tests.kernel.test_structure import planted_gram
 
 
@@ -65,6 +70,14 @@ def test_the_density_integrates_to_what_is_not_at_zero(n, d):
     assert float(marchenko_pastur_density(torch.tensor([2 * edges.upper]), n, d, 1.0)) == 0
 
 
+def test_the_curve_of_the_null_is_the_spectrum_of_a_random_matrix():
+    for n, d in ((60, 400), (120, 60)):
+        found = torch.linalg.eigvalsh(wishart(n, d, 3)).flip(0)
+        curve = marchenko_pastur_eigenvalues(n, d, float(found.mean()))
+        assert len(curve) == min(n, d)
+        assert float((found[: len(curve)] / curve - 1).abs().mean()) < 0.1
+
+
 def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
     above = [
         null(kernel_spectrum(wishart(30, 60, s), top=()), "observed norms").above > 0
@@ -77,7 +90,9 @@ def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
 def test_long_rows_exceed_the_wishart_edge_and_not_that_of_their_norms(d):
     lengths = np.where(np.arange(100) < 10, 3.0, 1.0)
     found = kernel_spectrum(wishart(100, d, 1, lengths))
-    assert null(found, "fitted dimension").above > 0
+    edge = null(found, "fitted dimension")
+    assert edge.above is None  # ten are above it, and none of them is a finding
+    assert float(found.eigenvalues[0]) > edge.upper
     assert null(found, "observed norms").above == 0
     assert null(found, "observed norms").effective_rank == pytest.approx(
         found.effective_rank.value, rel=0.05

@@ -85,6 +85,27 @@ def test_the_error_is_that_of_dropping_each_prompt(name, quantity):
     assert found.n == 4
 
 
+@pytest.mark.parametrize("quantity", ["mean", "mean_cosine", "rms_cosine"])
+def test_the_difference_of_two_relations_is_one_number_with_one_error(quantity):
+    matrix, _ = uneven_kernel(1)
+
+    def difference(found):
+        same, other = (getattr(found[k], quantity).value for k in ("same_prompt", "cross_prompt"))
+        return same - other
+
+    found = kernel_structure(matrix, UNEVEN)
+    without = []
+    for prompt in UNEVEN.unique():
+        k = prompt != UNEVEN
+        without.append(difference(kernel_structure(matrix[k][:, k], UNEVEN[k])))
+    spread = np.array(without) - np.mean(without)
+    estimate = found.differences[quantity]
+    assert estimate.value == pytest.approx(difference(found), rel=1e-12)
+    assert estimate.se == pytest.approx((0.75 * (spread**2).sum()) ** 0.5, rel=1e-9)
+    row = found.to_frame().query("relation == 'same_prompt - cross_prompt'").set_index("quantity")
+    assert row.loc[quantity, "se"] == estimate.se
+
+
 def test_cosines_forget_the_lengths_of_rows():
     matrix, _ = uneven_kernel()
     lengths = torch.linspace(0.1, 5, 11, dtype=torch.float64)

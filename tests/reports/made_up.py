@@ -80,7 +80,7 @@ def influence(name="step_8", **more):
     content = head(name) | {
         "entropy": budget | {"closure": 0.0, "unit": f"{UNIT} per η"},
         "reward": budget | {"closure": 0.0, "unit": "reward per η"},
-        "reliability": {of: estimate(0.7, interval=False) for of in ("sequences", "tokens")},
+        "reliability": {of: estimate(0.9, interval=False) for of in ("sequences", "tokens")},
         "shares": {"measured_on": "8 responses", "gradient": estimate(-0.8)} | shares,
     }
     return content | more

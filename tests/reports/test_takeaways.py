@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from isentrope.reports.plane import law_of
+from isentrope.reports.plane import law_of, plane_panels
 from isentrope.reports.read_run import read_run
 from isentrope.reports.takeaways import takeaways
 from tests.reports.made_up import (
@@ -45,6 +45,36 @@ def test_the_law_is_that_of_the_training_log(tmp_path):
     law = law_of(read_run(tmp_path))
     assert law is not None
     assert abs(law.a.value - 0.3) < 1e-9
+
+
+def law_run(tmp_path, bend, noise=0.0):
+    rng = np.random.default_rng(0)
+    lines = [
+        {
+            "step": k,
+            "entropy": h,
+            "reward": 1 - 0.3 * np.exp(h) - bend * h**2 + noise * rng.normal(),
+        }
+        for k, h in enumerate(np.linspace(0.5, 0.1, 40))
+    ]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return read_run(tmp_path)
+
+
+def test_a_law_that_misfits_is_not_taken_away(tmp_path):
+    reading = law_run(tmp_path, bend=-2.0, noise=0.001)
+    assert law_of(reading).misfits
+    assert not any("exp(h)" in said for said in takeaways(reading))
+    (panel,) = plane_panels(reading)
+    assert "does not describe this run" in panel.caption
+    assert "a =" not in panel.caption
+    assert not panel.numbers
+
+
+def test_a_law_that_holds_is_taken_away(tmp_path):
+    reading = law_run(tmp_path, bend=0.0, noise=0.01)
+    assert any("b − a exp(h) with a = 0.3" in said for said in takeaways(reading))
 
 
 def test_what_was_not_measured_is_not_spoken_of(tmp_path):

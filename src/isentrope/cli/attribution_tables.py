@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-SHOWN = 8
-"""Rows of a list of tokens or sequences."""
+from isentrope.estimate import t_quantile
+from isentrope.kernel.noise_tail import LIGHT_TAILS
+from isentrope.kernel.reliability import LISTED, printed_reliability
 
 
 def print_influence(console: Console, result: dict[str, Any], folder: Path) -> None:
@@ -25,32 +26,80 @@ def print_influence(console: Console, result: dict[str, Any], folder: Path) -> N
         folder: Where its tables are.
     """
     kinds = [kind for kind in ("tokens", "sequences") if (folder / f"{kind}.parquet").exists()]
-    table = pd.read_parquet(folder / f"{kinds[0]}.parquet")
-    console.print(_most(table, kinds[0], result["policy"]["name"]))
+    kind = kinds[0]
+    table = pd.read_parquet(folder / f"{kind}.parquet")
+    share = result.get("listed_share", {}).get(kind)
+    console.print(_most(table, kind, result["policy"]["name"], share))
     entropy, reward = result["entropy"], result["reward"]
-    lines = [f"{result['policy']['name']}: δH₁ {measured(entropy['total'])} {entropy['unit']}"]
+    lines = [
+        f"{result['policy']['name']}: δH₁ {measured(entropy['total'])} {entropy['unit']}, on "
+        f"{result.get('measured_on', 'E')}"
+    ]
     parts = [f"{k} {measured(entropy[k])}" for k in ("momentum", "decay", "gradient")]
     lines.append(f"  of which     {', '.join(parts)}; closes to {entropy['closure']:.1e}")
     if reward is not None:
         parts = [f"{k} {measured(reward[k])}" for k in ("total", "momentum", "gradient")]
         lines.append(f"  reward       {', '.join(parts)} {reward['unit']}")
     if "shares" in result:
-        names = [k for k in result["shares"] if k != "measured_on"]
-        parts = [f"{k.replace('_', ' ')} {measured(result['shares'][k])}" for k in names]
-        lines.append(f"  shares       {', '.join(parts)}, on {result['shares']['measured_on']}")
-    found = result["reliability"]
-    said = ", ".join(f"{of} {_number(r['value'])}" for of, r in found.items())
-    lines.append(f"  reliability  rank correlation of the two halves of E: {said}")
-    lines.append(
-        f"  by           {result['how']}; errors from {result['groups']} groups of prompts"
-    )
+        lines.append(_shares(result["shares"]))
+    lines.append(_reliability(result))
+    if share is not None:
+        lines.append(
+            f"  listed       deltaH x {share:.2f}, the share of the largest {kind} that is not "
+            f"noise; {kind}.parquet has what was measured"
+        )
+    lines.append(f"  by           {result['how']}; {_errors(result)}")
     _print(console, lines, result["warnings"])
 
 
-def _most(table: pd.DataFrame, kind: str, name: str) -> Table:
-    """The tokens (or sequences) that lower entropy most, and those that raise it most."""
+def _shares(shares: dict[str, Any]) -> str:
+    """Another population than the budget's: the sum is named first, and is not the gradient's."""
+    parts = [
+        f"{name.replace('_', ' ')} {measured(estimate)}"
+        for name, estimate in shares.items()
+        if name not in ("measured_on", "gradient")
+    ]
+    return (
+        f"  shares       on other responses, {shares['measured_on']}: the gradient's part is "
+        f"{measured(shares['gradient'])} there, of which {', '.join(parts)}"
+    )
+
+
+def _reliability(result: dict[str, Any]) -> str:
+    found = result["reliability"]
+    said = ", ".join(f"{of} {_number(printed_reliability(r))}" for of, r in found.items())
+    return f"  reliability  rank correlation with an infinite E, about: {said}"
+
+
+def _errors(result: dict[str, Any]) -> str:
+    """What ± is, and what it is multiplied by."""
+    df = result["groups"] - 1
+    if df < 1:
+        return "values alone, without errors"
+    confidence = result["estimator"]["confidence"]
+    return (
+        f"± is one se from {result['groups']} groups of prompts, {df} degrees of freedom: multiply "
+        f"by {t_quantile(df, confidence):.2f} for {confidence * 100:g} %"
+    )
+
+
+def _most(table: pd.DataFrame, kind: str, name: str, share: float | None) -> Table:
+    """The tokens (or sequences) that lower entropy most, and those that raise it most.
+
+    Args:
+        table: A row a token.
+        kind: "tokens" or "sequences".
+        name: Of the checkpoint.
+        share: λ of the listed sizes (`kernel.reliability`), None where it is not known; the
+            normal posterior of a size x with error se is λ x ± √λ se.
+
+    Returns:
+        The table.
+    """
     order = table.sort_values("deltaH")
-    some = pd.concat([order.head(SHOWN), order.iloc[max(SHOWN, len(order) - SHOWN // 2) :]])
+    some = pd.concat([order.head(LISTED[0]), order.iloc[max(LISTED[0], len(order) - LISTED[1]) :]])
+    if share is not None:
+        some["deltaH"], some["deltaH_se"] = share * some["deltaH"], share**0.5 * some["deltaH_se"]
     columns = {
         "tokens": ["sequence", "position", "text", "s", "H", "advantage"],
         "sequences": ["sequence", "key", "length", "reward", "advantage"],
@@ -67,7 +116,7 @@ def _most(table: pd.DataFrame, kind: str, name: str) -> Table:
     for k, (_, row) in enumerate(some.iterrows()):
         cells = [_cell(row[c]) for c in columns]
         cells += [f"{_number(row[c])} ± {_number(row[f'{c}_se'], 1)}" for c in values]
-        shown.add_row(*cells, end_section=k == SHOWN - 1)
+        shown.add_row(*cells, end_section=k == LISTED[0] - 1)
     return shown
 
 
@@ -83,12 +132,16 @@ def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
         if "structure" in said:
             console.print(_structure(f"{name}, {block}", said["structure"]))
         lines = [f"{name}, {block}: {said['rows']} x {said['columns']}"]
+        if difference := said.get("same_less_other_prompt"):
+            lines.append(f"  difference   same less other prompts: {_difference(difference)}")
         if "spectrum" in said:
             spectrum = said["spectrum"]
             nulls = [f"{n['name']} {_number(n['effective_rank'])}" for n in spectrum["nulls"]]
+            above = [n["above"] for n in spectrum["nulls"] if n["name"] == "observed norms"]
             lines.append(
                 f"  spectrum     effective rank {measured(spectrum['effective_rank'])} "
                 f"(null: {', '.join(nulls)})"
+                + "".join(f"; {k} eigenvalues above those of observed norms" for k in above)
             )
             model = said["block_model"]
             parts = [f"{k.replace('_', ' ')} {measured(model[k])}" for k in _PARTS if model.get(k)]
@@ -117,12 +170,11 @@ def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
     )
     for of in ("gradient", "preconditioned", "entropy", "supervised"):
         for name, estimate in result.get(of, {}).items():
-            low, high = (_number(estimate[end]) for end in ("ci_low", "ci_high"))
-            interval = "–" if low == high == "–" else f"[{low}, {high}]"
+            interval = bounds(estimate["ci_low"], estimate["ci_high"])
             words = (of, name.replace("_", " "), measured(estimate), interval, estimate["unit"])
             table.add_row(*words)
     console.print(table)
-    _print(console, [], result["warnings"])
+    _print(console, [f"  intervals    {LIGHT_TAILS}"], result["warnings"])
 
 
 def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
@@ -141,9 +193,17 @@ def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
         for proxy, row in proxies.items():
             table.add_row(proxy, *(measured(row.get(name)) for name in shown))
         console.print(table)
-    said = ", ".join(f"{of} {_number(r['value'])}" for of, r in result["reliability"].items())
-    _print(console, [f"reliability  rank correlation of the two halves of E: {said}"], [])
-    _print(console, [], result["warnings"])
+    _print(console, [_reliability(result).strip()], result["warnings"])
+
+
+def _difference(found: dict[str, Any]) -> str:
+    """One number each, with its own interval."""
+    parts = [
+        f"{name.replace('_', ' ')} {_number(x['value'])} {bounds(x['ci_low'], x['ci_high'])}"
+        for name, x in found.items()
+        if name != "mean"
+    ]
+    return ", ".join(parts)
 
 
 _AUDITED = ("pearson", "spearman", "sign_agreement", "overlap")
@@ -190,6 +250,22 @@ def measured(estimate: dict[str, Any] | None) -> str:
     if estimate is None or estimate["value"] is None:
         return "–"
     return f"{_number(estimate['value'])} ± {_number(estimate['se'], 1)}"
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    """An interval; an end that is missing beside one that is not is infinite.
+
+    Args:
+        low: Lower end, None where there is none.
+        high: Upper end.
+
+    Returns:
+        For example "[0.0017, ∞)", or a dash where there is no interval.
+    """
+    if low is None and high is None:
+        return "–"
+    left = "(-∞" if low is None else f"[{_number(low)}"
+    return f"{left}, " + ("∞)" if high is None else f"{_number(high)}]")
 
 
 def _print(console: Console, lines: list[str], warnings: list[str]) -> None:

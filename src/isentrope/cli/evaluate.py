@@ -34,6 +34,8 @@ def evaluate(config: ConfigFile, settings: Overrides = None, folder: OutFolder =
     made = evaluate_checkpoints(asked, progress=Progress(err))
     if rank() == 0:
         out.print(evaluation_table(made.results))
+        for sentence in notes(made.results):
+            out.print(f"  note  {sentence}", markup=False, highlight=False, soft_wrap=True)
         out.print(f"Wrote {made.table}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -69,6 +71,26 @@ def evaluation_table(results: list[dict[str, Any]]) -> Table:
         cells = [_measured(row["metrics"][name]) for name in shown]
         table.add_row(checkpoint, row["decoding"], *cells)
     return table
+
+
+def notes(results: list[dict[str, Any]]) -> list[str]:
+    """What limits the numbers of a table, each sentence once.
+
+    Args:
+        results: Contents of metrics.json files.
+
+    Returns:
+        The warnings of all estimates.
+    """
+    said = [
+        sentence
+        for result in results
+        for row in result["rows"]
+        for estimate in row["metrics"].values()
+        if estimate
+        for sentence in estimate.get("warnings", [])
+    ]
+    return list(dict.fromkeys(said))
 
 
 def _value(row: dict[str, Any], name: str) -> float | None:

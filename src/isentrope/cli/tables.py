@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from isentrope.cli.attribution_tables import bounds
 from isentrope.estimators.identities import in_words, p_value
 
 COLUMNS = ("η", "ΔH ± se", "interval", "first order", "first + second", "ESS", "k̂", "verdict")
@@ -50,7 +51,7 @@ def sweep_table(results: list[dict[str, Any]]) -> Table:
             if row["resampled"]:
                 fresh = row["resampled"]
                 measured = _measured(fresh["value"], fresh["se"])
-                cells = ("", measured, _interval(fresh["ci_low"], fresh["ci_high"]), "", "", "", "")
+                cells = ("", measured, bounds(fresh["ci_low"], fresh["ci_high"]), "", "", "", "")
                 table.add_row(*([""] if several else []), *cells, "resampled")
     return table
 
@@ -61,7 +62,7 @@ def _cells(row: dict[str, Any], n: int) -> list[str]:
     return [
         f"{row['eta']:.3g}",
         _measured(row["deltaH_true"], row["deltaH_true_se"]),
-        _interval(row["deltaH_true_ci_low"], row["deltaH_true_ci_high"]),
+        bounds(row["deltaH_true_ci_low"], row["deltaH_true_ci_high"]),
         _number(first),
         _number(None if first is None or second is None else first + second),
         "–" if ess is None else f"{ess:.0f}/{n}",
@@ -91,7 +92,9 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         ratio = reach["rate_over_range"]
         rate = result["step"]["rate_of_interest"]
         used = "" if ratio is None else f"; the training rate {rate:.3g} is {ratio:.2g} of it"
-        lines.append(f"  linear range η* = {_measured(reach['value'], reach['se'])}{used}")
+        ends = bounds(reach["ci_low"], reach["ci_high"])
+        interval = "no interval" if ends == "–" else ends
+        lines.append(f"  linear range η* = {_number(reach['value'])} {interval}{used}")
     first, pathwise, budget = result["first_order"], result["pathwise"], result["budget"]
     if first is not None and pathwise is not None:
         lines.append(
@@ -144,10 +147,6 @@ def identity_words(checks: dict[str, Any]) -> list[str]:
 
 def _measured(value: float | None, se: float | None) -> str:
     return f"{_number(value)} ± {'–' if se is None else f'{se:.1g}'}"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
 
 
 def _number(value: float | None) -> str:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from scipy.stats import t as student_t
-
-from isentrope.estimate import Estimate
+from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.jackknife import Jackknifed
 
 
@@ -61,7 +59,8 @@ def with_fieller(
         return found
     a, b = float(result.values[top]), float(result.values[bottom])
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
-    t = float(student_t.ppf(0.5 + confidence / 2, found.n - 1))
+    df = found.n - 1 if found.degrees_of_freedom is None else found.degrees_of_freedom
+    t = t_quantile(df, confidence)
     low, high = fieller(a, b, (vaa, vab, vbb), t)
     near, far = sorted((abs(low), abs(high)))
     if low <= high < math.inf:

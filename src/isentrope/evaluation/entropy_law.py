@@ -5,8 +5,17 @@
 a is what reward costs in entropy, b − a the reward that is left to win when no entropy is: h = 0.
 The law is linear in x = exp(h), fitted by least squares over the steps of one run. Neighbouring
 steps resemble each other, so errors are those of a jackknife that deletes one of five contiguous
-blocks, with t intervals of four degrees of freedom. In simulated runs with autocorrelated noise
-they cover 93–97 % where the noise forgets itself within a block, and 78–90 % where it takes longer.
+blocks, with t intervals of four degrees of freedom. They hold where the noise forgets itself within
+a block. Where it does not they are left out, by the lag-1 autocorrelation ρ of the residuals:
+
+    no interval if ρ > 0.5 and T < max(100, 10 (1 + ρ)/(1 − ρ))
+
+A run may not follow the law at all. The term c of
+
+    R = b − a x + c (x − x̄)²
+
+has the same error; where it is not zero the law misfits, and says so. In simulated runs (coverage
+and share of runs with an interval: docs/results/intervals.md) SUMMARY.
 
 The law describes a run; it does not say that entropy causes reward. A run whose entropy hardly
 moved cannot fix it, and its intervals say so.
@@ -14,8 +23,9 @@ moved cannot fix it, and its intervals say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +34,9 @@ from isentrope.estimate import Estimate
 BLOCKS = 5
 FEWEST = 10
 """Fewest steps: two a block."""
+
+LONG_MEMORY = 0.5
+"""Autocorrelation of the residuals from which a run must be long to have intervals."""
 
 _METHOD = "least squares, delete-a-block jackknife"
 
@@ -38,6 +51,9 @@ class EntropyLaw:
         ceiling: b − a, the reward at h = 0.
         r_squared: Share of the variance of R that the law explains.
         residual: Root mean square of what it does not, in units of R.
+        autocorrelation: ρ, of the residuals of neighbouring steps.
+        curvature: c, which is zero if the law holds.
+        warnings: Why intervals are left out, and whether the law misfits.
     """
 
     a: Estimate
@@ -45,6 +61,14 @@ class EntropyLaw:
     ceiling: Estimate
     r_squared: float
     residual: float
+    autocorrelation: float
+    curvature: Estimate
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def misfits(self) -> bool:
+        """Whether a quadratic term is distinguishable from zero."""
+        return self.curvature.ci_low > 0 or self.curvature.ci_high < 0
 
     def __call__(self, entropy: float) -> float:
         """R that the law gives at an entropy per token in nats."""
@@ -81,23 +105,73 @@ def fit_entropy_law(
     if not all(np.ptp(x[block != g]) > 0 for g in range(BLOCKS)):
         raise ValueError("The entropy is the same at every step, so there is no law to fit.")
     whole = _fit(x, r)
-    left = np.array([_fit(x[block != g], r[block != g]) for g in range(BLOCKS)])
+    rest = r - (whole[1] - whole[0] * x)
+    exact = float(np.abs(rest).max()) <= 1e-9 * float(np.ptp(r))  # what is left is rounding
+    if exact:
+        rest = np.zeros_like(rest)
+    rho = _autocorrelation(rest)
+    warnings = [] if len(h) >= steps_needed(rho) else [_long_memory(rho, len(h))]
+    options: dict[str, Any] = {"confidence": confidence, "trusted": not warnings}
+    a, b, ceiling = _estimates(_fit, x, r, block, "reward", **options)
+    options["trusted"] = not exact
+    (c,) = _estimates(_curvature, x - x.mean(), r, block, "reward", **options)
+    law = EntropyLaw(
+        a,
+        b,
+        ceiling,
+        1 - float((rest**2).mean()) / float(r.var()) if r.var() > 0 else 0.0,
+        float(np.sqrt((rest**2).mean())),
+        rho,
+        c,
+    )
+    if law.misfits:
+        warnings.append(_MISFIT)
+    parts = {k: replace(v, warnings=tuple(warnings)) for k, v in _parts(law).items()}
+    return replace(law, **parts, warnings=tuple(warnings))
+
+
+def steps_needed(rho: float) -> float:
+    """Steps that a run must have for intervals.
+
+    Args:
+        rho: Lag-1 autocorrelation of the residuals.
+
+    Returns:
+        Ten where neighbouring steps are little alike, else 100 or ten memories of the noise.
+    """
+    if rho <= LONG_MEMORY:
+        return FEWEST
+    return max(100.0, 10 * (1 + rho) / (1 - rho)) if rho < 1 else np.inf
+
+
+def _parts(law: EntropyLaw) -> dict[str, Estimate]:
+    return {"a": law.a, "b": law.b, "ceiling": law.ceiling}
+
+
+def _estimates(
+    fit: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    x: np.ndarray,
+    r: np.ndarray,
+    block: np.ndarray,
+    unit: str,
+    **options: Any,
+) -> list[Estimate]:
+    """Coefficients with the delete-a-block jackknife."""
+    whole = fit(x, r)
+    left = np.array([fit(x[block != g], r[block != g]) for g in range(BLOCKS)])
     se = np.sqrt((BLOCKS - 1) / BLOCKS * ((left - left.mean(0)) ** 2).sum(0))
-    a, b, ceiling = (
+    return [
         Estimate.from_standard_error(
             float(value),
             float(error),
-            BLOCKS,
-            unit="reward",
+            len(r),
+            unit=unit,
             method=_METHOD,
-            confidence=confidence,
+            degrees_of_freedom=BLOCKS - 1,
+            **options,
         )
         for value, error in zip(whole, se, strict=True)
-    )
-    rest = r - (whole[1] - whole[0] * x)
-    spread = float(r.var())
-    explained = 1 - float((rest**2).mean()) / spread if spread > 0 else 0.0
-    return EntropyLaw(a, b, ceiling, explained, float(np.sqrt((rest**2).mean())))
+    ]
 
 
 def _fit(x: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -106,3 +180,29 @@ def _fit(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     a = -(dx @ r) / (dx @ dx)
     b = r.mean() + a * x.mean()
     return np.array([a, b, b - a])
+
+
+def _curvature(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """(c,) by least squares of r on 1, x, x²; NaN where x has two values only."""
+    columns = np.stack([np.ones_like(x), x, x**2], 1)
+    found, _, rank, _ = np.linalg.lstsq(columns, r, rcond=1e-10)
+    return found[2:] if rank == 3 else np.array([np.nan])
+
+
+def _autocorrelation(rest: np.ndarray) -> float:
+    """Lag-1 autocorrelation; 0 where the fit is exact."""
+    square = float(rest @ rest)
+    return float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
+
+
+def _long_memory(rho: float, steps: int) -> str:
+    return (
+        f"No interval: the residuals of neighbouring steps are alike (autocorrelation {rho:.2f}), "
+        f"and the error of the law then takes {steps_needed(rho):.0f} steps; there are {steps}."
+    )
+
+
+_MISFIT = (
+    "The law does not describe this run: a quadratic term is distinguishable from zero, so a and "
+    "the reward at h = 0 depend on which steps are fitted."
+)

@@ -9,7 +9,10 @@
     forking_entropy           mean H of the fifth of all tokens where H is highest
 
 A reward within [0, 1] has the interval of pass@k too. All else is a ratio of sums over
-responses, F(ω) = Σ ω_i a_i / Σ ω_i b_i, with the jackknife over prompts (T11).
+responses, F(ω) = Σ ω_i a_i / Σ ω_i b_i, with the jackknife over prompts (T11). Entropies,
+surprisals and lengths are positive and skewed to the right: theirs is F exp(± t SE/F), which covers
+0 to 10 points more than F ± t SE, and still too little where few prompts hold most of the sum.
+Below 48 prompts they carry a warning (docs/results/intervals.md).
 
 Forking tokens (Wang et al. 2025, "Beyond the 80/20 rule", arXiv 2506.01939) are those above the
 80 % quantile q of H over the whole batch. Their mean is q + Σ_ik (H_ik − q)₊ / (0.2 Σ_i T_i), and
@@ -60,6 +63,9 @@ NEED_SCORES = ("entropy", "surprisal", "forking_entropy")
 
 FORKING_SHARE = 0.2
 """Share of tokens that count as forking."""
+
+ENOUGH = 48
+"""Prompts from which on intervals of skewed quantities hold, if the skew is moderate."""
 
 BY_PROMPT, JACKKNIFE = "mean over prompts", "jackknife over prompts"
 
@@ -150,7 +156,7 @@ def _passes(records: pd.DataFrame, ks: Sequence[int]) -> dict[str, Estimate | No
 def _reward(records: pd.DataFrame) -> Estimate:
     if records["reward"].between(0, 1).all():
         return _share(records, "reward", unit="reward")
-    return _mean(records, records["reward"], "reward")
+    return _mean(records, records["reward"], "reward", positive=False)
 
 
 def _share(records: pd.DataFrame, name: str, unit: str = "share of responses") -> Estimate:
@@ -204,32 +210,74 @@ def forking_entropy(
     excess = [float(np.maximum(h - quantile, 0).sum()) for h in entropies]
     tokens = [share * len(h) for h in entropies]
     above, below = (torch.tensor(x, dtype=torch.float64) for x in (excess, tokens))
-    return _jackknifed(above, below, prompt_index, "nats per token", "top tokens", quantile)
+    options = {"shift": quantile, "positive": True}
+    return _jackknifed(above, below, prompt_index, "nats per token", "top tokens", **options)
 
 
-def _mean(records: pd.DataFrame, values: pd.Series, unit: str, method: str = JACKKNIFE) -> Estimate:
-    return _ratio(records, values, pd.Series(1.0, index=records.index), unit, method)
+def _mean(
+    records: pd.DataFrame,
+    values: pd.Series,
+    unit: str,
+    method: str = JACKKNIFE,
+    *,
+    positive: bool = True,
+) -> Estimate:
+    ones = pd.Series(1.0, index=records.index)
+    return _ratio(records, values, ones, unit, method, positive=positive)
 
 
 def _ratio(
-    records: pd.DataFrame, above: pd.Series, below: pd.Series, unit: str, method: str
+    records: pd.DataFrame,
+    above: pd.Series,
+    below: pd.Series,
+    unit: str,
+    method: str,
+    *,
+    positive: bool = True,
 ) -> Estimate:
-    return _jackknifed(_tensor(above), _tensor(below), _index(records), unit, method)
+    numbers = (_tensor(above), _tensor(below), _index(records))
+    return _jackknifed(*numbers, unit, method, positive=positive)
 
 
 def _jackknifed(
-    above: Tensor, below: Tensor, prompt_index: Tensor, unit: str, method: str, shift: float = 0.0
+    above: Tensor,
+    below: Tensor,
+    prompt_index: Tensor,
+    unit: str,
+    method: str,
+    shift: float = 0.0,
+    *,
+    positive: bool,
 ) -> Estimate:
-    """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts."""
+    """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts; on the log scale if positive."""
     found = infinitesimal_jackknife(
         lambda omega: (shift + (omega @ above) / (omega @ below))[None], prompt_index
     )
-    return Estimate.from_standard_error(
+    estimate = Estimate.from_standard_error(
         float(found.values[0]),
         float(found.standard_errors[0]),
         found.n_units,
         unit=unit,
         method=method,
+        warnings=few_prompts(found.n_units) if positive else (),
+    )
+    return estimate.on_log_scale() if positive else estimate
+
+
+def few_prompts(n: int) -> tuple[str, ...]:
+    """What is to be said of the interval of a skewed quantity.
+
+    Args:
+        n: Prompts.
+
+    Returns:
+        One sentence below 48 prompts.
+    """
+    if n >= ENOUGH:
+        return ()
+    return (
+        f"From {n} prompts: where prompts differ widely in length or entropy, the intervals of "
+        f"both are too short below {ENOUGH}, above all at the upper end.",
     )
 
 

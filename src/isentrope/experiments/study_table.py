@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from scipy.stats import t as student_t
 
+from isentrope.estimate import t_quantile
 from isentrope.experiments.run_folder import parquet, write_bytes
 from isentrope.experiments.study import Item, Study
 
@@ -43,7 +43,7 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
     """
     results = [(item, item.results()) for item in study.items]
     rows = [
-        {**_place(item), "quantity": quantity, "prompts": _prompts_of_E(said), **numbers}
+        {**_place(item), "quantity": quantity, "freedom": _freedom(said, numbers), **numbers}
         for item, said in results
         for quantity, numbers in numbers_in(said)
     ]
@@ -54,7 +54,7 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
         for _, group in table.groupby(["checkpoint", "quantity"], sort=False)
         if len(group) > 1
     ]
-    table = table.drop(columns=["prompts", "withheld"])
+    table = table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
     return pd.concat([table, pd.DataFrame(means)], ignore_index=True) if means else table
 
 
@@ -98,7 +98,7 @@ def numbers_in(content: dict[str, Any], path: str = "") -> Iterator[tuple[str, d
 
     Yields:
         Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it;
-        and whether an interval was withheld.
+        degrees_of_freedom, and whether an interval was withheld.
     """
     if {"value", "se", "ci_low"} <= content.keys():
         numbers = {key: content.get(key) for key in _COLUMNS}
@@ -116,10 +116,11 @@ def numbers_in(content: dict[str, Any], path: str = "") -> Iterator[tuple[str, d
             parts = {"se": "se", "ci_low": "ci_low", "ci_high": "ci_high"}
             beside = {k: content.get(f"{key}_{part}") for k, part in parts.items()}
             withheld = f"{key}_ci_low" in content and beside["ci_low"] is None
-            yield here, {"value": value, **beside, "n": None, "unit": None, "withheld": withheld}
+            nothing = dict.fromkeys(("n", "unit", "degrees_of_freedom"))
+            yield here, {"value": value, **beside, **nothing, "withheld": withheld}
 
 
-_COLUMNS = ("value", "se", "ci_low", "ci_high", "n", "unit")
+_COLUMNS = ("value", "se", "ci_low", "ci_high", "n", "unit", "degrees_of_freedom")
 
 
 def _place(item: Item) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     squares = group["se"].astype(float) ** 2
     evaluation = math.sqrt(float(squares.mean(skipna=False))) if over_E else 0.0
     se = math.hypot(update, evaluation)
-    half = _t(update, evaluation, n, first["prompts"], confidence) * se
+    half = _t(update, evaluation, n, first["freedom"], confidence) * se
     if bool(group["withheld"].any()):
         half = math.nan
     value = float(values.mean(skipna=False))
@@ -153,14 +154,16 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     }
 
 
-def _prompts_of_E(said: dict[str, Any]) -> int:
-    return said["batches"]["E"]["prompt_draws"]
+def _freedom(said: dict[str, Any], numbers: dict[str, Any]) -> float:
+    """Degrees of freedom of an error over E: its own, or E's prompts less one."""
+    own = numbers["degrees_of_freedom"]
+    return max(said["batches"]["E"]["prompt_draws"] - 1 if own is None else own, 1)
 
 
-def _t(update: float, evaluation: float, n: int, prompts: int, confidence: float) -> float:
+def _t(update: float, evaluation: float, n: int, freedom: float, confidence: float) -> float:
     """Quantile for the sum of two variances, each known from its own number of draws."""
     if not math.hypot(update, evaluation) > 0:
         return 0.0
-    spread = update**4 / (n - 1) + evaluation**4 / max(prompts - 1, 1)
-    freedom = (update**2 + evaluation**2) ** 2 / spread if spread > 0 else math.inf
-    return float(student_t.ppf(0.5 + confidence / 2, freedom))
+    spread = update**4 / (n - 1) + evaluation**4 / freedom
+    both = (update**2 + evaluation**2) ** 2 / spread if spread > 0 else math.inf
+    return t_quantile(both, confidence)

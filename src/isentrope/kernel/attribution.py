@@ -72,7 +72,10 @@ class Influence:
         coefficients: (n, t) c_ik of the step.
         functional: "per_token" or "per_sequence".
         how: The passes that were made, in words.
-        reliability: Rank correlation between the two halves of E, of "sequences" and "tokens".
+        reliability: Rank correlation with the influence that an infinite E would give, about, of
+            "sequences" and "tokens".
+        listed_share: The share of their size that the largest "sequences" and "tokens" of a printed
+            list would keep if E were infinite; the tables hold sizes as they were measured.
     """
 
     entropy: Attribution
@@ -83,6 +86,12 @@ class Influence:
     functional: Functional
     how: str
     reliability: dict[str, Estimate]
+    listed_share: dict[str, float]
+
+    @property
+    def groups(self) -> int:
+        """Groups of E's prompts behind the errors; degrees of freedom are one less."""
+        return len(self.entropy.by_group)
 
     @property
     def baseline(self) -> Estimate:

@@ -9,13 +9,14 @@ with replacement and everything is ranked anew,
 with g = artanh for correlations, arcsin √ for shares, and P' the number of equal prompts that the
 statistic is spread over (`audit_sample`), P for ranks and signs. Proxies are taken as given: the
 error of a batch mean inside one is not counted. Nor is that of the measurement itself, which comes
-from the finite E; for that, two halves of E give the reliability ρ of the whole (Spearman and
-Brown), and
+from the finite E; for that, two halves of E give the reliability of the whole, its correlation
+with the influence that an infinite E would give (Spearman and Brown), and
 
-    r_half = corr(y₁, y₂),     ρ = 2 r_half/(1 + r_half),     r_corrected = r/√ρ
+    r_half = corr(y₁, y₂),   reliability = √(2 r_half/(1 + r_half)),   r_corrected = r/reliability
 
 is the correlation that the proxy would have with an influence measured without error, if errors are
-independent between the halves and of proxy and influence. For ranks that is an approximation.
+independent between the halves and of proxy and influence. For ranks that is an approximation. The
+intervals of all three are over U's prompts; how they vary from one E to the next is not in them.
 
 In simulations with long tails and 16 to 128 prompts of 80 tokens, nominal 95 % intervals of tops
 cover 91–99 % if both tops are spread as over 15 equal prompts or more; those that lie in fewer have

@@ -104,12 +104,11 @@ class AuditSample:
         }
         for kind, (x, y) in pairs.items():
             r = correlation(weights, x, y)
-            rho = 2 * r / (1 + r) if r > 0 else math.nan
+            reliability = math.sqrt(2 * r / (1 + r)) if r > 0 else math.nan
             found[MEASURED, f"{kind}_of_halves"] = r
-            found[MEASURED, f"{kind}_reliability"] = rho
+            found[MEASURED, f"{kind}_reliability"] = reliability
             for proxy in self.proxies:
-                raw = found[proxy, kind]
-                found[proxy, f"{kind}_corrected"] = raw / math.sqrt(rho) if rho > 0 else math.nan
+                found[proxy, f"{kind}_corrected"] = found[proxy, kind] / reliability
 
     def bootstrap(self, draws: int, seed: int) -> list[Statistics]:
         """The statistics of samples of prompts drawn with replacement.

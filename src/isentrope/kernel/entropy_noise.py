@@ -9,8 +9,11 @@ m ± s/√B, so
 
 prompts until the sign of b + m is certain, with b what the batch does not decide (momentum and
 decay) and z the one-sided normal quantile. Intervals are made for κ = (b + m)/s, which is smooth
-where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ². They cover
-92–98 % in simulation, Gaussian or t₄, from 16 prompts on. B has no upper end where κ may be zero.
+where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ². t has the
+degrees of freedom that the tail of (x_p − m)² leaves (`noise_tail`), and there are intervals from
+32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with Gaussian, t₃ and
+lognormal x_p of either sign, where those of n − 1 degrees of freedom cover 73–98 %. B has no upper
+end where κ may be zero.
 
 u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. U's selection is
 part of it: x_p is that of prompts whose group has an advantage.
@@ -23,11 +26,11 @@ from dataclasses import dataclass
 
 import torch
 from scipy.stats import norm
-from scipy.stats import t as student_t
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.estimate import Estimate, t_quantile
 from isentrope.kernel.noise_scale import METHOD, require_units
+from isentrope.kernel.noise_tail import tail_degrees_of_freedom, too_few
 
 
 @dataclass(frozen=True)
@@ -119,16 +122,16 @@ def _noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
     variances = (centred.square().sum() - centred.square()) - (n - 1) * shift.square()
     deleted = (x.mean() + shift) / (variances.clamp_min(0) / (n - 2)).sqrt()
     se = float(((1 - 1 / n) * (deleted - deleted.mean()).square().sum()).sqrt())
-    half = float(student_t.ppf(0.5 + confidence / 2, n - 1)) * se
+    short = too_few(n, "prompts")
+    half = math.nan if short else t_quantile(tail_degrees_of_freedom(x), confidence) * se
     square = kappa**2 - 1 / n
     value = factor / square if square > 0 else math.inf
     error = factor * 2 * se / abs(kappa) ** 3 if square > 0 else math.inf
-    certain = abs(kappa) > half
+    certain = not abs(kappa) <= half
     low = factor / (abs(kappa) + half) ** 2
     high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
-    return Estimate(
-        value, error, low, high, n, "prompts", METHOD, warnings=() if certain else (_NO_SIGN,)
-    )
+    said = short or (() if certain else (_NO_SIGN,))
+    return Estimate(value, error, low, high, n, "prompts", METHOD, warnings=said)
 
 
 _NO_SIGN = (

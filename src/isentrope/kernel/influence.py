@@ -6,7 +6,7 @@
 One backward pass over E gives u; then one backward pass over U gives every sequence, or one
 forward-mode pass every token. With g_J, the gradient of the expected reward, the same passes give
 δJ_ik: what each token earned. g_H and g_J come in groups of prompts (`gradient_groups`), which is
-where the errors and the split-half reliability are from.
+where the errors (with one degree of freedom less than groups) and the reliability are from.
 
 E and U must be independent draws. With one batch for both (T4c) the pairs of sequences of one
 prompt draw are left out: a response's advantage holds the rewards of its whole group.
@@ -15,7 +15,7 @@ prompt draw are left out: a response's advantage holds the rewards of its whole 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from isentrope.kernel.attribution import Attribution, Influence
 from isentrope.kernel.closure import require_agreement
 from isentrope.kernel.gradient_groups import GradientGroups, entropy_groups, reward_groups
 from isentrope.kernel.gram import gram
-from isentrope.kernel.reliability import split_half
+from isentrope.kernel.reliability import listed_share, rank_correlation
 from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
@@ -37,10 +37,19 @@ from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
 
+T = TypeVar("T")
+
 Overlap = Literal["refuse", "independent", "u_statistic"]
 
 DIRECTIONS_AT_ONCE = 4
 """Directions of one forward-mode pass: each takes the memory of an evaluation."""
+
+TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
+"""Groups of prompts where none are asked for: one forward pass each for tokens, none for sequences.
+"""
+
+HELD_GROUPS = 4 * 2**30
+"""Bytes of group gradients up to which sequences have more groups than tokens."""
 
 
 def influence(
@@ -53,7 +62,7 @@ def influence(
     method: Method = "prefix",
     tokens: bool = True,
     reward: Rollouts | None = None,
-    groups: int = 8,
+    groups: int | None = None,
     overlap: Overlap = "refuse",
     confidence: float = 0.95,
     passes: Passes = "hooks",
@@ -71,7 +80,8 @@ def influence(
         tokens: Whether tokens are asked for (forward mode over U) or sequences only (backward).
         reward: Unfiltered batch with rewards, for δJ, other than U; None: E itself where it has
             rewards and is not U.
-        groups: Groups of prompts for errors and reliability; 1 for values alone.
+        groups: Groups of prompts for errors and reliability; 1 for values alone; None for
+            `default_groups`.
         overlap: What it means that a sequence of U is also in E: an error ("refuse"), chance
             ("independent": E was drawn afresh), or the same batch ("u_statistic").
         confidence: Nominal coverage of the intervals of the budget.
@@ -103,6 +113,8 @@ def influence(
     rewarded = reward if reward is not None else own
     if rewarded is not None and overlap == "refuse":
         require_disjoint(rewarded, U)
+    if groups is None:
+        groups = default_groups(policy, E, tokens)
     progress("gradient of the entropy")
     v = step.direction
     of_entropy = entropy_groups(
@@ -126,7 +138,9 @@ def influence(
         if overlap == "u_statistic" and k == 0:
             rows = _without_own_prompt(policy, U, step, gradient, passes)
         table = None if by_token is None else by_token[here]
-        budget = _budget(gradient, step, rows, unit, confidence, overlap == "u_statistic")
+        prompts = (E if k == 0 or rewarded is None else rewarded).n_prompts
+        closed = overlap == "u_statistic"
+        budget = _budget(gradient, step, rows, unit, confidence, closed, prompts)
         found.append(Attribution(rows, table, budget, gradient, unit))
         _require_closure(policy, found[-1])
     return Influence(
@@ -137,7 +151,12 @@ def influence(
         coefficients=step.token_weights,
         functional=functional,
         how=_words(tokens, overlap, passes, errors=groups > 1 and functional == "per_token"),
-        reliability=_reliability(found[0], step.token_weights != 0),
+        reliability=_by_kind(
+            found[0],
+            step.token_weights != 0,
+            lambda by_group: rank_correlation(by_group, E.n_prompts),
+        ),
+        listed_share=_by_kind(found[0], step.token_weights != 0, listed_share),
     )
 
 
@@ -165,6 +184,25 @@ def _require_closure(policy: Policy, found: Attribution) -> None:
         total,
         sum(map(abs, parts)) + float(found.sequences.abs().sum()),
     )
+
+
+def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:
+    """Groups of prompts where none are asked for.
+
+    Args:
+        policy: Whose parameters a group's gradient has.
+        E: The evaluation batch.
+        tokens: Whether tokens are attributed, which costs a pass for each group.
+
+    Returns:
+        8 for tokens. 32 for sequences, fewer where their gradients would take more than 4 GiB. At
+        most the number of prompt draws.
+    """
+    most = TOKEN_GROUPS
+    if not tokens:
+        parameters = sum(p.numel() for p in policy.theta.values())
+        most = max(most, min(SEQUENCE_GROUPS, HELD_GROUPS // (8 * parameters)))
+    return min(most, E.n_prompts)
 
 
 def require_disjoint(E: Rollouts, U: Rollouts) -> None:
@@ -254,6 +292,7 @@ def _budget(
     unit: str,
     confidence: float,
     u_statistic: bool,
+    prompts: int,
 ) -> dict[str, Estimate]:
     """By component; of a U-statistic the total too leaves own-prompt pairs out."""
     trust = gradient.trust
@@ -271,19 +310,21 @@ def _budget(
         name: Estimate.from_standard_error(
             float(x.sum()),
             float(gradient.standard_error(x)),
-            len(x),
+            prompts,
             unit=unit,
             method="delete-a-group jackknife",
             confidence=confidence,
             warnings=() if trust is None else trust.warnings,
             trusted=trust is None or trust.verdict == "trust",
+            degrees_of_freedom=len(x) - 1,
         )
         for name, x in columns.items()
     }
 
 
-def _reliability(found: Attribution, used: Tensor) -> dict[str, Estimate]:
-    said = {"sequences": split_half(found.by_group[:, used.any(1)])}
+def _by_kind(found: Attribution, used: Tensor, statistic: Callable[[Tensor], T]) -> dict[str, T]:
+    """A statistic of the sequences and the tokens that the step uses, from (G, m) each."""
+    values = {"sequences": statistic(found.by_group[:, used.any(1)])}
     if found.by_group_and_token is not None:
-        said["tokens"] = split_half(found.by_group_and_token[:, used])
-    return said
+        values["tokens"] = statistic(found.by_group_and_token[:, used])
+    return values

@@ -1,17 +1,40 @@
-"""Split-half reliability: would the other half of E have named the same tokens?
+"""How well an E of this size ranks, and how much the largest of a list are inflated (T6).
 
-E's groups are split in two equal halves at random, influences are summed within each, and the
-Spearman rank correlation between the halves is taken; its mean over splits is the reliability of
-an E of half the size. A table of twice that size has 2r/(1 + r) (Spearman and Brown).
+E's groups are split in two equal halves at random. r is the mean Spearman correlation between the
+influences that the two halves give. With k the number of times a half goes into E (2, or more where
+an odd group is left over), Spearman and Brown give the correlation of E with another E of its size,
+whose root is the correlation with an infinite E:
+
+    ρ = k r/(1 + (k − 1) r),     rank correlation with an infinite E ≈ √ρ
+
+The largest values of a list are the largest because their errors add to them too. The sum of those
+that one half lists, as the other half measures them, over the sum as the first half does, is the
+share that is real at half the size; the same formula brings it to the size of E:
+
+    λ½ = Σ_listed sign(x_A) x_B / Σ_listed |x_A|,     λ = k λ½/(1 + (k − 1) λ½)
+
+λ x is the size to expect of a listed x. Both hold on average over E's: for one small E they vary.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
 from isentrope.estimate import Estimate
+
+UNIT = "rank correlation with an infinite E"
+
+LISTED = (8, 4)
+"""The lists that are printed: so many of the most negative, so many of the most positive."""
+
+SMALL = 128
+"""Prompts of E below which √ρ itself varies by more than about .02 from one E to the next."""
 
 
 def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
@@ -23,23 +46,107 @@ def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
         seed: Seed of the splits.
 
     Returns:
-        The correlation of two halves, its spread over splits as `se`, without an interval; NaN
-        with one group, or where nothing varies.
+        The correlation of two halves, without error or interval (splits of one batch do not tell
+        how batches differ); NaN with one group, or where nothing varies.
     """
-    groups = len(by_group)
-    generator = torch.Generator().manual_seed(seed)
     found = []
-    for _ in range(splits if groups > 1 and by_group.shape[1] > 1 else 0):
-        order = torch.randperm(groups, generator=generator)
-        one, other = by_group[order[: groups // 2]], by_group[order[groups // 2 :]]
-        ranks = [torch.from_numpy(rankdata(half.sum(0).numpy())) for half in (one, other)]
+    for one, other in _halves(by_group, splits, seed):
+        ranks = [torch.from_numpy(rankdata(half.numpy())) for half in (one, other)]
         found.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
-    values = torch.tensor(found or [float("nan")], dtype=torch.float64)
-    return Estimate.from_standard_error(
-        float(values.mean()),
-        float(values.std(correction=0)),
-        groups,
-        unit="rank correlation",
-        method="split halves of E",
-        trusted=False,
-    )
+    value = sum(found) / len(found) if found else math.nan
+    return _without_error(value, len(by_group), "rank correlation", "split halves of E")
+
+
+def rank_correlation(by_group: Tensor, prompts: int, splits: int = 20, seed: int = 0) -> Estimate:
+    """Rank correlation of a table of influences with that of an infinite E, about.
+
+    Args:
+        by_group: (G, m) what each group contributes to each of m influences.
+        prompts: Independent prompts of E, all groups together.
+        splits: Random splits.
+        seed: Seed of the splits.
+
+    Returns:
+        √ρ; 0 where the halves do not agree, NaN with one group. Of a small E it carries a warning.
+    """
+    r = split_half(by_group, splits, seed).value
+    value = math.sqrt(max(of_whole(r, len(by_group)), 0.0)) if r == r else r
+    warnings = ()
+    if prompts < SMALL and r == r:
+        warnings = (
+            f"With {prompts} prompts in E the rank correlation with an infinite E is right on "
+            f"average over such batches, and of this one says little: that takes {SMALL} prompts.",
+        )
+    return _without_error(value, prompts, UNIT, "split halves of E", warnings)
+
+
+def printed_reliability(estimate: Mapping[str, Any]) -> float | None:
+    """The rank correlation with an infinite E in a results.json, of any version.
+
+    Args:
+        estimate: An entry of `reliability`; up to version 0.1 it held the correlation of halves.
+
+    Returns:
+        √ρ, or None.
+    """
+    value = estimate["value"]
+    if value is None or estimate.get("unit") != "rank correlation":
+        return value
+    return math.sqrt(of_whole(value, 2))
+
+
+def of_whole(half: float, groups: int) -> float:
+    """Spearman and Brown: a correlation between halves, at the size of the whole.
+
+    Args:
+        half: r, or λ½.
+        groups: G, of which a half has G // 2.
+
+    Returns:
+        k r/(1 + (k − 1) r), at most 1; 0 where r is not positive.
+    """
+    k = groups / (groups // 2)
+    return min(k * half / (1 + (k - 1) * half), 1.0) if half > 0 else 0.0
+
+
+def listed_share(
+    by_group: Tensor, listed: tuple[int, int] = LISTED, splits: int = 20, seed: int = 0
+) -> float:
+    """What share of the listed sizes is to be expected of an infinite E.
+
+    Args:
+        by_group: (G, m) what each group contributes to each of m influences.
+        listed: How many of the most negative and of the most positive are listed.
+        splits: Random splits.
+        seed: Seed of the splits.
+
+    Returns:
+        λ, between 0 and 1; NaN with one group, or where all influences are zero.
+    """
+    above = below = 0.0
+    for one, other in _halves(by_group, splits, seed):
+        for chosen_by, measured in ((one, other), (other, one)):
+            order = chosen_by.argsort()
+            low = min(listed[0], len(order))
+            high = max(low, len(order) - listed[1])
+            here = torch.cat((order[:low], order[high:]))
+            above += float((chosen_by[here].sign() * measured[here]).sum())
+            below += float(chosen_by[here].abs().sum())
+    return of_whole(above / below, len(by_group)) if below > 0 else math.nan
+
+
+def _halves(by_group: Tensor, splits: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(m,) sums over two random halves of the groups; an odd group is left out."""
+    groups, m = by_group.shape
+    half = groups // 2
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(splits if half and m > 1 else 0):
+        order = torch.randperm(groups, generator=generator)
+        yield by_group[order[:half]].sum(0), by_group[order[half : 2 * half]].sum(0)
+
+
+def _without_error(
+    value: float, n: int, unit: str, method: str, warnings: tuple[str, ...] = ()
+) -> Estimate:
+    nan = math.nan
+    return Estimate(value, nan, nan, nan, n, unit, method, warnings=warnings)

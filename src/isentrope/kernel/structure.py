@@ -11,13 +11,15 @@ prompt jackknife, which forgets a prompt's rows and columns together,
 
 and needs row and column sums only. Where the true mean is zero and stays zero given either sequence
 (a degenerate U-statistic), this SE is too large, by up to √2, never too small on average.
+Whether responses to one prompt are more alike than others is one number, the difference of the two
+relations, deleted prompt by prompt as one: the relations share their prompts' errors.
 A sequence with K_ii = 0 has no cosine: it is left out of cosines, counted and reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,6 +35,9 @@ from isentrope.kernel.prompt_pairs import (
     require_finite,
     require_kernel,
 )
+
+DIFFERENCE = "same_prompt - cross_prompt"
+"""Name of the differences in tables."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,15 @@ class KernelStructure:
         zero_rows: Positions of sequences whose score vector is zero (rows, where rows and columns
             differ).
         warnings: What was left out, and why.
+        differences: same_prompt less cross_prompt, of "mean", "mean_cosine" and "rms_cosine";
+            without those that one of the two lacks.
     """
 
     relations: Mapping[str, Relation]
     n_prompts: int
     zero_rows: tuple[int, ...]
     warnings: tuple[str, ...]
+    differences: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Relation:
         return self.relations[name]
@@ -80,7 +88,8 @@ class KernelStructure:
         """A pandas table, one row a relation and quantity.
 
         Returns:
-            Columns relation, quantity, entries, value, se, ci_low, ci_high, prompts.
+            Columns relation, quantity, entries, value, se, ci_low, ci_high, prompts. The relation
+            "same_prompt - cross_prompt" holds the differences.
         """
         import pandas as pd
 
@@ -91,6 +100,9 @@ class KernelStructure:
                 if found is not None:
                     head = {"relation": name, "quantity": quantity, "entries": relation.entries}
                     rows.append(head | estimate_columns(found))
+        for quantity, found in self.differences.items():
+            head = {"relation": DIFFERENCE, "quantity": quantity, "entries": 0}
+            rows.append(head | estimate_columns(found))
         return pd.DataFrame(rows)
 
 
@@ -206,7 +218,33 @@ def _structure(
         for name, mask in masks.items()
         if bool(mask.any())
     }
-    return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings))
+    differences = _differences(matrix, cosine, pairs, masks, known)
+    return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings), differences)
+
+
+def _differences(
+    matrix: Tensor,
+    cosine: Tensor | None,
+    pairs: PromptPairs,
+    masks: Mapping[str, Tensor],
+    known: Tensor,
+) -> dict[str, Estimate]:
+    """same_prompt less cross_prompt, each deleted prompt by prompt as one number."""
+    same, other = masks["same_prompt"], masks["cross_prompt"]
+    found: dict[str, Estimate] = {}
+
+    def add(name: str, values: Tensor, one: Tensor, two: Tensor, unit: str, root: bool) -> None:
+        if bool(one.any()) and bool(two.any()):
+            means = [pairs.means(values, mask) for mask in (one, two)]
+            parts = [m.clamp_min(0).sqrt() if root else m for m in means]
+            found[name] = pairs.estimate(parts[0] - parts[1], one | two, unit)
+
+    add("mean", matrix, same, other, KERNEL_UNIT, root=False)
+    if cosine is not None:
+        both = same & known, other & known
+        add("mean_cosine", cosine, *both, "cosine", root=False)
+        add("rms_cosine", cosine.square(), *both, "cosine", root=True)
+    return found
 
 
 def _relation(

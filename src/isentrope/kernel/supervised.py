@@ -161,6 +161,7 @@ class SupervisedNoise:
             square.n,
             f"{UNIT} per η",
             square.method,
+            degrees_of_freedom=square.degrees_of_freedom,
         )
 
     def second_order(self, batch: float, confidence: float = 0.95) -> Estimate:
@@ -180,6 +181,7 @@ class SupervisedNoise:
             raise ValueError(f"A batch has a positive number of examples, got {batch}.")
         share = torch.tensor([0.5, 0.5 / batch], dtype=torch.float64)
         signal, noise = self.curved.gradient_square, self.curved.trace
+        known = math.isfinite(noise.ci_low)
         return Estimate.from_standard_error(
             (signal.value + noise.value / batch) / 2,
             float((share @ self.curved.covariance @ share).clamp_min(0).sqrt()),
@@ -187,6 +189,9 @@ class SupervisedNoise:
             unit=f"{UNIT} per η²",
             method=METHOD,
             confidence=confidence,
+            warnings=noise.warnings,
+            trusted=known,
+            degrees_of_freedom=noise.degrees_of_freedom,
         )
 
 

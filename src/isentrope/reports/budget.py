@@ -2,7 +2,8 @@
 
     ηδH₁ = momentum + decay + gradient,     ΔH(η) = ηδH₁ + η²δH₂ + the rest
 
-at the training rate η; and how the gradient's part splits by prompt.
+at the training rate η; and how the gradient's part splits by prompt, which is measured on other
+responses: fresh ones to U's prompts.
 """
 
 from __future__ import annotations
@@ -189,11 +190,15 @@ def _shares(influence: Measurement) -> Panel:
     axes.set_xlabel(f"part of δH₁ ({shares['gradient']['unit']})")
     grid(axes, "x")
     said = [f"{words} {with_interval(e)}" for words, e in found.items() if words != "together"]
-    caption = f"Measured on {shares['measured_on']}: {listed(said)} {shares['gradient']['unit']}."
+    whole = shares["gradient"]
+    caption = (
+        f"Not the population of the budget, which is measured on E: on {shares['measured_on']} the "
+        f"gradient's part is {with_interval(whole)} {whole['unit']}, {listed(said)}."
+    )
     numbers = {f"{words}, part of δH₁": estimate for words, estimate in found.items()}
     return Panel(
         "shares",
-        "Whose responses moved whose",
+        "Whose responses moved whose, on U's prompts",
         caption,
         influence.source(),
         data,

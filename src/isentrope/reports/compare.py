@@ -87,17 +87,30 @@ def difference(first: Number, second: Number) -> Estimate | None:
     if any(e.get("se") is None or not e.get("n") or not has_interval(e) for e in both):
         return None
     squares = [float(e["se"]) ** 2 for e in both]
-    freedoms = [float(e["n"]) - 1 for e in both]
+    freedoms = [degrees_of_freedom(e) for e in both]
     if min(freedoms) <= 0:
         return None
     se = math.sqrt(sum(squares))
     spread = sum(s**2 / f for s, f in zip(squares, freedoms, strict=True))
-    n = 1 + (se**4 / spread if spread else min(freedoms))
     return Estimate.from_standard_error(
         float(second["value"]) - float(first["value"]),
         se,
-        n,  # pyright: ignore[reportArgumentType]
+        min(int(e["n"]) for e in both),
         unit=str(first.get("unit") or ""),
         method="difference of independent runs",
         confidence=CONFIDENCE,
+        degrees_of_freedom=se**4 / spread if spread else min(freedoms),
     )
+
+
+def degrees_of_freedom(estimate: Number) -> float:
+    """Of the standard error of an estimate.
+
+    Args:
+        estimate: As results.json has it.
+
+    Returns:
+        Its own, or the number of units less one where it does not say.
+    """
+    known = estimate.get("degrees_of_freedom")
+    return float(estimate["n"]) - 1 if known is None else float(known)

@@ -19,7 +19,7 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import at_training_rate, change_at
 from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
-from isentrope.reports.words import number
+from isentrope.reports.words import number, without_error
 
 
 def delta_h_panels(measured: Measurement) -> list[Panel]:
@@ -65,7 +65,7 @@ def _numbers(results: dict[str, Any]) -> dict[str, Any]:
     found = {
         "entropy": results["entropy"][results["estimator"]["functional"]],
         "first order δH₁": results["first_order"],
-        "linear range η*": results["linear_range"],
+        "linear range η*": results["linear_range"] and {**results["linear_range"], "se": None},
     }
     row = at_training_rate(results)
     if row is not None:
@@ -103,7 +103,7 @@ def _caption_per_rate(results: dict[str, Any]) -> str:
     said = f"Level at δH₁ = {slope} while the step is small"
     if reach is None:
         return f"{said}."
-    return f"{said}; first and second order are as large at η* = {number(reach['value'])}."
+    return f"{said}; first and second order are as large at η* = {without_error(reach)}."
 
 
 def _figure(results: dict[str, Any], power: int, label: str) -> Figure:

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from safetensors.numpy import load_file
 
+from isentrope.kernel.spectrum import marchenko_pastur_eigenvalues
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
@@ -24,6 +25,9 @@ from isentrope.reports.words import number, with_interval
 
 CELLS = 512
 """Rows of the picture at most."""
+
+SIMULATED = "observed norms"
+"""The null that eigenvalues are counted against."""
 
 LEVELS = 24
 """Shades of each sign: few, so that the picture is small."""
@@ -56,6 +60,13 @@ def kernel_panels(kernel: Measurement) -> list[Panel]:
     return panels
 
 
+def _draw_null(axes: Axes, null: dict[str, Any], values: np.ndarray, style: dict[str, Any]) -> None:
+    """The eigenvalues of a random matrix by rank; nothing is counted against them."""
+    curve = marchenko_pastur_eigenvalues(len(values), null["dimension"], float(values.mean()))
+    curve = curve[curve > float(values.max()) * 1e-8]
+    axes.plot(range(1, len(curve) + 1), curve, label=f"null: {null['name']}", **style)
+
+
 def _heat_map(kernel: Measurement, block: str) -> Panel:
     rows = pd.read_parquet(kernel.folder / block / "rows.parquet")
     order = np.argsort(rows["prompt"].to_numpy(), kind="stable")
@@ -81,10 +92,14 @@ def _heat_map(kernel: Measurement, block: str) -> Panel:
         ]
     )
     numbers = {f"rms cosine, {words}": row["rms_cosine"] for words, row in found.items()}
+    differences = kernel.results["blocks"][block].get("same_less_other_prompt") or {}
+    difference = differences.get("rms_cosine")
+    if difference is not None:
+        numbers["rms cosine, same less other prompts"] = difference
     return Panel(
         "kernel",
         f"How responses move each other ({block})",
-        _caption(found, n, factor),
+        _caption(found, n, factor, difference),
         kernel.source(f"{block}/kernel.safetensors", f"{block}/rows.parquet", "results.json"),
         data,
         figure,
@@ -129,14 +144,16 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
     axes.tick_params(length=2)
 
 
-def _caption(found: dict[str, Any], n: int, factor: int) -> str:
+def _caption(found: dict[str, Any], n: int, factor: int, difference: dict[str, Any] | None) -> str:
     note = f" Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else ""
     if "same prompt" not in found:
         return f"Cosines of {n} responses: blue-green move together, red apart.{note}"
     same, other = found["same prompt"]["rms_cosine"], found.get("other prompts")
-    said = f"Responses to one prompt are tied (rms cosine {with_interval(same)})"
+    said = f"Responses to one prompt have an rms cosine of {with_interval(same)}"
     if other is not None:
-        said += f", across prompts less (rms cosine {with_interval(other['rms_cosine'])})"
+        said += f", responses to different prompts of {with_interval(other['rms_cosine'])}"
+    if difference is not None:
+        said += f"; the difference is {with_interval(difference)}"
     return f"{said}; blue-green move together, red apart, numbers are prompts.{note}"
 
 
@@ -150,8 +167,11 @@ def _spectrum(kernel: Measurement, block: str) -> Panel:
         spectrum["nulls"], (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False
     )
     for null, colour, dashes in styles:
-        label = f"null: {null['name']}"
-        axes.axhline(null["upper"], color=colour.light, dashes=dashes, linewidth=1.3, label=label)
+        style = {"color": colour.light, "dashes": dashes, "linewidth": 1.3}
+        if null["name"] == SIMULATED:
+            axes.axhline(null["upper"], label=f"largest under {SIMULATED}", **style)
+        else:
+            _draw_null(axes, null, values, style)
     axes.set_xscale("log")
     axes.set_yscale("log")
     powers(axes)
@@ -161,12 +181,14 @@ def _spectrum(kernel: Measurement, block: str) -> Panel:
     grid(axes)
     legend(axes, 1)
     rank = spectrum["effective_rank"]
-    null = spectrum["nulls"][-1]
-    above = f"{null['above']} of {len(values)} eigenvalues stand above the upper edge of the null"
-    caption = (
-        f"Effective rank {with_interval(rank)} of {len(values)} responses, "
-        f"{number(null['effective_rank'])} under the null with the {null['name']}; {above}."
-    )
+    caption = f"Effective rank {with_interval(rank)} of {len(values)} responses"
+    null = next((null for null in spectrum["nulls"] if null["name"] == SIMULATED), None)
+    if null is not None:
+        caption += (
+            f", {number(null['effective_rank'])} for random directions with the {SIMULATED}; "
+            f"{null['above']} eigenvalues stand above the largest of those"
+        )
+    caption += "."
     data = pd.DataFrame({"rank": np.arange(1, len(values) + 1), "eigenvalue": values})
     return Panel(
         "spectrum",

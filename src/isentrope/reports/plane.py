@@ -14,12 +14,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
+from isentrope.experiments.run_folder import finite
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.reports.words import number, percent, with_interval
+from isentrope.reports.words import number, percent, with_interval, without_error
 
 WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""
@@ -75,7 +76,7 @@ def _along_training(reading: Reading) -> Panel | None:
         rows = _draw_evaluations(axes, evaluation)
         tables.append(rows.assign(of="evaluation"))
     law = law_of(reading)
-    if law is not None:
+    if law is not None and not law.misfits:
         _draw_law(axes, law)
     axes.set_xlabel("entropy (nats per token)")
     axes.set_ylabel("reward")
@@ -92,15 +93,26 @@ def _along_training(reading: Reading) -> Panel | None:
     )
     fitted = {}
     if law is not None:
-        fitted = {"a of the law": law.a.to_dict(), "reward at no entropy": law.ceiling.to_dict()}
-        a, ceiling = (with_interval(x) for x in fitted.values())
-        caption += (
-            f" The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} "
-            f"at h = 0 (R² = {number(law.r_squared, 2)})."
-        )
+        fitted, sentence = _law(law)
+        caption += f" {sentence}"
     source = reading.training_source() if metrics is not None else reading.evaluations[0].source()
     title = "Reward against entropy along training"
     return Panel("plane", title, caption, source, data, figure, numbers=fitted)
+
+
+def _law(law: EntropyLaw) -> tuple[dict[str, Any], str]:
+    """The numbers of the law, none where it misfits, and what is to be said of it."""
+    doubts = " ".join(law.warnings)
+    if law.misfits:
+        return {}, f"R = b − a exp(h) was fitted to the training batches. {doubts}"
+    parts = {"a of the law": law.a, "reward at no entropy": law.ceiling}
+    fitted = {name: finite(part.to_dict()) for name, part in parts.items()}
+    a, ceiling = (without_error(x) for x in fitted.values())
+    said = (
+        f"The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} at "
+        f"h = 0 (R² = {number(law.r_squared, 2)})."
+    )
+    return fitted, f"{said} {doubts}".strip()
 
 
 def _draw_law(axes: Axes, law: EntropyLaw) -> None:

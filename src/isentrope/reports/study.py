@@ -16,7 +16,7 @@ from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import at_training_rate, change_at, records
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.reports.words import has_interval, number, with_error, with_interval
+from isentrope.reports.words import has_interval, number, with_error, with_interval, without_error
 
 Pick = Callable[[dict[str, Any]], Any]
 """From the content of results.json to an Estimate, or None."""
@@ -97,8 +97,9 @@ def _draw(axes: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: float) -
     colour = style["color"]
     means = rows.groupby("step")["value"].mean()
     axes.plot(means.index + shift, means, color=colour, linewidth=1, alpha=0.6)
-    low = rows["ci_low"].astype(float).fillna(rows["value"] - rows["se"])
-    high = rows["ci_high"].astype(float).fillna(rows["value"] + rows["se"])
+    se = rows["se"].astype(float)
+    low = rows["ci_low"].astype(float).fillna(rows["value"] - se)
+    high = rows["ci_high"].astype(float).fillna(rows["value"] + se)
     axes.vlines(rows["step"] + shift, low, high, color=colour, linewidth=1.4)
     axes.plot(rows["step"] + shift, rows["value"], linestyle="", ms=5, **style)
 
@@ -107,9 +108,8 @@ def _caption(data: pd.DataFrame, name: str) -> str:
     found = data[data["quantity"] == name].astype(object)
     rows = records(found.where(found.notna(), None))
     first, last = rows[0], rows[-1]
-    start, end = (
-        with_interval(row) if has_interval(row) else with_error(row) for row in (first, last)
-    )
+    bare = without_error if name in RANGE else with_error
+    start, end = (with_interval(row) if has_interval(row) else bare(row) for row in (first, last))
     return (
         f"{name[0].upper()}{name[1:]} went from {start} at {first['checkpoint']} to {end} at "
         f"{last['checkpoint']}."
@@ -144,12 +144,19 @@ def _part(name: str) -> Pick:
 
 
 def _fraction(results: dict[str, Any]) -> Any:
-    """η/η*, whose relative error is that of η*."""
+    """η/η*, whose interval is that of η* turned over; an infinite end becomes zero."""
     reach = results.get("linear_range")
     if reach is None or not reach.get("rate_over_range"):
         return None
     ratio = reach["rate_over_range"]
-    return {"value": ratio, "se": ratio * reach["se"] / reach["value"]}
+    rate, (low, high) = ratio * reach["value"], (reach.get("ci_low"), reach.get("ci_high"))
+    if low is None:
+        return {"value": ratio}
+    return {
+        "value": ratio,
+        "ci_low": 0.0 if high is None else rate / high,
+        "ci_high": rate / low if low else None,
+    }
 
 
 def _relation(name: str) -> Pick:

@@ -7,6 +7,8 @@ which tokens do it        how few, and whether a published proxy would have foun
 
 from __future__ import annotations
 
+from isentrope.experiments.run_folder import finite
+from isentrope.kernel.reliability import printed_reliability
 from isentrope.reports.plane import law_of
 from isentrope.reports.read_run import Reading
 from isentrope.reports.rows import at_training_rate, change_at, estimate_in
@@ -40,8 +42,8 @@ def _training(reading: Reading) -> str:
                 for metric in ("pass_at_1", "entropy_per_token")
             )
             said.append(f"training took pass@1 {right} and entropy {h} nats per token")
-    if (law := law_of(reading)) is not None:
-        a, ceiling = (with_interval(x.to_dict()) for x in (law.a, law.ceiling))
+    if (law := law_of(reading)) is not None and not law.warnings:
+        a, ceiling = (with_interval(finite(x.to_dict())) for x in (law.a, law.ceiling))
         said.append(
             f"along the run reward follows b − a exp(h) with a = {a}, which leaves a reward of "
             f"{ceiling} for when all entropy is spent"
@@ -85,8 +87,13 @@ def _tokens(reading: Reading) -> str:
         f"usual proxy, ranks tokens with a correlation of {with_interval(usual['spearman'])} to "
         "their measured influence"
     )
-    if "spearman_reliability" in own:
-        said += f", whose own reliability is {with_interval(own['spearman_reliability'])}"
+    reliability = audit.results.get("reliability", {}).get("tokens")
+    known = None if reliability is None else printed_reliability(reliability)
+    if known is not None:
+        said += (
+            f", which itself has a rank correlation of about {number(known, 2)} with that of an "
+            "infinite E"
+        )
     return _sentence(said)
 
 

@@ -58,7 +58,7 @@ def token_panels(influence: Measurement) -> list[Panel]:
         Panel(
             "tokens",
             "Tokens of the most influential sequences",
-            _caption(sequences, top, tokens, unit),
+            _caption(sequences, top, tokens, unit, influence.results.get("listed_share") or {}),
             influence.source("tokens.parquet", "sequences.parquet"),
             shown,
             body=_frame(body, "deltaJ" in shown, unit),
@@ -71,14 +71,28 @@ def _largest(tokens: pd.DataFrame, column: str) -> float:
     return float(tokens[column].abs().max()) or 1.0
 
 
-def _caption(sequences: pd.DataFrame, top: pd.DataFrame, tokens: pd.DataFrame, unit: str) -> str:
+def _caption(
+    sequences: pd.DataFrame,
+    top: pd.DataFrame,
+    tokens: pd.DataFrame,
+    unit: str,
+    listed: dict[str, float | None],
+) -> str:
     share = top["deltaH"].abs().sum() / (sequences["deltaH"].abs().sum() or 1.0)
     token = tokens.iloc[tokens["deltaH"].abs().argmax()]
     sign = "lowers" if token["deltaH"] < 0 else "raises"
+    share, note = (
+        listed.get("tokens"),
+        " The largest sizes are inflated: the map has them as measured.",
+    )
+    if share is not None:
+        note = f" Sizes in the map are as measured; the largest keep about {percent(share)} of it."
+    share = 1.0 if share is None else share
+    size, se = share * abs(token["deltaH"]), share**0.5 * token["deltaH_se"]
     return (
         f"The {len(top)} most influential of {len(sequences)} sequences carry {percent(share)} of "
         f"Σ|δH_i|; the most influential token, {_named(token['text'], token['token_id'])}, {sign} "
-        f"entropy by {number(abs(token['deltaH']))} ± {number(token['deltaH_se'], 2)} {unit}."
+        f"entropy by {number(size)} ± {number(se, 2)} {unit}.{note}"
     )
 
 

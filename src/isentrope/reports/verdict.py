@@ -20,6 +20,7 @@ from isentrope.reports.words import (
     number,
     percent,
     with_interval,
+    without_error,
 )
 
 
@@ -106,7 +107,7 @@ def _first_order(results: dict[str, Any]) -> Claim:
     if reach is None or reach.get("rate_over_range") is None:
         return Claim("First order", f"{said}.")
     part = f"{number(reach['rate_over_range'], 2)} of the linear range"
-    return Claim("First order", f"{said}; the training rate is {part} η* = {with_interval(reach)}.")
+    return Claim("First order", f"{said}; the training rate is {part} η* = {without_error(reach)}.")
 
 
 def _parts(results: dict[str, Any]) -> str:
@@ -153,8 +154,11 @@ def _shares(shares: dict[str, Any]) -> str:
     said = [f"{words} {with_interval(shares[k])}" for k, words in names.items() if k in shares]
     if not said:
         return ""
-    unit = shares["gradient"]["unit"]
-    return f"The gradient's part, on {shares['measured_on']}: {listed(said)} {unit}."
+    whole = shares["gradient"]
+    return (
+        f"On other responses than those of E, {shares['measured_on']}, the gradient's part is "
+        f"{with_interval(whole)} {whole['unit']}: {listed(said)}."
+    )
 
 
 def _training(reading: Reading) -> list[Claim]:

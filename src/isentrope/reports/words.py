@@ -92,6 +92,18 @@ def with_interval(estimate: Number | None) -> str:
     return f"{number(estimate['value'])} (no interval)"
 
 
+def without_error(estimate: Number | None) -> str:
+    """Value and interval, and never a standard error: for a ratio, whose spread is not even.
+
+    Args:
+        estimate: The estimate, or None.
+
+    Returns:
+        For example "0.013 [0.0083, ∞)" or "0.013 (no interval)".
+    """
+    return with_interval(None if estimate is None else {**estimate, "se": None})
+
+
 def with_error(estimate: Number | None) -> str:
     """Value and standard error.
 

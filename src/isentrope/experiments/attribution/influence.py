@@ -1,7 +1,8 @@
 """`isentrope influence`: which sequences and tokens of U moved the entropy, and what they earned.
 
-results.json      budget (momentum, decay, gradient, total ± se), closure, reliability, shares
-sequences.parquet, tokens.parquet     a row a sequence, a row a token
+results.json      budget (momentum, decay, gradient, total ± se), closure, and what it was measured
+                  on; reliability, listed_share, degrees_of_freedom; shares, on other responses
+sequences.parquet, tokens.parquet     a row a sequence, a row a token, sizes as they were measured
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt
 
-LEAST_RELIABLE = 0.5
-"""Split-half rank correlation below which a ranking is said to be mostly noise."""
+LEAST_RELIABLE = 0.8
+"""Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
 
 
 def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
@@ -40,17 +41,22 @@ def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -
     Returns:
         Budget, tables and shares.
     """
-    asked = config.analysis
+    asked, E = config.analysis, ready.batches.E
+    if asked.overlap == "u_statistic":
+        E = ready.batches.U
     table = influence_of(config, ready, progress, tokens=asked.tokens, reward=asked.reward)
     tables = {"sequences": sequence_table(table)}
     if asked.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
     said: dict[str, Any] = {
         "how": table.how,
-        "groups": asked.groups,
+        "groups": table.groups,
+        "degrees_of_freedom": table.groups - 1,
+        "measured_on": f"the {len(E)} responses of E to {E.n_prompts} prompts",
         "entropy": _budget(table.entropy),
         "reward": None if table.reward is None else _budget(table.reward),
         "reliability": dict(table.reliability),
+        "listed_share": dict(table.listed_share),
     }
     if asked.share_responses:
         said["shares"] = shares_of(config, ready, progress)
@@ -194,7 +200,8 @@ def _warnings(table: Influence) -> list[str]:
     for of, estimate in table.reliability.items():
         if estimate.value < LEAST_RELIABLE:
             said.append(
-                f"The two halves of E rank the {of} alike only to {estimate.value:.2f} (rank "
-                "correlation): the ranking is mostly noise; use a larger batch_config.B_E."
+                f"The rank correlation of {of} with an infinite E is only about "
+                f"{estimate.value:.2f}: the ranking is mostly noise; use a larger batch_config.B_E."
             )
+        said += estimate.warnings
     return said

@@ -131,6 +131,7 @@ def _describe(
         name: {"entries": r.entries, **{k: getattr(r, k) for k in _RELATION}}
         for name, r in structure.relations.items()
     }
+    said["same_less_other_prompt"] = dict(structure.differences)
     tables = {"structure": structure.to_frame()}
     warnings += structure.warnings
     if not K.symmetric:

@@ -1,0 +1,119 @@
+"""How far the spread of a batch can be believed: degrees of freedom from the tail (T8).
+
+The error of a mean is read from how the units differ. Where their tail is heavy most batches hold
+none of its rare large values: the spread is too small in most of them, and most of all in those
+that look even, so no warning and no threshold can sort them out. The interval is lengthened
+instead, in every batch alike. With z_p = (c_p − c̄)² and ξ Hill's estimate of its tail index,
+
+    ξ = 1/k Σ_{j≤k} log(z_(j)/z_(k+1)),   k = min(n/5, 3√n),     degrees of freedom = 2/ξ
+
+between 1 and n − 1: 1/ξ is the tail index of z. Normal c have about 4 (quantile 2.8 in place of
+2.0), c without a variance fewer than 2. Where the c are positive sums, such as squared norms,
+Hill's estimate of their own index 1/ξ_c tells a light tail better, and the larger of 2/ξ and 1/ξ_c
+is taken. Nothing helps against large values so rare that a batch holds none of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+ENOUGH = 32
+"""Units from which on noise has an interval: below, ξ is not known well enough."""
+
+LIGHT_TAILS = (
+    "Intervals of noise allow for a tail that the batch shows, and hold for those it does not: "
+    "gradients so large and rare that the batch has none are in no interval."
+)
+"""Said beside every such interval."""
+
+
+def tail_degrees_of_freedom(values: Tensor) -> float:
+    """Degrees of freedom of the error of a mean, fewer where the values have a tail.
+
+    Args:
+        values: (n,) c_p, two or more.
+
+    Returns:
+        2/ξ, between 1 and n − 1.
+    """
+    squares = (values.double() - values.double().mean()).square()
+    if not float(squares.max()) > 0:
+        return float(len(values) - 1)  # all equal
+    return float(torch.tensor(2 * _tail_index(squares)).clamp(1, len(values) - 1))
+
+
+def degrees_of_freedom_of_sums(values: Tensor) -> float:
+    """The same where the values are positive sums, or nearly so: squared norms, traces.
+
+    Args:
+        values: (n,) c_p, two or more.
+
+    Returns:
+        The larger of 2/ξ and 1/ξ_c, between 1 and n − 1.
+    """
+    own = float(torch.tensor(_tail_index(values.double())).clamp(1, len(values) - 1))
+    return max(tail_degrees_of_freedom(values), own)
+
+
+def _tail_index(values: Tensor) -> float:
+    """1/ξ by Hill's estimate from the largest fifth; 0 where they are not positive."""
+    n = len(values)
+    k = min(max(3, math.ceil(min(0.2 * n, 3 * n**0.5))), n - 1)
+    largest = values.sort(descending=True).values[: k + 1]
+    if not float(largest[-1]) > 0:
+        return 0.0
+    xi = float((largest[:-1] / largest[-1]).log().mean())
+    return 1 / xi if xi > 0 else math.inf
+
+
+def too_few(n: int, unit: str) -> tuple[str, ...]:
+    """Why noise has no interval.
+
+    Args:
+        n: Units.
+        unit: What they are, in the plural.
+
+    Returns:
+        One sentence; none from 32 units on.
+    """
+    if n >= ENOUGH:
+        return ()
+    return (
+        f"{n} {unit} are too few for an interval of their noise: below {ENOUGH} a heavy tail "
+        "cannot be told from a light one.",
+    )
+
+
+def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
+    """Whether few units hold most of the noise.
+
+    Args:
+        values: (n,) c_p, not negative.
+        unit: What the n are, in the plural.
+
+    Returns:
+        One sentence where they hold it as less than half as many equal units would.
+    """
+    n, effective = len(values), effective_units(values)
+    if effective >= n / 2:
+        return ()
+    return (
+        f"Few of the {n} {unit} hold most of the noise (as {effective:.1f} equal ones would): the "
+        "value is likely too small, and the interval is long for that reason.",
+    )
+
+
+def effective_units(values: Tensor) -> float:
+    """How many equal units would hold the noise as evenly.
+
+    Args:
+        values: (n,) c_p, not negative.
+
+    Returns:
+        (Σ c)²/Σ c², between 1 and n; n where all are zero.
+    """
+    squares = float(values.square().sum())
+    return float(values.sum()) ** 2 / squares if squares > 0 else float(len(values))

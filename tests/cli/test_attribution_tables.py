@@ -1,0 +1,56 @@
+"""What the tables of the attribution verbs say, from made-up results."""
+
+import io
+
+from rich.console import Console
+
+from isentrope.cli.attribution_tables import bounds, print_influence, print_noise
+from isentrope.cli.tables import summary_lines
+from tests.reports.made_up import estimate, influence, measure, tables, write
+
+
+def printed(tmp_path, **more):
+    sequences, tokens = tables(4, 2, ("7", "+"))
+    content = influence() | {"how": "one pass", "groups": 8, "measured_on": "the 64 responses of E"}
+    folder = write(tmp_path, "influence", "step_8", content, sequences=sequences, tokens=tokens)
+    console = Console(file=io.StringIO(), width=200)
+    print_influence(console, content | more, folder)
+    return console.file.getvalue(), tokens
+
+
+def test_listed_sizes_are_shrunk_and_said_to_be(tmp_path):
+    said, tokens = printed(tmp_path, listed_share={"tokens": 0.5})
+    lowest = tokens["deltaH"].min()
+    assert f"{lowest / 2:.3g} ± 0.007" in said
+    assert f"{lowest:.3g} ±" not in said
+    assert "deltaH x 0.50" in said
+    assert "tokens.parquet has what was measured" in said
+
+
+def test_the_budget_and_the_shares_name_their_populations(tmp_path):
+    said, _ = printed(tmp_path)
+    assert "on the 64 responses of E" in said
+    assert "on other responses, 8 responses: the gradient's part is -0.8 ± 0.1 there" in said
+    assert "± is one se from 8 groups of prompts, 7 degrees of freedom: multiply by 2.36" in said
+    assert "rank correlation with an infinite E, about: sequences 0.9, tokens 0.9" in said
+
+
+def test_the_linear_range_has_an_interval_and_no_error():
+    row = {"score_identity_z": 0.1, "martingale_z": 0.1}
+    row["rounding_floor"] = {"log_weight": 1e-9}
+    more = {"pathwise": None, "checks": row}
+    content = measure(**more)
+    content["entropy"]["per_sequence"] = content["entropy"]["per_token"]
+    for high, said in ((0.01, "[0.005, 0.01]"), (None, "[0.005, ∞)")):
+        content["linear_range"] |= {"ci_low": 0.005, "ci_high": high}
+        (line,) = [x for x in summary_lines(content) if "linear range" in x]
+        assert f"η* = 0.0067 {said}; the training rate" in line
+        assert "±" not in line
+
+
+def test_noise_has_the_limits_of_its_intervals_beside_it():
+    console = Console(file=io.StringIO(), width=200)
+    content = measure() | {"gradient": {"b_simple": estimate(12.0, interval=False)}}
+    print_noise(console, content, None)
+    assert "hold for those it does not" in console.file.getvalue()
+    assert (bounds(None, None), bounds(1.0, None)) == ("–", "[1, ∞)")
