@@ -98,6 +98,9 @@ def rounded_step(
 
     Returns:
         The rounded step.
+
+    Raises:
+        ValueError: If it is not finite.
     """
     direction = {n: v.double() for n, v in step.direction.items()}
     gradient = step.loss_gradient
@@ -107,6 +110,12 @@ def rounded_step(
         direction[name] = change / eta
         moved += int((change != 0).sum())
         total += change.numel()
+        if not bool(change.isfinite().all()):
+            raise ValueError(
+                f"The step in {str(kind).removeprefix('torch.')} is not finite in parameter "
+                f"{name!r}: such training would diverge at once, so its weights were kept in "
+                "float32 (checkpoint.master_weights=true)."
+            )
     size = norm(direction)
     gap = norm(axpy(-1.0, direction, step.direction))
     return RoundedStep(
