@@ -97,6 +97,7 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     policy = Policy.from_checkpoint(short)
     E, U = (Rollouts.load(where / f"{name}.parquet") for name in "EU")
     step = optimizer_step(policy, U, short, max_response_length=3, max_grad_norm=1.0)
+    assert any("moments are of 16 bits" in w for w in step.warnings)
     state = load_optimizer_state(policy, short)
     types = short_types(policy, state, {})
     for row in said["sweep"]:
