@@ -5,10 +5,12 @@ one time in three where the reference is one of them.
 """
 
 import json
+import shutil
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.sampling.tasks.addition import character_tokenizer
@@ -73,6 +75,19 @@ def make_checkpoint(folder, names=("step_4",)):
         (folder / name / "parameter_names.json").write_text(json.dumps(order))
     write_prompts(folder / "prompts.jsonl", PROMPTS)
     return folder
+
+
+def in_bfloat16(folder, target):
+    """The same checkpoint as training in bfloat16 leaves it: adapter and moments."""
+    shutil.copytree(folder, target)
+    weights = target / "adapter_model.safetensors"
+    save_file({k: x.bfloat16() for k, x in load_file(weights).items()}, weights)
+    state = torch.load(target / "optimizer.pt", weights_only=True)
+    for moments in state["state"].values():
+        for key in ("exp_avg", "exp_avg_sq"):
+            moments[key] = moments[key].bfloat16()
+    torch.save(state, target / "optimizer.pt")
+    return target
 
 
 def write_prompts(path, prompts):

@@ -16,7 +16,7 @@ from isentrope.experiments.config_io import all_keys, load_config
 from isentrope.experiments.measure import measure
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
-from tests.tiny_checkpoint import PROMPTS, settings, write_prompts
+from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings, write_prompts
 
 QUICK = ["batch_config.allow_overlap=true", "estimator.order=1", "estimator.eta_list=[1e-3]"]
 LOGGED = [*QUICK, "detailed_logging.level=debug"]
@@ -30,6 +30,7 @@ SWEPT = [*QUICK, "estimator.eta_list=[1e-4, 1e-3]"]
 STALE = [*QUICK, "batch_config.U_file=@/stale.parquet", "analysis.tokens=false"]
 CHAT = [*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4"]
 TEMPLATE = [*CHAT, "batch_config.chat_template=true"]
+SHORT = [*QUICK, "checkpoint.checkpoint_path=@/short"]
 TF32 = [*QUICK, "precision.allow_tf32=true"]
 
 # key → (settings to compare with, another value); @ stands for the folder of checkpoints.
@@ -37,6 +38,8 @@ CHANGES = {
     "checkpoint.checkpoint_path": (QUICK, "@/checkpoint-8"),
     "checkpoint.optimizer_path": (QUICK, "@/checkpoint-8/optimizer.pt"),
     "checkpoint.base_model": (QUICK, "@/base"),
+    "checkpoint.trainable": (QUICK, "['*lora_B*']"),
+    "checkpoint.master_weights": (SHORT, "true"),
     "checkpoint.device_map": (QUICK, "cuda:7"),
     "checkpoint.quantization": ([*QUICK, "precision.runtime_dtype=float32"], "8bit"),
     "batch_config.dataset_name": (
@@ -69,6 +72,7 @@ CHANGES = {
     "estimator.functional": (QUICK, "per_sequence"),
     "estimator.method": (QUICK, "sequence"),
     "estimator.order": (QUICK, "2"),
+    "estimator.rounded_step": (SHORT, "true"),
     "estimator.confidence": (QUICK, "0.5"),
     "estimator.resample_collapsed": (COLLAPSE, "true"),
     "estimator.objective": (QUICK, "grpo"),
@@ -187,7 +191,9 @@ def test_nothing_changes_where_no_key_does(tiny, tmp_path, monkeypatch, caplog):
 
 
 def prepare(tiny):
-    """Data files that changes of settings name."""
+    """Data files, and a checkpoint in 16 bits, that changes of settings name."""
+    if not (tiny / "short").exists():
+        in_bfloat16(tiny / "step_4", tiny / "short")
     write_prompts(tiny / "others.jsonl", PROMPTS[::-1][:12])
     rows = [
         {"prompt": PROMPTS[i // 3], "response": str(i % 3 + 1), "reward": i % 3} for i in range(12)

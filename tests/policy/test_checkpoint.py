@@ -1,6 +1,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.checkpoint import load_tokenizer
@@ -83,3 +84,24 @@ def test_a_tokenizer_is_loaded_as_it_was_saved_whatever_the_architecture(tmp_pat
     loaded = load_tokenizer(tmp_path, padding_side="left")
     assert loaded("1 + 2 =")["input_ids"] == saved("1 + 2 =")["input_ids"]
     assert loaded.padding_side == "left"
+
+
+def test_an_adapter_with_new_tokens_gives_its_base_their_rows(tmp_path):
+    base = cases.model("qwen2")
+    base.save_pretrained(tmp_path / "base")
+    base.config.name_or_path = base.name_or_path = str(tmp_path / "base")
+    base.resize_token_embeddings(8)
+    model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])).eval()
+    with torch.no_grad():
+        base.get_input_embeddings().weight[5:].normal_()
+        base.get_output_embeddings().weight[5:].normal_()
+    trained = Policy(model, eos_token_id=0)
+    model.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    again = Policy.from_checkpoint(tmp_path / "adapter", eos_token_id=0)
+    assert adapter_mismatch(again.model, tmp_path / "adapter") is None
+    batch = cases.ragged(vocabulary=8)
+    torch.testing.assert_close(score(again, batch).logprobs, score(trained, batch).logprobs)
+    weights = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file({k: x for k, x in load_file(weights).items() if "lm_head" not in k}, weights)
+    with pytest.raises(ValueError, match="8 embeddings on a base of 5"):
+        Policy.from_checkpoint(tmp_path / "adapter", eos_token_id=0)

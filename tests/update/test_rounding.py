@@ -50,8 +50,10 @@ def as_step(policy, state, gradient, clip=1.0):
     return Step(v, P, components, **rest, learning_rate=1e-3, gradient_norm=1.0, clip_factor=clip)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, torch.bfloat16) for name in OPTIMIZERS), ("sgd-momentum", torch.float16)],
+)
 def test_the_rounded_step_is_the_real_one(tiny_policy, relative_error, name, kind):
     policy, model, optimizer = trained(tiny_policy, OPTIMIZERS[name], kind)
     state = load_optimizer_state(policy, copy.deepcopy(optimizer.state_dict()))
@@ -83,6 +85,14 @@ def test_a_small_step_is_lost_and_a_large_one_is_not(tiny_policy):
     assert small.error > 1
     assert large.moved > 0.99
     assert large.error < 0.05
+
+
+def test_a_step_that_overflows_is_refused(tiny_policy):
+    policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["adamw"], steps=0)
+    state = load_optimizer_state(policy, optimizer.state_dict())
+    step = as_step(policy, state, {n: torch.zeros_like(p) for n, p in policy.theta.items()})
+    with pytest.raises(ValueError, match=r"float16 is not finite .*master_weights=true"):
+        rounded_step(policy, state, step, dict.fromkeys(policy.names, torch.float16), 1e-3)
 
 
 def test_groups_with_other_rates_are_rounded_at_their_own(tiny_policy):

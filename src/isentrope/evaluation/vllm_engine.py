@@ -18,6 +18,7 @@ import torch
 from packaging.version import Version
 
 from isentrope.evaluation.responses import Decoding
+from isentrope.policy.base_model import adapter_base
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
@@ -98,7 +99,9 @@ class VllmEngine:
         if adapter is not None:
             rank = next(r for r in LORA_RANKS if r >= adapter["r"])
             lora = {"enable_lora": True, "max_lora_rank": rank}
-        base = (base_model or adapter["base_model_name_or_path"]) if adapter else str(checkpoint)
+        base = str(checkpoint)
+        if adapter:
+            base = adapter_base(checkpoint, adapter.get("base_model_name_or_path"), base_model)
         self._llm = LLM(
             model=base,
             dtype=dtype,

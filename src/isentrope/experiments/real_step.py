@@ -16,7 +16,7 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.stored_types import stored_types
 from isentrope.update.optimizer_state import OptimizerState
-from isentrope.update.rounding import MAX_ROUNDING, rounded_step, short_types
+from isentrope.update.rounding import MAX_ROUNDING, SHORT_MOMENTS, rounded_step, short_types
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, axpy
 
@@ -79,7 +79,8 @@ def real_step(
         notes += (f"The step is the one that rounding takes: {found}.",)
     elif found is not None:
         notes += (_unrounded(config, found),)
-    return RealStep(replace(measured, warnings=(*measured.warnings, *notes)), facts, along)
+    said = tuple(w for w in measured.warnings if w != SHORT_MOMENTS)  # the notes have numbers
+    return RealStep(replace(measured, warnings=(*said, *notes)), facts, along)
 
 
 def check_rounding(

@@ -89,13 +89,18 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         )
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):
-            raise ValueError(
-                f"The model in {source} has code of its own (auto_map in its config.json), which "
-                "is never run here: save it as an architecture of transformers."
-            ) from error
+            raise ValueError(own_code("model", source)) from error
         if local or isinstance(error, ValueError):
             raise
         raise FileNotFoundError(_not_there(str(source))) from error
+
+
+def own_code(what: str, source: str | Path) -> str:
+    """The refusal of a model or a tokenizer whose code would have to be run."""
+    return (
+        f"The {what} in {source} has code of its own (auto_map in its configuration), which is "
+        "never run here: save it as one that transformers knows."
+    )
 
 
 def _require_reachable(name: str) -> None:

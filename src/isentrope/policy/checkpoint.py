@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from isentrope.policy.adapter import adapter_mismatch, fit_vocabulary, require_tunable
-from isentrope.policy.base_model import adapter_base, causal_lm
+from isentrope.policy.base_model import adapter_base, causal_lm, own_code
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
 from isentrope.policy.trainable import train_only
@@ -161,6 +161,9 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
 
     Returns:
         The tokenizer.
+
+    Raises:
+        ValueError: If it is one whose code would have to be run.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -168,7 +171,12 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
     saved_as = get_tokenizer_config(source).get("tokenizer_class")
     plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
     kind = PreTrainedTokenizerFast if plain else AutoTokenizer
-    return kind.from_pretrained(source, trust_remote_code=False, **options)
+    try:
+        return kind.from_pretrained(source, trust_remote_code=False, **options)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(own_code("tokenizer", source)) from error
 
 
 def _load_tokenizer(folder: Path, model: nn.Module) -> Any:

@@ -15,18 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerState
-from isentrope.update.step import Step
 from isentrope.vectors import Vector, axpy, norm
+
+if TYPE_CHECKING:
+    from isentrope.update.step import Step
 
 MAX_ROUNDING = 0.1
 """|v − Δθ/η| over |Δθ/η| up to which v stands for the step that was taken."""
+SHORT_MOMENTS = (
+    "The optimizer's moments are of 16 bits, so training rounds its steps and takes another one "
+    "than v: isentrope.update.rounding computes it."
+)
 _SHORT = (torch.bfloat16, torch.float16)
 _OPTIMIZERS: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
@@ -98,6 +104,9 @@ def rounded_step(
 
     Returns:
         The rounded step.
+
+    Raises:
+        ValueError: If it is not finite.
     """
     direction = {n: v.double() for n, v in step.direction.items()}
     gradient = step.loss_gradient
@@ -107,6 +116,12 @@ def rounded_step(
         direction[name] = change / eta
         moved += int((change != 0).sum())
         total += change.numel()
+        if not bool(change.isfinite().all()):
+            raise ValueError(
+                f"The step in {str(kind).removeprefix('torch.')} is not finite in parameter "
+                f"{name!r}: such training would diverge at once, so its weights were kept in "
+                "float32 (checkpoint.master_weights=true)."
+            )
     size = norm(direction)
     gap = norm(axpy(-1.0, direction, step.direction))
     return RoundedStep(

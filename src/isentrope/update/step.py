@@ -27,6 +27,7 @@ from isentrope.update.objective import token_weights
 from isentrope.update.optimizer_rules import RULES
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.parameter_names import Names
+from isentrope.update.rounding import SHORT_MOMENTS, short_types
 from isentrope.vectors import Vector, axpy, multiply, norm
 
 
@@ -138,6 +139,7 @@ def optimizer_step(
     baseline = axpy(1.0, components["momentum"], components["decay"])
     direction = axpy(1.0, baseline, components["gradient"])
     policy.require_direction(direction)
+    short = (SHORT_MOMENTS,) if short_types(policy, state, {}) else ()
     idle = ("All advantages are zero: the step is momentum and decay alone.",)
     return Step(
         direction=direction,
@@ -149,7 +151,7 @@ def optimizer_step(
         gradient_norm=size,
         clip_factor=clip,
         matched_by=state.matched_by,
-        warnings=state.warnings + (() if bool(coefficients.any()) else idle),
+        warnings=state.warnings + short + (() if bool(coefficients.any()) else idle),
     )
 
 

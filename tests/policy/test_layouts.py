@@ -1,0 +1,100 @@
+"""Folders of other frameworks: each is named, with what to do."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from isentrope.experiments.checkpoints import find_subjects
+from isentrope.experiments.config_io import load_config
+from isentrope.update.optimizer_state import load_optimizer_state
+from tests import cases
+
+# folder's files → words of the sentence
+FOREIGN = {
+    "verl": (["actor/model_world_size_2_rank_0.pt"], "verl.*model_merger merge --backend fsdp"),
+    "verl, actor": (["optim_world_size_2_rank_0.pt"], "verl.*checkpoint.optimizer_path"),
+    "OpenRLHF": (["_actor/latest", "_actor/global_step40/x"], "OpenRLHF.*save_hf_ckpt"),
+    "DeepSpeed": (
+        ["latest", "global_step4/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"],
+        "DeepSpeed.*zero_to_fp32.*ds_to_universal",
+    ),
+    "DeepSpeed of transformers": (
+        ["config.json", "zero_to_fp32.py", "model.safetensors"],
+        "no optimizer state.*DeepSpeed",
+    ),
+    "FSDP": (
+        ["pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata"],
+        "FSDP.*accelerate merge-weights.*dcp_to_torch .*optimizer_0 optimizer.pt",
+    ),
+    "FSDP, full": (["pytorch_model_fsdp.bin", "optimizer.bin"], "FSDP.*optimizer.bin"),
+    "DCP": ([".metadata", "__0_0.distcp"], "torch.distributed.checkpoint.*dcp_to_torch"),
+    "accelerate": (
+        ["model.safetensors", "optimizer.bin", "random_states_0.pkl"],
+        "accelerate's save_state.*checkpoint.optimizer_path=.*optimizer.bin",
+    ),
+    "adapters": (
+        ["actor/adapter_config.json", "ref/adapter_config.json", "optimizer.pt"],
+        r"adapters in actor/, ref/: set checkpoint.checkpoint_path .*optimizer_path=.*optimizer.pt",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", FOREIGN)
+def test_a_foreign_layout_is_named_with_the_way_out(tmp_path, layout):
+    files, words = FOREIGN[layout]
+    for file in files:
+        path = tmp_path / "run" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    config = load_config({"checkpoint": {"checkpoint_path": str(tmp_path / "run")}})
+    with pytest.raises(FileNotFoundError, match=words):
+        find_subjects(config)
+
+
+def test_a_state_that_lies_elsewhere_is_found_for_the_user(tmp_path):
+    folder = tmp_path / "checkpoint-2"
+    cases.model("qwen2").save_pretrained(folder)
+    config = load_config({"checkpoint": {"checkpoint_path": str(folder)}})
+    for place in (tmp_path / "optimizer.pt", folder / "optimizer.bin"):
+        place.write_text("")
+        with pytest.raises(FileNotFoundError, match=rf"optimizer_path={place}, which is there"):
+            find_subjects(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("optim_world_size_8_rank_3.pt", "verl's FSDP state"),
+        ("zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed"),
+        ("optimizer.pt", "optimizer.state_dict"),
+    ],
+)
+def test_a_file_of_another_framework_is_named(tmp_path, name, words):
+    (tmp_path / name).write_bytes(b"not a state")
+    with pytest.raises(ValueError, match=words):
+        load_optimizer_state(cases.policy("qwen2"), tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_the_conversion_that_is_advised_gives_a_state_that_is_read(tmp_path):
+    policy = cases.policy("qwen2")
+    parameters = dict(policy.model.named_parameters())
+    optimizer = torch.optim.AdamW([parameters[n] for n in policy.names[::-1]], lr=1e-3)
+    for i, parameter in enumerate(parameters.values()):
+        parameter.grad = torch.full_like(parameter, 1.0 + i)
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    keys = dict(enumerate(policy.names[::-1]))
+    group = saved["param_groups"][0] | {"params": list(keys.values())}
+    named = {"state": {keys[i]: s for i, s in saved["state"].items()}, "param_groups": [group]}
+    dcp.save({"optimizer": named}, checkpoint_id=tmp_path / "optimizer_0", no_dist=True)
+    dcp_to_torch_save(tmp_path / "optimizer_0", tmp_path / "optimizer.pt")
+    found = load_optimizer_state(policy, tmp_path)
+    expected = load_optimizer_state(policy, optimizer)
+    assert found.matched_by == "names"
+    for name in policy.names:
+        assert torch.equal(found.moments[name]["exp_avg"], expected.moments[name]["exp_avg"])
