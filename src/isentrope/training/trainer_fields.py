@@ -52,7 +52,7 @@ READ = {
 
 _FILTERED = "responses are drawn from another distribution than the policy's"
 REFUSED = {
-    "beta": Field("refused", "not 0: a KL term (rloo: in the reward)"),
+    "beta": Field("refused", "not 0: a KL term; of RLOO, where advantages are computed here"),
     "entropy_coef": Field("refused", "not 0: an entropy term, which no token weight holds"),
     "use_adaptive_entropy": Field("refused", "true: an entropy term, which no token weight holds"),
     "top_entropy_quantile": Field("refused", "below 1: only tokens of high entropy count"),
