@@ -129,7 +129,7 @@ CASES = [
     Case("max_grad_norm=0", {"max_grad_norm": 0.0}),
     Case("cosine schedule, warm-up", {"lr_scheduler_type": "cosine", "warmup_steps": 1}),
     Case("weight_decay=0.1", {"weight_decay": 0.1}),
-    Case("optim=sgd", {"optim": "sgd"}),
+    Case("optim=sgd", {"optim": "sgd", "learning_rate": 0.1}),
     Case("optim=rmsprop", {"optim": "rmsprop"}),
     Case("delta=1.5", {"delta": 1.5}),
     Case("off_policy_mask_threshold=0.5", {"off_policy_mask_threshold": 0.5}),

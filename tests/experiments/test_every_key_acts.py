@@ -28,6 +28,7 @@ SAMPLED = [
 COLLAPSE = [*QUICK, "estimator.eta_list=[0.2, 0.3, 0.5]", "batch_config.B_E=40"]
 SWEPT = [*QUICK, "estimator.eta_list=[1e-4, 1e-3]"]
 STALE = [*QUICK, "batch_config.U_file=@/stale.parquet", "analysis.tokens=false"]
+TRAINED = [*QUICK, "checkpoint.checkpoint_path=@/trained", "sampling.temperature=0.7"]
 TF32 = [*QUICK, "precision.allow_tf32=true"]
 
 # key → (settings to compare with, another value); @ stands for the folder of checkpoints.
@@ -70,6 +71,8 @@ CHANGES = {
     "estimator.advantages": (QUICK, "rloo"),
     "estimator.max_grad_norm": (QUICK, "1e-4"),
     "estimator.max_response_length": (QUICK, "30"),
+    "estimator.micro_batch": ([*QUICK, "estimator.objective=bnpo"], "4"),
+    "estimator.ignore_training_settings": (TRAINED, "[sampling.temperature]"),
     "precision.runtime_dtype": (QUICK, "float32"),
     "precision.entropy_dtype": (QUICK, "float32"),
     "precision.allow_tf32": (QUICK, "true"),
@@ -184,6 +187,8 @@ def test_nothing_changes_where_no_key_does(tiny, tmp_path, monkeypatch, caplog):
 def prepare(tiny):
     """Data files that changes of settings name."""
     write_prompts(tiny / "others.jsonl", PROMPTS[::-1][:12])
+    shutil.copytree(tiny / "step_4", tiny / "trained", dirs_exist_ok=True)
+    (tiny / "trained" / "contract.json").write_text('{"temperature": 1.0}')
     rows = [
         {"prompt": PROMPTS[i // 3], "response": str(i % 3 + 1), "reward": i % 3} for i in range(12)
     ]
