@@ -25,10 +25,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, disable_progress_bars
 from peft import IA3Config, LoraConfig
 from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from transformers import PrinterCallback, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 from trl import (
     GRPOConfig,
     GRPOTrainer,
@@ -128,7 +129,7 @@ CASES = [
     Case("max_grad_norm=0", {"max_grad_norm": 0.0}),
     Case("cosine schedule, warm-up", {"lr_scheduler_type": "cosine", "warmup_steps": 1}),
     Case("weight_decay=0.1", {"weight_decay": 0.1}),
-    Case("optim=sgd", {"optim": "sgd"}),
+    Case("optim=sgd", {"optim": "sgd", "learning_rate": 0.1}),
     Case("optim=rmsprop", {"optim": "rmsprop"}),
     Case("delta=1.5", {"delta": 1.5}),
     Case("off_policy_mask_threshold=0.5", {"off_policy_mask_threshold": 0.5}),
@@ -146,7 +147,7 @@ CASES = [
     Case("SFT, accumulation 2", {"gradient_accumulation_steps": 2}, trainer="sft"),
     *(Case(f"adapter: {name}", adapter=name) for name in ("lora", "rslora", "dora", "bias", "ia3")),
     Case("beta=0.1", {"beta": 0.1}, refused="beta"),
-    Case("RLOO, beta=0.1", {"beta": 0.1}, trainer="rloo"),
+    Case("RLOO, beta=0.1, own advantages", {"beta": 0.1}, trainer="rloo"),
     Case("entropy_coef=0.05", {"entropy_coef": 0.05}, refused="entropy_coef"),
     Case(
         "use_adaptive_entropy",
@@ -183,7 +184,7 @@ def reward(completions: list[str], **_: Any) -> list[float]:
     return [len(set(text)) / (1 + len(text)) + 0.1 * len(text) for text in completions]
 
 
-class Recorder(TrainerCallback):
+class Recorder:
     """The batches that a trainer's loss was given, by the step they were for."""
 
     def __init__(self, trainer: Any, name: str) -> None:
@@ -261,6 +262,7 @@ def train(case: Case, base: Path, folder: Path) -> dict[int, list[dict[str, Tens
             peft_config=adapter,
         )
         recorder = Recorder(trainer, "_compute_loss")
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     return recorder.batches
 
@@ -355,6 +357,8 @@ def run(cases: Iterable[Case], folder: Path) -> list[Row]:
         A row per case, of the step with the largest error.
     """
     logging.getLogger("isentrope").setLevel("ERROR")
+    disable_progress_bar()
+    disable_progress_bars()
     base = save_base(folder / "base")
     rows = []
     for k, case in enumerate(cases):
@@ -381,8 +385,8 @@ def page(rows: list[Row]) -> str:
         "",
         "The direction v of `measure` against (θ' − θ)/η of TRL's own trainer, tiny models in",
         "float32, real runs of three steps. No setting was given: they are read from",
-        "`training_args.bin`. A row with an entry under *refused* stops the verb with a sentence that",
-        "names the field; its error is that of the step with the refusal overruled",
+        "`training_args.bin`. A row with an entry under *refused* stops the verb with a sentence",
+        "that names the field; its error is that of the step with the refusal overruled",
         "(`estimator.ignore_training_settings`).",
         "",
         f"Made by `python -m benchmarks.trl_losses` on {date.today()}, {versions}, one CPU thread.",
@@ -400,10 +404,11 @@ def main() -> None:
     """Run every case and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/results/trl_losses.md"))
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--only", default="", help="cases whose name has one of these in it")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
-        rows = run([c for c in CASES if arguments.only in c.name], Path(folder))
+        wanted = arguments.only.split(",")
+        rows = run([c for c in CASES if any(w in c.name for w in wanted)], Path(folder))
     if not arguments.only:
         arguments.out.write_text(page(rows), encoding="utf-8")
 

@@ -57,9 +57,17 @@ def test_other_settings_than_in_training_are_named(own):
     checkpoint, config = own
     trained = {"temperature": 0.7, "max_grad_norm": 1.0}
     (checkpoint / "trainer_state.json").write_text(json.dumps(trained))
-    result = call("check", config)
+    result = call("check", config, "--set", "sampling.temperature=1.0")
     assert result.exit_code == 1
     assert "sampling.temperature is 1.0, training had 0.7" in text(result)
+
+
+def test_settings_that_are_left_out_are_those_of_training(own):
+    checkpoint, config = own
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"temperature": 0.7}))
+    result = call("check", config)
+    assert "as in training: sampling.temperature" in text(result)
+    assert "sampler = scorer" in text(result)
 
 
 def test_an_adapter_trained_with_dropout_is_found(own):

@@ -31,6 +31,7 @@ STALE = [*QUICK, "batch_config.U_file=@/stale.parquet", "analysis.tokens=false"]
 CHAT = [*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4"]
 TEMPLATE = [*CHAT, "batch_config.chat_template=true"]
 SHORT = [*QUICK, "checkpoint.checkpoint_path=@/short"]
+TRAINED = [*QUICK, "checkpoint.checkpoint_path=@/trained", "sampling.temperature=0.7"]
 TF32 = [*QUICK, "precision.allow_tf32=true"]
 
 # key → (settings to compare with, another value); @ stands for the folder of checkpoints.
@@ -79,6 +80,8 @@ CHANGES = {
     "estimator.advantages": (QUICK, "rloo"),
     "estimator.max_grad_norm": (QUICK, "1e-4"),
     "estimator.max_response_length": (QUICK, "30"),
+    "estimator.micro_batch": ([*QUICK, "estimator.objective=bnpo"], "4"),
+    "estimator.ignore_training_settings": (TRAINED, "[sampling.temperature]"),
     "precision.runtime_dtype": (QUICK, "float32"),
     "precision.entropy_dtype": (QUICK, "float32"),
     "precision.allow_tf32": (QUICK, "true"),
@@ -195,6 +198,8 @@ def prepare(tiny):
     if not (tiny / "short").exists():
         in_bfloat16(tiny / "step_4", tiny / "short")
     write_prompts(tiny / "others.jsonl", PROMPTS[::-1][:12])
+    shutil.copytree(tiny / "step_4", tiny / "trained", dirs_exist_ok=True)
+    (tiny / "trained" / "contract.json").write_text('{"temperature": 1.0}')
     rows = [
         {"prompt": PROMPTS[i // 3], "response": str(i % 3 + 1), "reward": i % 3} for i in range(12)
     ]

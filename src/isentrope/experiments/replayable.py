@@ -96,20 +96,29 @@ def _dropout(model: nn.Module, arguments: Mapping[str, Any]) -> list[Obstacle]:
     return [Obstacle("dropout", words)]
 
 
-def _balancing(model: Any, arguments: Mapping[str, Any]) -> list[Obstacle]:
-    """The load-balancing loss that TRL adds for a mixture of experts."""
+def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
+    """The weight of the load-balancing loss that a trainer adds for a mixture of experts.
+
+    Args:
+        model: The model.
+        arguments: The trainer's.
+
+    Returns:
+        The weight; 0 where there is no such loss.
+    """
     config = model.config.get_text_config()
-    if not arguments or not hasattr(config, "output_router_logits"):
-        return []
+    if not hasattr(config, "output_router_logits"):
+        return 0.0
+    given = arguments.get("router_aux_loss_coef")
+    if given is not None:
+        return float(given)
+    always = "router_aux_loss_coef" in arguments  # TRL, which asks the model for it
     own = getattr(config, "router_aux_loss_coef", 0.0)
-    if "router_aux_loss_coef" not in arguments:  # transformers, and TRL before it had the field
-        own = own if config.output_router_logits else 0.0
-    coefficient = arguments.get("router_aux_loss_coef")
-    coefficient = own if coefficient is None else coefficient
-    if not coefficient:
-        return []
-    words = (
-        f"a load-balancing loss of weight {coefficient:g} is added for the experts "
-        "(router_aux_loss_coef)"
-    )
-    return [Obstacle("router_aux_loss_coef", words)]
+    return float(own) if always or config.output_router_logits else 0.0
+
+
+def _balancing(model: Any, arguments: Mapping[str, Any]) -> list[Obstacle]:
+    """The load-balancing loss as an obstacle, where a trainer's arguments are known."""
+    weight = balancing_weight(model, arguments) if arguments else 0.0
+    words = f"a load-balancing loss of weight {weight:g} is added for the experts"
+    return [Obstacle("router_aux_loss_coef", words)] if weight else []

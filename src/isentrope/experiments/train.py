@@ -14,9 +14,10 @@ import torch
 from isentrope.experiments.config_io import ConfigError, dump_config, load_config
 from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
+from isentrope.experiments.replayable import balancing_weight
 from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
 from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import grpo_options, objective_of
+from isentrope.experiments.train_options import advantages_of, grpo_options, objective_of
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.contract import (
@@ -167,7 +168,7 @@ def _batches(config: TrainConfig, prompts: list[Prompt], task: Any) -> UpdateBat
         n=training.prompts_per_step,
         group_size=training.group_size,
         max_new_tokens=config.sampling.max_new_tokens,
-        advantages="grpo" if config.trainer.get("scale_rewards") == "group" else "dr_grpo",
+        advantages=advantages_of(config),
         redraw_limit=training.redraw_limit,
         seed=training.seed,
     )
@@ -181,9 +182,13 @@ def _contract(
     for prompt in prompts:
         digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
     training = config.training
+    unrecorded = (
+        args.entropy_coef or args.use_adaptive_entropy or balancing_weight(model, vars(args))
+    )
     return {
         "schema": 1,
         "objective": objective_of(config),
+        "advantages": advantages_of(config),
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
@@ -197,7 +202,7 @@ def _contract(
         "world_size": world_size(),
         "seed": training.seed,
         "sampler": "vllm" if args.use_vllm else "transformers",
-        "replayable": not (args.entropy_coef or args.use_adaptive_entropy),
+        "replayable": not unrecorded,
         "base_model": config.model.path,
         "frozen_sha256": frozen_hash(policy.model),
         "trainable": trainable_shapes(policy.model),

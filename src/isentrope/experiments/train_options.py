@@ -11,6 +11,7 @@ from isentrope.experiments.config_io import ConfigError
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.trainer_options import trainer_options
 from isentrope.training.processes import world_size
+from isentrope.update.objective import OBJECTIVES, RECORDED
 
 _UNFILTERED = "nothing: a filtered sampler is not the policy that is measured"
 _NO_EVALUATION = "`isentrope evaluate`, which reads the checkpoints"
@@ -156,10 +157,20 @@ def objective_of(config: TrainConfig) -> str:
         One of the objectives of `optimizer_step`; "recorded" where no other name is exact.
     """
     loss = config.trainer.get("loss_type", "dr_grpo")
-    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
     plain = config.trainer.get("beta", 0.0) == 0.0 and not config.trainer.get("use_vllm")
-    if plain and loss == "dr_grpo" and not scaled:
-        return "dr_grpo_longest" if config.training.normaliser == "longest" else "dr_grpo"
-    if plain and loss in ("grpo", "dapo") and scaled:
-        return loss
-    return "recorded"
+    if not plain or loss not in OBJECTIVES:
+        return RECORDED
+    return "dr_grpo_longest" if config.training.normaliser == "longest" else loss
+
+
+def advantages_of(config: TrainConfig) -> str:
+    """The rule by which a run makes advantages of rewards.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        One of the rules of `with_advantages`.
+    """
+    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
+    return "grpo" if scaled else "dr_grpo"

@@ -76,8 +76,10 @@ class _Refused(ValueError):
 class _Inert(dict):
     """Stands for an object of the file; nothing of the real class is there."""
 
+    __slots__ = ("given",)  # apart from the attributes that the file gives it
+
     module = name = ""
-    given: tuple[Any, ...] = ()
+    given: tuple[Any, ...]
 
     def __new__(cls, *given: Any, **_: Any) -> _Inert:
         made = super().__new__(cls)

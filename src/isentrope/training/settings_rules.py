@@ -196,8 +196,14 @@ _RULES = (
     ),
     _Rule(
         "beta",
-        lambda a: a.sampled and a.differs("beta", 0),
-        "a KL term is in the loss or the reward ({name}={value})",
+        lambda a: a.trainer == "grpo" and a.differs("beta", 0),
+        "a KL term is in the loss ({name}={value})",
+    ),
+    _Rule(
+        "beta",
+        lambda a: a.trainer == "rloo" and a.advantages_computed and a.differs("beta", 0),
+        "a KL term is in the rewards ({name}={value}): give batch_config.U_file with its own "
+        "advantages",
     ),
     _entropy_term("entropy_coef"),
     _entropy_term("use_adaptive_entropy"),
