@@ -24,7 +24,7 @@ from isentrope.estimators.ratio import with_fieller
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score, score_along, score_along_each
 from isentrope.rollouts import Rollouts
-from isentrope.training.processes import gather
+from isentrope.training.processes import gather, together
 from isentrope.vectors import Vector
 
 COMPONENTS = ("momentum", "decay", "gradient")
@@ -130,11 +130,15 @@ def look_ahead(
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
     """
-    parts = [*score_along_each(policy, mine, list(components.values()))]
-    if second_order:
-        v = {n: sum(part[n] for part in components.values()) for n in policy.names}
-        parts.append(score_along(policy, mine, v, 2)[2])  # pyright: ignore[reportArgumentType]
-    base, *rest = _joined(parts)
+
+    def scored() -> list[Scores]:
+        parts = [*score_along_each(policy, mine, list(components.values()))]
+        if second_order:
+            v = {n: sum(part[n] for part in components.values()) for n in policy.names}
+            parts.append(score_along(policy, mine, v, 2)[2])  # pyright: ignore[reportArgumentType]
+        return parts
+
+    base, *rest = _joined(together(scored))
     sampler = torch.zeros_like(base.logprobs)
     drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
     sampler[base.mask] = torch.cat(drawn)
@@ -154,7 +158,7 @@ def look_back(policy: Policy, before: Foresight) -> Scores:
     Returns:
         Scores of the whole mini-batch.
     """
-    return _joined([score(policy, before.mine)])[0]
+    return _joined([together(lambda: score(policy, before.mine))])[0]
 
 
 def _joined(parts: list[Scores]) -> list[Scores]:
