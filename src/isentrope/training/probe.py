@@ -193,6 +193,8 @@ class EntropyProbe(TrainerCallback):
     @_never_raising
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         """Begin to record the step, where it starts from a checkpoint."""
+        if self._record and self._recorder is None:
+            raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
         if self._recorder is not None:
             self._recorder.begin(_bare(kwargs["model"]), state.global_step)
 
@@ -237,7 +239,8 @@ class EntropyProbe(TrainerCallback):
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
             replayable = self._recorder.write(_bare(kwargs["model"]), kwargs["optimizer"])
-            self._recorder = self._recorder if replayable else None
+            if not replayable:
+                self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
             return
         before, other, eta = self._before

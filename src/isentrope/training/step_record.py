@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,7 @@ from isentrope.update.objective import token_weights
 from isentrope.vectors import Vector, norm
 
 log = logging.getLogger("isentrope")
+T = TypeVar("T")
 
 REPLAY_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
 """Largest relative error of the replayed gradient by the type of the forward pass."""
@@ -77,11 +78,12 @@ class StepRecorder:
         self._hook: Any = None
         self._checkpoint: Path | None = None
         self._record: tuple[Rollouts, dict[str, Any]] | None = None
+        self._failure: Exception | None = None
         plain: Callable[..., Any] = self.trainer.compute_loss
 
         @wraps(plain)
         def compute_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._inputs = _layout(inputs) if self._hook else None
+            self._inputs = self._without_raising(lambda: _layout(inputs)) if self._hook else None
             return plain(model, inputs, *args, **kwargs)
 
         self.trainer.compute_loss = compute_loss
@@ -104,10 +106,21 @@ class StepRecorder:
         """Stop to watch, and forget what was seen."""
         if self._hook is not None:
             self._hook.remove()
-        self._hook = self._checkpoint = self._inputs = self._record = None
+        self._hook = self._checkpoint = self._inputs = self._record = self._failure = None
         self._pieces, self._rows = [], []
 
+    def _without_raising(self, work: Callable[[], T]) -> T | None:
+        """Keep what goes wrong inside the trainer's own calls for `look`, which may raise."""
+        try:
+            return work()
+        except Exception as error:
+            self._failure = error
+            return None
+
     def _watch(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self._without_raising(lambda: self._see(args, kwargs, output))
+
+    def _see(self, args: Any, kwargs: Any, output: Any) -> None:
         hidden = output[0]
         if not (torch.is_grad_enabled() and hidden.requires_grad):
             return
@@ -130,12 +143,17 @@ class StepRecorder:
         """
         if self._hook is None:
             return
+        together(self._raise_failure)
         pieces, self._pieces = self._pieces, []
         head = _causal_lm(model).get_output_embeddings()
         temperature = _temperature(self.trainer.args)
         with evaluating(model):
             rows = together(lambda: [sequences_of(p, head, temperature) for p in pieces])
         self._rows += [row for part in rows for row in part]
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def look(self, model: Any, tokenizer: Any, optimizer: Any) -> None:
         """Put the record together before the optimizer takes the step; every process calls this.
@@ -151,7 +169,8 @@ class StepRecorder:
         self._hook.remove()
         args, step = self.trainer.args, self.trainer.state.global_step + 1
         with evaluating(model):
-            policy = Policy(model, tokenizer, temperature=_temperature(args), precision="as_is")
+            options: dict[str, Any] = {"temperature": _temperature(args), "precision": "as_is"}
+            policy = together(lambda: Policy(model, tokenizer, **options))
             mine = together(lambda: _rollouts(self._rows, policy))
             max_norm = args.max_grad_norm or None
             error, size = _replay_error(policy, mine, max_norm)
@@ -166,7 +185,7 @@ class StepRecorder:
             "replay_error": error,
         }
         shares = [share for share in gather(mine) if share is not None]
-        self._record = (_joined(shares, tokenizer, policy), update)
+        self._record = (_joined(shares, policy), update)
 
     def write(self, model: Any, optimizer: Any) -> bool:
         """Write the record of the step that was just taken; every process calls this.
@@ -183,7 +202,6 @@ class StepRecorder:
         if record is None or checkpoint is None:
             return True
         rollouts, update = record
-
         if not update["replayable"]:
             rollouts = rollouts.with_columns(token_weights=None)
         inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
@@ -284,7 +302,7 @@ def _replay_error(
     return (gap / used) ** 0.5, size
 
 
-def _joined(shares: list[Rollouts], tokenizer: Any, policy: Policy) -> Rollouts:
+def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
     """The batch of all processes, with keys and, where there is a tokenizer, texts."""
     if not shares:
         raise ValueError("The loss of this trainer was computed from no sequence that was seen.")
