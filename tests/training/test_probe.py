@@ -165,22 +165,18 @@ def test_it_follows_a_trainer_of_trl_in_one_line(tmp_path):
     assert [entry["probe/change"] for entry in losses] == [r.change.value for r in probe.history]
 
 
-def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path):
+def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path, caplog):
     with pytest.raises(ValueError, match="every >= 1 and size >= 2, got 0 and 32"):
         EntropyProbe(["1+1="], every=0)
     with pytest.raises(ValueError, match="dataset is empty"):
         EntropyProbe([])
-    probe = EntropyProbe(["1+1="], temperature=1.0)
     made = runs.trainer(tmp_path, steps=1)
     model, state = made.policy.model, type("State", (), {"global_step": 0})
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    probe = EntropyProbe(["1+1="], temperature=1.0, max_new_tokens=2)
     hooked = {"model": model, "processing_class": made.policy.tokenizer, "optimizer": optimizer}
-    with pytest.raises(ValueError, match="has no gradient on this process"):
-        probe.on_pre_optimizer_step(object(), state, None, **hooked)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(ValueError, match="no max_completion_length: give EntropyProbe its max_new"):
-        probe.on_pre_optimizer_step(object(), state, None, **hooked)
+    probe.on_pre_optimizer_step(object(), state, None, **hooked)
+    assert "has no gradient on this process" in caplog.text
 
 
 def test_a_gradient_that_is_not_finite_is_no_reading_and_no_crash(tmp_path, caplog):
@@ -194,4 +190,4 @@ def test_a_gradient_that_is_not_finite_is_no_reading_and_no_crash(tmp_path, capl
     probe.on_pre_optimizer_step(object(), state, None, **hooked)
     probe.on_optimizer_step(object(), state, None)
     assert probe.history == []
-    assert "not probed" in caplog.text
+    assert "skipped" in caplog.text

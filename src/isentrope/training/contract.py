@@ -112,6 +112,16 @@ def write_contract(folder: Path, contract: Mapping[str, Any], names: list[list[s
         names: What `optimizer_names` found.
     """
     (folder / CONTRACT).write_text(json.dumps(contract, indent=2) + "\n", encoding="utf-8")
+    write_names(folder, names)
+
+
+def write_names(folder: Path, names: list[list[str]]) -> None:
+    """Write the names of an optimizer's parameters beside its state.
+
+    Args:
+        folder: The checkpoint.
+        names: What `optimizer_names` found.
+    """
     (folder / SIDECAR).write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
 
 
@@ -190,6 +200,7 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
 
     Raises:
         FileNotFoundError: If the run ended, or was stopped, before that step was done.
+        ValueError: If the step was recorded and its record does not replay it.
     """
     folder = Path(checkpoint) / NEXT_UPDATE
     if not folder.is_dir():
@@ -197,6 +208,12 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
             f"{folder} is not there: the run took no step from this checkpoint."
         )
     update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    if update.get("replayable") is False:
+        raise ValueError(
+            f"{folder} does not replay its step: the gradient of its token weights is off by "
+            f"{update['replay_error']:.2g} of the one that was used. Train without entropy terms, "
+            "router losses, dropout and packing, or measure with an objective by name."
+        )
     return Rollouts.load(folder / "rollouts.parquet"), update
 
 

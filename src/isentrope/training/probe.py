@@ -6,7 +6,11 @@
 It needs nothing of a trainer but the public hooks of transformers: `on_pre_optimizer_step`, where
 .grad is the gradient the optimizer will use, and `on_optimizer_step`, where θ' is in the model. It
 draws its own E mini-batch from the live policy, on prompts that are not trained on, and leaves the
-model, its gradients, the optimizer and the random state as they were.
+model, its gradients, the optimizer and the random state as they were. The gradient is the real one,
+dropout and all; entropies are read without dropout.
+
+What it cannot follow is refused by `attach`. During training it never raises: whatever goes wrong
+is said once, and the probe is off from there on.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +31,11 @@ from transformers import TrainerCallback
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
-from isentrope.policy.architecture import eager_experts
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
+from isentrope.training.observing import evaluating
 from isentrope.training.probe_reading import (
     Foresight,
     ProbeReading,
@@ -39,14 +43,38 @@ from isentrope.training.probe_reading import (
     look_back,
     read,
 )
-from isentrope.training.processes import rank, world_size
+from isentrope.training.probe_requirements import (
+    require_known_optimizer,
+    require_recordable,
+    require_unfiltered,
+    require_whole_parameters,
+    setting,
+)
+from isentrope.training.processes import rank, together, world_size
 from isentrope.training.running_mean import RunningMean
+from isentrope.training.step_record import StepRecorder
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
+Hook = Callable[..., None]
+
+
+def _never_raising(hook: Hook) -> Hook:
+    """A hook after whose first failure the probe is off; an observer must not end a run."""
+
+    @wraps(hook)
+    def guarded(self: EntropyProbe, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._off:
+            return
+        try:
+            hook(self, args, state, control, **kwargs)
+        except Exception as error:
+            self._switch_off(state.global_step + 1, error)
+
+    return guarded
 
 
 class EntropyProbe(TrainerCallback):
@@ -71,6 +99,7 @@ class EntropyProbe(TrainerCallback):
         temperature: float | None = None,
         max_new_tokens: int | None = None,
         path: str | Path | None = None,
+        record: bool = False,
     ) -> None:
         """Say what is probed, and how often.
 
@@ -87,6 +116,9 @@ class EntropyProbe(TrainerCallback):
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
             path: A jsonl file to which each reading is appended, null for NaN.
+            record: Also write `next_update/` into each checkpoint that the trainer saves: the
+                batch of the step taken from it with the token weights −∂loss/∂s, which
+                `objective="recorded"` replays whatever the loss; it needs `attach`.
 
         Raises:
             ValueError: If a number is out of range or there are no prompts.
@@ -100,6 +132,8 @@ class EntropyProbe(TrainerCallback):
         self._second_order, self._fresh, self._seed = second_order, fresh, seed
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._path = Path(path) if path else None
+        self._record, self._recorder = record, cast(StepRecorder | None, None)
+        self._off = False
         self._means = {name: RunningMean(memory) for name in _MEANS}
         self._policy: Policy | None = None
         self._before: tuple[Foresight, Foresight | None, float] | None = None
@@ -114,7 +148,20 @@ class EntropyProbe(TrainerCallback):
 
         Returns:
             The probe itself.
+
+        Raises:
+            ValueError: If the trainer filters its samples, shards its parameters, has an optimizer
+                that cannot be followed, or does not tell the temperature or the longest response;
+                with `record`, also if it drops out or saves no checkpoints with an optimizer.
         """
+        require_whole_parameters(trainer)
+        require_unfiltered(trainer)
+        require_known_optimizer(trainer)
+        setting(self._temperature, trainer.args, "temperature", "temperature")
+        setting(self._max_new_tokens, trainer.args, *_LENGTH)
+        if self._record:
+            require_recordable(trainer)
+            self._recorder = StepRecorder(trainer)
         trainer.add_callback(self)
         plain = trainer.log
 
@@ -143,34 +190,62 @@ class EntropyProbe(TrainerCallback):
 
     # --- hooks of transformers.Trainer -------------------------------------------------------
 
+    @_never_raising
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        """Begin to record the step, where it starts from a checkpoint."""
+        if self._record and self._recorder is None:
+            raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
+        if self._recorder is not None:
+            self._recorder.begin(_bare(kwargs["model"]), state.global_step)
+
+    @_never_raising
+    def on_substep_end(self, args, state, control, **kwargs) -> None:
+        """Record a micro-batch."""
+        if self._recorder is not None:
+            self._recorder.after_backward(_bare(kwargs["model"]))
+
+    @_never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
+        if self._recorder is not None:
+            told = kwargs.get("processing_class"), kwargs["optimizer"]
+            self._recorder.look(_bare(kwargs["model"]), *told)
         if state.global_step % self._every:
             return
-        policy = self._live_policy(args, kwargs)
         step = state.global_step + 1
-        components, eta = _components(policy, kwargs["optimizer"])
-        if not components:
-            log.warning("Step %d moves nothing, or its gradient is not finite: not probed.", step)
-            return
-        length = _setting(self._max_new_tokens, args, "max_completion_length", "max_new_tokens")
-        with _evaluating(policy):
-            E = self._draw(policy, step, 0, length)
+        length = setting(self._max_new_tokens, args, *_LENGTH)
+        with evaluating(_bare(kwargs["model"])):
+            policy, components, eta = together(lambda: self._about_to(args, kwargs))
+            if not components:
+                log.warning("Step %d moves nothing, or its gradient is not finite: skipped.", step)
+                return
+            E = together(lambda: self._draw(policy, step, 0, length))
             before = look_ahead(policy, E, components, self._second_order, eta)
             other = None
             if self._fresh:
-                apart = self._draw(policy, step, 1, length)
+                apart = together(lambda: self._draw(policy, step, 1, length))
                 other = look_ahead(policy, apart, components, False, eta)
         self._before = before, other, eta
 
+    def _about_to(
+        self, args: Any, kwargs: Mapping[str, Any]
+    ) -> tuple[Policy, dict[str, Vector], float]:
+        policy = self._live_policy(args, kwargs)
+        return policy, *_components(policy, kwargs["optimizer"])
+
+    @_never_raising
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look back from θ', and put the reading together."""
+        if self._recorder is not None:
+            replayable = self._recorder.write(_bare(kwargs["model"]), kwargs["optimizer"])
+            if not replayable:
+                self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
             return
         before, other, eta = self._before
         step, self._before = state.global_step + 1, None
-        with _evaluating(self._policy):
+        with evaluating(self._policy.model):
             after = look_back(self._policy, before)
             fresh = self._measured(step, eta, other) if other else None
         choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
@@ -182,11 +257,26 @@ class EntropyProbe(TrainerCallback):
             if math.isfinite(found.ci_low):  # none where the weights are not to be trusted
                 mean.update(found.value, found.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
+        together(lambda: self._append(step))
+
+    def _append(self, step: int) -> None:
         if self._path and rank() == 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             told = {k: v if math.isfinite(v) else None for k, v in self._latest.items()}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **told}) + "\n")
+
+    def _switch_off(self, step: int, error: Exception) -> None:
+        """Say once why there are no more readings; training goes on as it would have."""
+        self._off, self._before, self._latest = True, None, {}
+        if self._recorder is not None:
+            self._recorder.stop()
+        if rank() == 0:
+            cause = " ".join(str(error).split()) or type(error).__name__
+            log.warning(
+                "The entropy probe is off from step %d on; training goes on. Cause: %s", step, cause
+            )
+        log.debug("raised here:", exc_info=error)
 
     def _measured(self, step: int, eta: float, before: Foresight) -> Estimate:
         after = look_back(cast(Policy, self._policy), before)
@@ -194,8 +284,7 @@ class EntropyProbe(TrainerCallback):
         return read(step, eta, before, after, **choice).change
 
     def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
-        model, tokenizer = kwargs["model"], kwargs.get("processing_class")
-        model = getattr(model, "module", model) if world_size() > 1 else model
+        model, tokenizer = _bare(kwargs["model"]), kwargs.get("processing_class")
         if self._policy is None or self._policy.model is not model:
             if any(isinstance(p, DTensor) for p in model.parameters()):
                 raise ValueError(
@@ -206,7 +295,7 @@ class EntropyProbe(TrainerCallback):
             self._policy = Policy(
                 model,
                 tokenizer,
-                temperature=_setting(self._temperature, args, "temperature", "temperature"),
+                temperature=setting(self._temperature, args, "temperature", "temperature"),
                 precision="as_is",
             )
             self._prompts = as_prompts(self._policy, self._prompts)
@@ -229,13 +318,12 @@ class EntropyProbe(TrainerCallback):
         return Rollouts(ids, responses, torch.arange(len(ids)), sampler_logprobs=logprobs)
 
 
-def _setting(given: Any, args: Any, field: str, name: str) -> Any:
-    found = getattr(args, field, None) if given is None else given
-    if found is None:
-        raise ValueError(
-            f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."
-        )
-    return found
+_LENGTH = ("max_completion_length", "max_new_tokens")
+
+
+def _bare(model: Any) -> Any:
+    """The model below the wrapper of distributed training."""
+    return getattr(model, "module", model) if world_size() > 1 else model
 
 
 def _components(policy: Policy, optimizer: Any) -> tuple[dict[str, Vector], float]:
@@ -255,31 +343,3 @@ def _components(policy: Policy, optimizer: Any) -> tuple[dict[str, Vector], floa
     parts, _ = follow_rule(policy, state, whole)
     moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
     return moving, state.learning_rate
-
-
-@contextmanager
-def _evaluating(policy: Policy) -> Iterator[None]:
-    """Evaluation mode, without the hooks of gradient checkpointing on the embeddings.
-
-    Those hooks (transformers and peft each add theirs, more than once) call requires_grad_ inside
-    the forward pass, which forward mode refuses.
-
-    Yields:
-        Nothing.
-    """
-    policy.require_no_dropout()
-    modes = {module: module.training for module in policy.model.modules()}
-    hooks = policy.causal_lm.get_input_embeddings()._forward_hooks
-    saved = dict(hooks)
-    for key, hook in saved.items():
-        if "require_grad" in getattr(hook, "__name__", ""):
-            del hooks[key]
-    policy.model.eval()
-    try:
-        with eager_experts(policy.causal_lm):
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        hooks.clear()
-        hooks.update(saved)

@@ -28,7 +28,7 @@ from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score, score_along, score_along_each
 from isentrope.rollouts import Rollouts
-from isentrope.training.processes import gather
+from isentrope.training.processes import gather, together
 from isentrope.vectors import Vector
 
 COMPONENTS = ("momentum", "decay", "gradient")
@@ -144,18 +144,20 @@ def look_ahead(
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
     """
-    parts = [*score_along_each(policy, mine, list(components.values()))]
     v: Vector = {
         n: torch.stack([part[n].double() for part in components.values()]).sum(0)
         for n in policy.names
     }
-    if second_order:
-        parts.append(score_along(policy, mine, v, 2)[2])
-    policy.require_own_logits(mine, parts[0])
-    known = len(parts)
-    if eta is not None:
-        parts += _moments(policy, mine, v, eta)
-    base, *rest = _joined(parts)
+
+    def scored() -> list[Scores]:
+        parts = [*score_along_each(policy, mine, list(components.values()))]
+        if second_order:
+            parts.append(score_along(policy, mine, v, 2)[2])
+        policy.require_own_logits(mine, parts[0])
+        return parts if eta is None else parts + _moments(policy, mine, v, eta)
+
+    known = len(components) + 1 + int(second_order)
+    base, *rest = _joined(together(scored))
     moments, rest = rest[known - 1 :], rest[: known - 1]
     sampler = torch.zeros_like(base.logprobs)
     drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
@@ -198,7 +200,7 @@ def look_back(policy: Policy, before: Foresight) -> Scores:
     Returns:
         Scores of the whole mini-batch.
     """
-    return _joined([score(policy, before.mine)])[0]
+    return _joined([together(lambda: score(policy, before.mine))])[0]
 
 
 def _joined(parts: list[Scores]) -> list[Scores]:

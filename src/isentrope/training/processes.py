@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import torch.distributed as dist
 
@@ -37,6 +38,34 @@ def gather(content: T) -> list[T]:
     everyone: list[T] = [content] * world_size()
     dist.all_gather_object(everyone, content)
     return everyone
+
+
+def together(work: Callable[[], T]) -> T:
+    """Do what each process does by itself; if it fails on one of them, it fails on all.
+
+    So no process waits for one that has given up.
+
+    Args:
+        work: Called once; it must not wait for other processes.
+
+    Returns:
+        What `work` returned on this process.
+
+    Raises:
+        Exception: What `work` raised here.
+        RuntimeError: If it failed on another process only.
+    """
+    try:
+        found, failure = work(), None
+    except Exception as error:
+        found, failure = None, error
+    told = gather(None if failure is None else f"{type(failure).__name__}: {failure}")
+    if failure is not None:
+        raise failure
+    for number, sentence in enumerate(told):
+        if sentence is not None:
+            raise RuntimeError(f"Process {number} failed: {sentence}")
+    return cast(T, found)
 
 
 def barrier() -> None:
