@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.policy.chi_square import score_moved
 from isentrope.policy.scoring import score
 from tests import cases
 
@@ -53,6 +54,22 @@ def test_whole_sequence_sums_give_the_sequence_estimator(arrays, functional):
     assert (ours.value, ours.se) == pytest.approx((theirs.value, theirs.se), rel=1e-12)
 
 
+@pytest.mark.parametrize("eta", [0.1, 0.3])
+def test_chi_square_gives_the_verdict_of_the_model(eta):
+    exact = cases.exact("qwen2")
+    policy, batch, v = exact.policy, exact.sample(256, 0), cases.direction(exact.policy)
+    ((moved, divergence),) = score_moved(policy, batch, v, [eta])
+    base = score(policy, batch)
+    given = (moved.logprobs - base.logprobs, moved.entropies, base.entropies, base.mask)
+    blind = ise.estimate_entropy_change(*given, batch.prompt_index)
+    chi_square = divergence.jumps[..., 0]
+    ours = ise.estimate_entropy_change(*given, batch.prompt_index, chi_square=chi_square)
+    theirs = ise.entropy_change(policy, batch, v, [eta], order=0).points[0].change
+    assert np.isnan(blind.ci_low)
+    np.testing.assert_allclose([ours.ci_low, ours.se], [theirs.ci_low, theirs.se], rtol=1e-9)
+    assert np.isfinite(ours.ci_low) == (eta == 0.1)
+
+
 def test_arrays_that_do_not_fit_are_refused(arrays):
     _, batch, _, (ratios, moved, base, mask) = arrays
     with pytest.raises(ValueError, match="share one shape"):
@@ -63,6 +80,10 @@ def test_arrays_that_do_not_fit_are_refused(arrays):
         ise.estimate_entropy_change(ratios, moved, base, np.ones_like(mask), batch.prompt_index)
     with pytest.raises(ValueError, match="t = 1"):
         ise.estimate_entropy_change(ratios, moved, base, mask, batch.prompt_index, batch.lengths)
+    with pytest.raises(ValueError, match="chi_square is negative"):
+        ise.estimate_entropy_change(
+            ratios, moved, base, mask, batch.prompt_index, chi_square=-np.ones_like(base)
+        )
 
 
 def test_padding_on_the_left_is_refused_where_positions_matter():

@@ -3,7 +3,15 @@ import math
 import pytest
 import torch
 
-from isentrope.estimators.importance import diagnose, effective_sample_size, pareto_khat
+from isentrope.estimators.entropy_change import trust_of_change
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.importance import (
+    diagnose,
+    effective_sample_size,
+    integrated,
+    pareto_khat,
+)
+from isentrope.policy.chi_square import Divergence
 
 
 def normal(n: int, scale: float, seed: int = 0) -> torch.Tensor:
@@ -28,12 +36,64 @@ def test_khat_of_equal_or_few_weights_is_unknown():
     assert math.isnan(pareto_khat(torch.full((100,), math.nan)))
 
 
-def test_verdicts_go_from_trust_to_resample_as_weights_spread():
-    verdicts = [
-        diagnose(normal(400, scale)[:, None], torch.ones(400, 1)).verdict
-        for scale in (1e-6, 0.3, 1.0, 3.0)
-    ]
-    assert verdicts == ["trust", "trust", "smooth", "resample"]
+def test_verdicts_go_from_trust_to_resample_as_the_integrated_weights_spread():
+    verdicts = []
+    for chi_square in (1e-3, 0.15, 1.5):
+        moments = torch.tensor([chi_square, 1e-6]).expand(400, 1, 2).double()
+        trust = diagnose(normal(400, 0.01)[:, None], torch.ones(400, 1), moments)
+        assert trust.ess_integrated == pytest.approx(400 / (1 + chi_square), rel=1e-3)
+        verdicts.append(trust.verdict)
+    assert verdicts == ["trust", "smooth", "resample"]
+
+
+def test_the_verdict_does_not_depend_on_whether_the_batch_holds_the_rare_token():
+    """One token of probability .001 becomes one of .05: half of the batches do not contain it."""
+    p = torch.tensor([0.999, 0.001]).double()
+    q = torch.tensor([0.95, 0.05]).double()
+    jump = q / p - 1
+    moments = torch.stack(((p * jump**2).sum(), (p * jump**4).sum())).expand(700, 1, 2)
+    verdicts = set()
+    for rare in (0, 1, 2):
+        ratios = (q[0] / p[0]).log().expand(700, 1).clone()
+        ratios[:rare] = (q[1] / p[1]).log()
+        trust = diagnose(ratios, torch.ones(700, 1), moments)
+        verdicts.add((trust.verdict, round(trust.ess_integrated)))
+        assert trust.carriers == pytest.approx(0.7, rel=0.01)
+        assert diagnose(ratios, torch.ones(700, 1)).verdict == ("trust" if not rare else "resample")
+    assert verdicts == {("resample", round(700 / (1 + float(moments[0, 0, 0]))))}
+
+
+def test_the_integrated_moments_weigh_each_position_by_the_tokens_before_it():
+    before, second, fourth = (
+        normal(90, 0.3).exp().reshape(30, 3),
+        *normal(180, 1).abs().reshape(2, 30, 3),
+    )
+    ess, carriers = integrated(before.log(), torch.stack((second, fourth), 2))
+    total = sum(float((before[i] ** 2 * second[i]).sum()) for i in range(30)) / 30
+    tail = sum(float((before[i] ** 4 * fourth[i]).sum()) for i in range(30)) / 30
+    assert ess == pytest.approx(1 / (1 + total))
+    assert carriers == pytest.approx(30 * total**2 / tail)
+    assert integrated(before.log(), torch.zeros(30, 3, 2)) == (1, math.inf)
+
+
+def test_khat_is_an_alarm_that_withholds_nothing():
+    ratios = normal(400, 1.0)[:, None].abs() ** 3 / 8
+    ratios -= ratios.logsumexp(0) - math.log(400)
+    even = torch.tensor([1e-4, 1e-8]).expand(400, 1, 2).double()
+    trust = diagnose(ratios, torch.ones(400, 1), even)
+    assert trust.khat > trust.bound
+    assert trust.verdict == "trust"
+    assert "k̂" in trust.warnings[0]
+
+
+def test_the_residual_asks_for_carriers_of_its_own():
+    f = Functionals("per_token", "prefix", torch.ones(400, 1).double())
+    ratios, jumps = normal(400, 0.01)[:, None], torch.full((400, 1, 2), 1e-4).double()
+    for fourth, verdict in ((1e-14, "trust"), (1e-12, "smooth")):
+        remainder = torch.tensor([1e-7, fourth]).expand(400, 1, 2).double()
+        change, residual = trust_of_change(f, ratios, Divergence(jumps, remainder))
+        assert (change.verdict, residual.verdict) == ("trust", verdict)
+    assert trust_of_change(f, ratios, Divergence(jumps))[1].verdict == "smooth"
 
 
 def test_first_position_has_no_weight_yet():

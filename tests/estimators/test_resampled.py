@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -38,10 +36,27 @@ def test_theta_is_restored_to_the_bit():
     assert all(torch.equal(before[n], p) for n, p in exact.policy.theta.items())
 
 
-def test_too_few_different_pairs_give_no_interval():
-    estimate = resampled(cases.exact("qwen2"), 1e-6)
-    assert math.isnan(estimate.ci_low)
-    assert "response pairs differ" in estimate.warnings[0]
+def test_where_no_pair_differs_the_interval_is_a_bound_and_says_so():
+    exact = cases.exact("qwen2")
+    estimate = resampled(exact, 1e-6)
+    assert estimate.covers(exact.entropy_change(cases.direction(exact.policy), 1e-6))
+    assert "Only 0 of 600 response pairs differ" in estimate.warnings[0]
+    assert estimate.ci_high - estimate.ci_low < 0.1
+
+
+@pytest.mark.parametrize("rate", [0.002, 0.01, 0.05])
+def test_the_bound_covers_where_few_pairs_differ(rate):
+    """A response gains 1.5 nats at a rate; the rest keep what they have."""
+    generator = torch.Generator().manual_seed(0)
+    n, batches, covered, mask = 256, 200, 0, torch.ones(256, 1, dtype=torch.bool)
+    for _ in range(batches):
+        here = torch.rand(n, 1, generator=generator, dtype=torch.float64)
+        differ = torch.rand(n, generator=generator) < rate
+        there = torch.where(differ[:, None], here + 1.5, here)
+        pair = Scores(-here, here, mask), Scores(-there, there, mask)
+        found = coupled_change(*pair, torch.arange(n), differ, "per_sequence")
+        covered += found.covers(1.5 * rate)
+    assert covered / batches > 0.92
 
 
 def test_a_small_batch_in_which_every_pair_differs_has_an_interval():

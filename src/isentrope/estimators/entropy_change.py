@@ -19,7 +19,7 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.policy.chi_square import Divergence, score_moved
@@ -191,6 +191,7 @@ def change_of_sample(
     divergences: Sequence[Divergence | None] | None = None,
     *,
     confidence: float = 0.95,
+    result: Jackknifed | None = None,
 ) -> EntropyChange:
     """The sweep from scores already at hand: arrays only, no model.
 
@@ -201,19 +202,17 @@ def change_of_sample(
         divergences: How far each distribution has moved from the sampler's, for each η; None
             where that is not known, and an interval then asks for nearly even weights.
         confidence: Nominal coverage of the intervals.
+        result: The jackknifed `statistics_of_sample`, where they are at hand.
 
     Returns:
         The sweep.
     """
     order = len(sample.series) - 1
     f = sample.functional
-    shifted = [
-        (s.logprobs - sample.sampler_logprobs, s.entropies) if s else _not_finite(sample)
-        for s in moved
-    ]
-    statistics = _statistics(sample, order, etas, shifted)
-    result = infinitesimal_jackknife(statistics, sample.prompt_index)
-
+    shifted = _shifted(sample, moved)
+    result = result or infinitesimal_jackknife(
+        statistics_of_sample(sample, etas, moved), sample.prompt_index
+    )
     base = sample.trust
 
     def estimate(row: int, unit: str, trust: Trust = base) -> Estimate:
@@ -287,9 +286,29 @@ def _not_finite(sample: EntropySample) -> tuple[Tensor, Tensor]:
     return nan, nan
 
 
-def _statistics(sample: EntropySample, order: int, etas, shifted) -> Callable[[Tensor], Tensor]:
-    """Maps ω to (F, δH₁, pathwise, δH₂, η*, then ΔH and residual for each η)."""
-    f = sample.functional
+def _shifted(sample: EntropySample, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
+    """Log-ratios and entropies at every θ + ηv."""
+    return [
+        (s.logprobs - sample.sampler_logprobs, s.entropies) if s else _not_finite(sample)
+        for s in moved
+    ]
+
+
+def statistics_of_sample(
+    sample: EntropySample, etas: Sequence[float], moved: Sequence[Scores | None]
+) -> Callable[[Tensor], Tensor]:
+    """What a sweep estimates, as a function of the weights of the samples.
+
+    Args:
+        sample: Scores at θ, with derivatives to the order wanted.
+        etas: Learning rates.
+        moved: Scores at θ + ηv for each.
+
+    Returns:
+        Maps ω to (F, δH₁, pathwise, δH₂, η*, then ΔH and residual for each η).
+    """
+    f, order = sample.functional, len(sample.series) - 1
+    shifted = _shifted(sample, moved)
     fixed = (sample.log_ratios,)
     one_path = sample.entropy_series[:2]
 

@@ -146,9 +146,11 @@ class Trust:
             other: Diagnostics of the other set.
 
         Returns:
-            This one, unless the other's verdict is worse.
+            This one, unless the other's verdict is worse, with the notes of both.
         """
-        return max(self, other, key=lambda trust: VERDICTS.index(trust.verdict))
+        worse = max(self, other, key=lambda trust: VERDICTS.index(trust.verdict))
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return worse if worse.notes == notes else replace(worse, notes=notes)
 
 
 _WARNINGS: dict[Verdict, tuple[str, ...]] = {

@@ -1,0 +1,72 @@
+import math
+
+import pytest
+import torch
+
+from isentrope.policy import chi_square
+from isentrope.policy.chi_square import divergence_at_theta, score_moved
+from isentrope.policy.scoring import score
+from isentrope.vectors import axpy
+from tests import cases
+
+
+def naive(policy, rollouts, v, eta, temperature):
+    """(n, t, 4) χ², κ, ρ_2, ρ_4 from the model's own logits, one sequence at a time."""
+    out = torch.zeros(len(rollouts), int(rollouts.lengths.max()), 4, dtype=torch.float64)
+    for i, (prompt, response) in enumerate(
+        zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
+    ):
+        ids, here = torch.cat((prompt, response))[None], slice(len(prompt) - 1, -1)
+        with torch.no_grad(), policy.precision.active():
+            drawn = policy.model(input_ids=ids).logits[0, here] / temperature
+            with policy.shifted(v, eta):
+                moved = policy.model(input_ids=ids).logits[0, here] / policy.temperature
+        p, q = drawn.softmax(-1), moved.softmax(-1)
+        d = (q / p).log()
+        rest = d.exp() - 1 - d - d**2 / 2
+        for k, (x, power) in enumerate(((q / p - 1, 2), (q / p - 1, 4), (rest, 2), (rest, 4))):
+            out[i, : len(response), k] = (p * x**power).sum(-1)
+    return out
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+@pytest.mark.parametrize("name", ["qwen2", "llama", "table", "lora"])
+def test_moments_are_sums_over_the_whole_vocabulary(name, temperature, monkeypatch):
+    monkeypatch.setattr(chi_square, "LOGITS_HELD", 12)  # two tokens at a time
+    policy = cases.lora_policy("qwen2") if name == "lora" else cases.policy(name, vocab_chunk=2)
+    v = cases.direction(policy)
+    batch = cases.exact("table").sample(5, 0) if name == "table" else cases.ragged()
+    ((scores, found),) = score_moved(
+        policy, batch, v, [0.3], sampler_temperature=temperature, remainder=True
+    )
+    expected = naive(policy, batch, v, 0.3, temperature)
+    torch.testing.assert_close(torch.cat((found.jumps, found.remainder), 2), expected)
+    plain = score(policy, batch, policy.parameters_along(v, 0.3))
+    torch.testing.assert_close(scores.logprobs, plain.logprobs)
+    torch.testing.assert_close(scores.entropies, plain.entropies)
+
+
+def test_tiny_steps_keep_their_moments():
+    """χ² falls with η² and ρ_2 with η⁶: neither is lost in e^d − 1 − d − d²/2."""
+    policy, batch = cases.policy("qwen2"), cases.ragged()
+    v = cases.direction(policy)
+    long, short = score_moved(policy, batch, v, [1e-5, 1e-6], remainder=True)
+    mask = long[0].mask
+    ratio = (long[1].jumps / short[1].jumps)[mask]
+    torch.testing.assert_close(ratio[:, 0], torch.full_like(ratio[:, 0], 1e2), rtol=1e-3, atol=0)
+    ratio = (long[1].remainder / short[1].remainder)[mask]
+    torch.testing.assert_close(ratio[:, 0], torch.full_like(ratio[:, 0], 1e6), rtol=1e-3, atol=0)
+
+
+def test_the_policy_is_at_no_distance_from_itself():
+    policy, batch = cases.policy("llama"), cases.ragged()
+    assert float(divergence_at_theta(policy, batch, 1.0).abs().max()) < 1e-25
+    assert float(divergence_at_theta(policy, batch, 0.7)[..., 0].max()) > 1e-3
+
+
+def test_one_step_into_nan_leaves_the_others():
+    exact = cases.exact("table")
+    v = cases.direction(exact.policy)
+    good, bad = score_moved(exact.policy, exact.sample(4, 0), axpy(0.0, v, v), [0.1, 1e308])
+    assert bad is None
+    assert math.isfinite(float(good[1].jumps.sum()))
