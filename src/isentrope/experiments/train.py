@@ -183,7 +183,7 @@ def _contract(
         digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
     training = config.training
     unrecorded = (
-        args.entropy_coef or args.use_adaptive_entropy or balancing_weight(model, vars(args))
+        args.entropy_coef or args.use_adaptive_entropy or balancing_weight(policy.model, vars(args))
     )
     return {
         "schema": 1,
