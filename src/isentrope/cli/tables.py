@@ -98,6 +98,7 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         names = [name for name in ("momentum", "decay", "gradient") if name in budget]
         parts = [f"{name} {_measured(budget[name], budget[f'{name}_se'])}" for name in names]
         lines.append(f"  of which     {', '.join(parts)}")
+    lines += settings_line(result)
     floor = checks["rounding_floor"]
     lines.append(
         f"  checks       score identity z = {_number(checks['score_identity_z'])}, "
@@ -105,6 +106,24 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         f"rounding {_number(floor['log_weight'])} nats a sequence"
     )
     return lines + [f"  note         {sentence}" for sentence in result["warnings"]]
+
+
+def settings_line(result: dict[str, Any]) -> list[str]:
+    """What was taken from the checkpoint's own files, in a line; no line where nothing was.
+
+    Args:
+        result: The content of a results.json.
+
+    Returns:
+        At most one line.
+    """
+    keys = result.get("settings", {}).get("keys", {})
+    taken = {key: k for key, k in keys.items() if k["from"] not in ("configuration", "default")}
+    if not taken:
+        return []
+    values = ", ".join(f"{key.split('.')[1]} {k['value']}" for key, k in taken.items())
+    files = ", ".join(dict.fromkeys(k["from"] for k in taken.values()))
+    return [f"  as trained   {values} ({files})"]
 
 
 def _measured(value: float | None, se: float | None) -> str:
