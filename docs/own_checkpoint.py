@@ -81,8 +81,8 @@ settings = {
         "U_file": str(folder / "U.parquet"),
         "B_E": 64,
     },
-    "estimator": {"eta_list": [1e-4, 1e-3, 1e-2], "objective": "dr_grpo", "max_grad_norm": 1.0},
-    "sampling": {"max_new_tokens": 12, "temperature": 1.0},
+    # objective, clipping, length and temperature are training's, from training_args.bin
+    "estimator": {"eta_list": [1e-4, 1e-3, 1e-2]},
     "analysis": {"reward": False},  # the reward of this training is in U alone
 }
 (folder / "measure.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))

@@ -27,7 +27,8 @@ SAMPLED = [
 ]
 COLLAPSE = [*QUICK, "estimator.eta_list=[0.2, 0.3, 0.5]", "batch_config.B_E=40"]
 SWEPT = [*QUICK, "estimator.eta_list=[1e-4, 1e-3]"]
-STALE = [*QUICK, "batch_config.U_file=@/stale.parquet", "analysis.tokens=false"]
+ANY_U = "estimator.ignore_training_settings=[stale_batch]"
+STALE = [*QUICK, ANY_U, "batch_config.U_file=@/stale.parquet", "analysis.tokens=false"]
 CHAT = [*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4"]
 TEMPLATE = [*CHAT, "batch_config.chat_template=true"]
 SHORT = [*QUICK, "checkpoint.checkpoint_path=@/short"]
@@ -120,6 +121,7 @@ TASK = [  # of four prompts, as a noise scale needs
     "batch_config.dataset_name=addition",
     "batch_config.dataset_path=null",
     "batch_config.U_file=@/four.parquet",
+    ANY_U,
     "batch_config.B_U=8",
 ]
 # key → (verb, settings to compare with, another value)

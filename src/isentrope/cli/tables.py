@@ -106,6 +106,7 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
         names = [name for name in known if name in budget]
         parts = [f"{name} {_measured(budget[name], budget[f'{name}_se'])}" for name in names]
         lines.append(f"  of which     {', '.join(parts)}")
+    lines += settings_line(result)
     floor = checks["rounding_floor"]
     lines.append(
         f"  checks       {'; '.join(identity_words(checks))}; "
@@ -143,6 +144,24 @@ def identity_words(checks: dict[str, Any]) -> list[str]:
         f"{name.replace('_', ' ')} z = {_number(z)} ({in_words(p_value(z), len(tested))})"
         for name, z in tested.items()
     ]
+
+
+def settings_line(result: dict[str, Any]) -> list[str]:
+    """What was taken from the checkpoint's own files, in a line; no line where nothing was.
+
+    Args:
+        result: The content of a results.json.
+
+    Returns:
+        At most one line.
+    """
+    keys = result.get("settings", {}).get("keys", {})
+    taken = {key: k for key, k in keys.items() if k["from"] not in ("configuration", "default")}
+    if not taken:
+        return []
+    values = ", ".join(f"{key.split('.')[1]} {k['value']}" for key, k in taken.items())
+    files = ", ".join(dict.fromkeys(k["from"] for k in taken.values()))
+    return [f"  as trained   {values} ({files})"]
 
 
 def _measured(value: float | None, se: float | None) -> str:
