@@ -2,8 +2,9 @@
 # # When a sample can no longer tell
 #
 # 512 responses, reweighted to a policy that moves away from the one that drew them. The effective
-# sample size falls, the Pareto shape k̂ of the weights' tail rises, and the verdict goes from
-# trust over smooth (no interval) to resample. The line is the truth, by listing every response:
+# sample size falls: crosses are that of the batch, points that with each token integrated over the
+# vocabulary, from which the verdict follows: trust, smooth (no interval) or resample. The Pareto
+# shape k̂ of the weights' tail is a second alarm. The line is the truth, by listing every response:
 # look where the points leave it.
 
 # %%
@@ -36,7 +37,8 @@ for verdict, colour in (("trust", BLUE), ("smooth", "#E69F00"), ("resample", ORA
     top.plot(where, [p.change.value for p in points], "o", color=colour, label=verdict)
     if verdict == "trust":
         top.vlines(where, [p.change.ci_low for p in points], [p.change.ci_high for p in points])
-    middle.plot(where, [p.ess / 512 for p in points], "o", color=colour)
+    middle.plot(where, [p.ess_integrated / 512 for p in points], "o", color=colour)
+    middle.plot(where, [p.ess / 512 for p in points], "x", color=colour)
     bottom.plot(where, [p.khat for p in points], "o", color=colour)
 bottom.axhline(min(1 - 1 / np.log10(512), 0.7), color=GREY, ls=":", lw=1)
 top.set(xscale="log", ylabel="ΔH, nats per token")

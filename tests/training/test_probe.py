@@ -115,7 +115,10 @@ def test_readings_come_at_their_cadence_with_running_means_in_the_log(tmp_path):
 
 def test_a_collapsed_reading_says_so_and_is_no_part_of_the_running_mean(tmp_path):
     probe = runs.probe(every=1, size=32, path=tmp_path / "probe.jsonl")
-    runs.trainer(tmp_path, probe=probe, steps=1, learning_rate=300.0).train()
+    made = runs.trainer(tmp_path, probe=probe, steps=1, learning_rate=3.0)
+    with torch.no_grad():
+        made.policy.head.weight.mul_(30)  # what the layers can change is felt
+    made.train()
     (reading,), (logged,) = probe.history, runs.lines(tmp_path)
     assert reading.trust.verdict != "trust"
     for found in (reading.change, reading.residual):

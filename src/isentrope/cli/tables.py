@@ -58,7 +58,7 @@ def sweep_table(results: list[dict[str, Any]]) -> Table:
 
 def _cells(row: dict[str, Any], n: int) -> list[str]:
     first, second = row["deltaH_approx"], row["deltaH_second"]
-    ess = row["ess"] if row["ess_integrated"] is None else row["ess_integrated"]
+    ess = row["ess"] if row.get("ess_integrated") is None else row["ess_integrated"]
     return [
         f"{row['eta']:.3g}",
         _measured(row["deltaH_true"], row["deltaH_true_se"]),

@@ -64,7 +64,9 @@ def _waterfall(measured: Measurement) -> Panel:
         change = change_at(row, unit)
         known = budget["total"] * rate + row["deltaH_second"]
         if row["residual"] is not None and not row["resampled"]:
-            steps.append(_step("the rest", row["residual"], row["residual_se"], "part"))
+            sound = row.get("residual_verdict", "trust") == "trust"
+            error = row["residual_se"] if sound else None
+            steps.append(_step("the rest", row["residual"], error, "part"))
         else:
             steps.append(_step("the rest", change["value"] - known, None, "part"))
         steps.append(_step("measured", change["value"], change["se"], "measured"))
