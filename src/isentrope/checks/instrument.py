@@ -5,6 +5,7 @@ from __future__ import annotations
 from isentrope.checks.finding import Finding
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import draw_sample
+from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.fitness import active_dropout
 from isentrope.policy.language_model import Policy
@@ -12,6 +13,9 @@ from isentrope.policy.precision import matmul_switches
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
+
+OWN_LOGITS = "scores by the model's own logits"
+BATCH = "scores independent of the batch"
 
 FLOORS = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.0}
 """Largest rounding noise of a sequence's log-weight that a precision is allowed, nats."""
@@ -34,7 +38,10 @@ def check_instrument(
     if active_dropout(policy.model):
         return findings
     findings += [_determinism(policy, rollouts), _batch_independence(policy, rollouts)]
-    if direction is not None and findings[-2].passed:
+    findings.append(_own_logits(policy, rollouts))
+    if policy.precision.runtime_dtype == "float64":
+        findings.append(_float64(policy))
+    if direction is not None and all(f.passed for f in findings[2:5]):
         findings.append(_floor(policy, rollouts, direction))
     return findings
 
@@ -99,14 +106,35 @@ def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
     limit = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3}[policy.precision.runtime_dtype]
     if gap > limit:
         return Finding(
-            "scores independent of the batch",
+            BATCH,
             False,
             f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats",
             "The model looks at padding: it must be causal, and a model that pads on the left "
             "needs an attention mask and position ids.",
         )
     detail = f"scored alone or in a batch: equal to {gap:.1g} nats"
-    return Finding("scores independent of the batch", True, detail)
+    return Finding(BATCH, True, detail)
+
+
+def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
+    try:
+        policy.require_own_logits(rollouts)
+    except UnsupportedModelError as error:
+        advice = "The model cannot be measured as it is loaded."
+        return Finding(OWN_LOGITS, False, str(error).rstrip("."), advice)
+    return Finding(OWN_LOGITS, True, "the longest sequence scores as by the model's own logits")
+
+
+def _float64(policy: Policy) -> Finding:
+    name = "float64 throughout"
+    if found := policy.rounding_operations():
+        return Finding(
+            name,
+            False,
+            f"{len(found)} operations round, the first is {found[0]}",
+            "A module was changed after the policy was made: it must keep its input's type.",
+        )
+    return Finding(name, True, "no operation of the model rounds to a shorter type")
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:

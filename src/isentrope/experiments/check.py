@@ -16,6 +16,7 @@ from isentrope.checks import (
     check_optimizer,
     check_sampler,
 )
+from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.experiments.batches import make_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
@@ -67,7 +68,8 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
     findings.append(check_optimizer(policy, gradient, subject.optimizer))
     with at_precision(policy, config.precision.measuring):
         findings += check_instrument(policy, batches.E, gradient)
-        findings += check_sampler(policy, batches.E, gradient)
+        if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
+            findings += check_sampler(policy, batches.E, gradient)
     return findings
 
 

@@ -200,8 +200,9 @@ def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
     prompt, response = one.prompt_ids[0], one.response_ids[0]
     m = min(len(response), max(1, LOGITS_HELD // int(lm.config.vocab_size)))
     ids = torch.cat((prompt, response[:m]))[:-1][None].to(_device(scorer))
-    few = "logits_to_keep" in signature(lm.forward).parameters
-    options = {"logits_to_keep": m} if few else {}
+    known = signature(lm.forward).parameters
+    wanted = {"logits_to_keep": m, "use_cache": False}
+    options = {name: value for name, value in wanted.items() if name in known}
     with torch.no_grad(), precision.active(), refusal_by_name(lm):
         return lm(input_ids=ids, **options).logits[0, -m:]
 

@@ -21,6 +21,7 @@ from isentrope.estimators.functional import Functional, Functionals, Method, alo
 from isentrope.estimators.importance import Trust, diagnose
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
+from isentrope.kernel.closure import require_agreement
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score, score_along, score_along_each
 from isentrope.rollouts import Rollouts
@@ -133,7 +134,9 @@ def look_ahead(
     parts = [*score_along_each(policy, mine, list(components.values()))]
     if second_order:
         v = {n: sum(part[n] for part in components.values()) for n in policy.names}
-        parts.append(score_along(policy, mine, v, 2)[2])  # pyright: ignore[reportArgumentType]
+        _, along_v, curvature = score_along(policy, mine, v, 2)  # pyright: ignore[reportArgumentType]
+        _require_sum(policy, parts[1:], along_v)
+        parts.append(curvature)
     policy.require_own_logits(mine, parts[0])
     base, *rest = _joined(parts)
     sampler = torch.zeros_like(base.logprobs)
@@ -143,6 +146,20 @@ def look_ahead(
     return Foresight(
         mine, torch.arange(len(drawn)), sampler, base, slopes, rest[-1] if second_order else None
     )
+
+
+def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
+    """The slopes along the components sum to the slope along the step, token by token."""
+    for name in ("logprobs", "entropies"):
+        slopes = torch.stack([getattr(part, name) for part in parts])
+        gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
+        require_agreement(
+            policy,
+            f"The slopes of the {name} along momentum, decay and gradient, and along their sum,",
+            float(total.norm() + gap.norm()),
+            float(total.norm()),
+            float(slopes.abs().sum(0).norm()),
+        )
 
 
 def look_back(policy: Policy, before: Foresight) -> Scores:
