@@ -30,7 +30,7 @@ def tied_by_adapter():
 
 
 def step_of(policy):
-    U = ise.sample(policy, [[2, PAD, 3], [4, PAD]], 2, 4, max_new_tokens=3, seed=1)
+    U = ise.sample(policy, [[2, PAD, 3], [4, PAD]], 4, 2, max_new_tokens=3, seed=1)
     U = U.with_columns(advantages=torch.arange(8.0).double() - 3.5)
     plain = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=1.0)
     return U, ise.optimizer_step(policy, U, plain, max_grad_norm=None)
