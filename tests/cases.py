@@ -6,7 +6,18 @@ from functools import cache
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import EntropySample
@@ -17,6 +28,8 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 POLICIES = ("table", "qwen2", "llama")
+ARCHITECTURES = (*POLICIES, "gpt2", "gpt_neox", "mixtral")
+"""Also LayerNorm with learned positions, parallel blocks, and a mixture of experts."""
 FUNCTIONALS = ("per_token", "per_sequence")
 METHODS = ("sequence", "prefix", "doubly-robust")
 
@@ -28,18 +41,36 @@ SMALL = {
     "num_key_value_heads": 1,
     "initializer_range": 0.25,
 }
+OF_ARCHITECTURE: dict[str, tuple[type, type, dict]] = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+    "gpt2": (
+        GPT2Config,
+        GPT2LMHeadModel,
+        {"n_positions": 32, "bos_token_id": 0, "eos_token_id": 0},
+    ),
+    "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM, {}),
+    "mixtral": (
+        MixtralConfig,
+        MixtralForCausalLM,
+        # every expert takes part: where the choice changes, the entropy jumps and has no derivative
+        {
+            "num_local_experts": 3,
+            "num_experts_per_tok": 3,
+            "experts_implementation": "eager",
+        },
+    ),
+}
+TINY = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
 
 
 def model(name: str, vocabulary: int = 5, seed: int = 0, **settings):
-    """A random model: "table", "qwen2" or "llama"."""
+    """A random model: one of ARCHITECTURES."""
     torch.manual_seed(seed)
     if name == "table":
         return TabularPolicy(vocabulary, 4, seed=seed)
-    config, kind = {
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-        "llama": (LlamaConfig, LlamaForCausalLM),
-    }[name]
-    return kind(config(vocab_size=vocabulary, **{**SMALL, **settings})).eval()
+    config, kind, more = OF_ARCHITECTURE[name]
+    return kind(config(vocab_size=vocabulary, **{**SMALL, **more, **settings})).eval()
 
 
 def policy(name: str, vocabulary: int = 5, seed: int = 0, **options) -> Policy:
@@ -60,6 +91,14 @@ def exact(name: str) -> ExactPolicy:
     """A policy with all its responses, up to 4 tokens, to two or three prompts."""
     prompts = [[1], [2], [3]] if name == "table" else [[1, 2], [3]]
     return enumerate_policy(policy(name), prompts, max_new_tokens=4)
+
+
+@cache
+def small_exact(name: str) -> ExactPolicy:
+    """Few parameters and few responses, up to 3 of 3 tokens, for derivatives by each parameter."""
+    small = model(name, 3, **({} if name == "table" else TINY))
+    prompts = [[1], [2]] if name == "table" else [[1, 2], [1]]
+    return enumerate_policy(Policy(small, eos_token_id=0), prompts, max_new_tokens=3)
 
 
 def direction(policy: Policy, seed: int = 1) -> Vector:

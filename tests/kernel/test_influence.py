@@ -114,9 +114,9 @@ def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functiona
     E = everything_weighted(exact)
     options = {"functional": functional, "method": "sequence", "overlap": "independent"}
     table = influence(policy, E, U, step, groups=1, passes=passes, **options)
-    truth = exact.entropy_gradient(functional)
-    for i, part in enumerate(sequence_directions(policy, U, step)):
-        assert float(table.per_sequence[i]) == pytest.approx(dot(truth, part), rel=1e-9, abs=1e-12)
+    for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
+        truth = exact.derivatives(part, functional)[0]
+        assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["table", "qwen2"])
@@ -264,7 +264,7 @@ def test_intervals_of_the_budget_cover_the_oracle(functional):
     exact = cases.exact("qwen2")
     policy = exact.policy
     v = cases.direction(policy)
-    truth = dot(exact.entropy_gradient(functional), v)
+    truth = exact.derivatives(v, functional)[0]
     covered = []
     for seed in range(600):
         found = entropy_groups(policy, exact.sample(128, seed), 8, functional=functional)

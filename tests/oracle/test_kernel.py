@@ -1,4 +1,4 @@
-"""The exact kernel, held against what a kernel has to be."""
+"""The exact kernel, held against what a kernel has to be; by differences it takes small trees."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from isentrope.policy.scoring import score
 from isentrope.vectors import multiply
 from tests import cases
 
-SOME = torch.tensor([0, 3, 40, 200, 341, 500])
+SOME = torch.tensor([0, 3, 9, 12, 20, 28])
 
 
 def positive(policy):
@@ -17,8 +17,8 @@ def positive(policy):
 
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_a_step_on_one_response_moves_log_probabilities_by_its_column(name):
-    exact = cases.exact(name)
-    policy, P, j = exact.policy, positive(exact.policy), 40
+    exact = cases.small_exact(name)
+    policy, P, j = exact.policy, positive(exact.policy), 9
     column = exact.kernel(P, rows=SOME, columns=torch.tensor([j]))[:, 0]
     one = exact.rollouts.select([j])
     v = multiply(P, policy.weighted_gradient(one, torch.ones(1, len(one.response_ids[0]))))
@@ -32,17 +32,17 @@ def test_a_step_on_one_response_moves_log_probabilities_by_its_column(name):
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_the_kernel_averages_to_zero_over_the_responses_to_a_prompt(name):
     """Σ_t π(t|p) ∂S(t) = 0, whatever it is multiplied with."""
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     K = exact.kernel(columns=SOME)
     means = torch.zeros(exact.n_prompts, len(SOME), dtype=torch.float64)
     means.index_add_(0, exact.rollouts.prompt_index, exact.probabilities()[:, None] * K)
-    assert float(means.abs().max()) < 1e-12 * float(K.abs().max())
+    assert float(means.abs().max()) < 1e-9 * float(K.abs().max())
 
 
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_the_kernel_form_of_the_first_order_is_the_derivative_of_the_entropy(name):
     """(T7) δℋ₁ = −Σ_t' x_t' E_t[S(t) K(t, t')] for v = P Σ x ∂S."""
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     policy, P = exact.policy, positive(exact.policy)
     x = torch.linspace(-1, 1, len(SOME), dtype=torch.float64)
     U = exact.rollouts.select(SOME)
@@ -50,11 +50,11 @@ def test_the_kernel_form_of_the_first_order_is_the_derivative_of_the_entropy(nam
     v = multiply(P, policy.weighted_gradient(U, weights))
     probability = exact.probabilities() / exact.n_prompts
     by_kernel = -float((probability * probability.log()) @ exact.kernel(P, columns=SOME) @ x)
-    assert by_kernel == pytest.approx(exact.derivatives(v, "per_sequence")[0], rel=1e-10)
+    assert by_kernel == pytest.approx(exact.derivatives(v, "per_sequence")[0], rel=1e-8)
 
 
 def test_rows_and_columns_are_those_asked_for():
-    exact = cases.exact("qwen2")
+    exact = cases.small_exact("qwen2")
     whole = exact.kernel(rows=SOME)
     torch.testing.assert_close(whole, whole.T)
     torch.testing.assert_close(exact.kernel(rows=SOME[:2], columns=SOME[3:]), whole[:2, 3:])

@@ -50,6 +50,8 @@ class Policy:
         pad_token_id: Token that pads prompts when sampling.
         max_tokens: Padded tokens a micro-batch.
         vocab_chunk: Vocabulary entries at a time.
+        compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
+            have been held against differences (`second_order_guard`).
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Policy:
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
+        self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self._scorer = Scorer(model)
         config = self._scorer.lm.config
         self.eos_token_id = _first(eos_token_id, tokenizer, config, "eos_token_id")

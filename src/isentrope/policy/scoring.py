@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.logits import ScaledHead
+from isentrope.policy.second_order_guard import require_second_derivatives
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -180,8 +181,13 @@ def score_along(
     Returns:
         (scores, ∂_v scores) or (scores, ∂_v scores, ∂²_v scores); `logprobs` and `entropies` of
         the latter hold derivatives per unit η and η².
+
+    Raises:
+        SecondDerivativeError: If the model's second derivatives are wrong.
     """
     policy.require_direction(direction)
+    if order == 2:
+        require_second_derivatives(policy, rollouts)
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
         def at(e: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,124 @@
+"""Derivatives of a function of one number, as autograd gives them, against differences.
+
+    f'(0)  against  [f(h) − f(−h)] / 2h,         f''(0)  against  [f'(h) − f'(−h)] / 2h
+
+f' of the second by single forward mode, which the first holds against plain values; f'' by forward
+over forward or by backward over backward. Second differences of values would do for a smooth f; but
+a kink (ReLU, top-k routing) between −h and h hides in them until h is so short that they drown in
+rounding, where differences of slopes are still right.
+
+Rounding, kinks and curvature show in [f(h) + f(−h) − 2 f(0)]/h, which bounds the error of a
+difference: only what lies beyond it is called wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isentrope.forward_mode import derivatives_at_zero
+
+Mode = Literal["forward over forward", "backward over backward"]
+Function = Callable[[Tensor], Tensor]
+
+TOLERANCE = 1e-4
+"""Largest error of a derivative, relative to the largest derivative among the outputs."""
+
+STEPS = {
+    torch.float64: (1e-6, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2),
+    torch.float32: (3e-4, 1e-4, 1e-3, 1e-2),
+}
+"""h by the type f is computed in, tried in turn until one is sharp enough."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far a derivative is from a difference, both relative.
+
+    Attributes:
+        error: Largest |derivative − difference| of the outputs.
+        bound: What rounding, kinks and curvature may do to the difference.
+    """
+
+    error: float
+    bound: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the derivative is wrong beyond doubt; never where something is not finite."""
+        return self.error > TOLERANCE + 3 * self.bound
+
+
+def derivative_gap(
+    f: Function,
+    *,
+    mode: Mode = "forward over forward",
+    steps: Sequence[float] = STEPS[torch.float64],
+    device: torch.device | str = "cpu",
+) -> Gap:
+    """Compare the first and second derivative of f at 0 with differences.
+
+    Args:
+        f: Maps a float64 scalar tensor to a floating-point tensor.
+        mode: How the second derivative is taken. Backward over backward is taken of a sum of the
+            outputs with random signs.
+        steps: h, tried in turn until one has a bound below the tolerance.
+        device: Where the scalar lives.
+
+    Returns:
+        The worse of the two derivatives, at the sharpest step.
+    """
+    if mode == "backward over backward":
+        f = _summed(f)
+        second = _backward_twice(f, device)
+        value, first = derivatives_at_zero(f, 1, device)
+        claimed = first
+    else:
+        _, claimed, second = derivatives_at_zero(f, 2, device)
+        value, first = derivatives_at_zero(f, 1, device)
+    best: list[Gap] = []
+    for step in steps:
+        ahead, behind = (_at(f, h, device) for h in (step, -step))
+        scale = float(value.abs().max())
+        gaps = []
+        for at_zero, there, back, found in zip(
+            (value, first), ahead, behind, (claimed, second), strict=True
+        ):
+            difference = (there - back).double() / (2 * step)
+            scale = max(float(difference.abs().max()), float(found.abs().max()), 1e-3 * scale)
+            bound = (there + back - 2 * at_zero).double().abs().max() / step
+            error = (found.double() - difference).abs().max()
+            gaps.append(Gap(float(error) / (scale or 1.0), float(bound) / (scale or 1.0)))
+        best = [min(pair, key=lambda g: g.bound) for pair in zip(best or gaps, gaps, strict=True)]
+        if max(gap.bound for gap in best) < TOLERANCE:
+            break
+    return max(best, key=lambda g: g.error - 3 * g.bound)
+
+
+def _at(f: Function, h: float, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    value, slope = derivatives_at_zero(lambda e: f(e + h), 1, device)
+    return value, slope
+
+
+def _summed(f: Function) -> Function:
+    """The outputs of f, summed with random signs."""
+
+    def total(e: Tensor) -> Tensor:
+        out = f(e).flatten()
+        generator = torch.Generator().manual_seed(0)
+        signs = torch.randint(0, 2, out.shape, generator=generator) * 2 - 1
+        return (signs.to(out) * out).sum()
+
+    return total
+
+
+def _backward_twice(f: Function, device: torch.device | str) -> Tensor:
+    e = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(f(e), e, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope, e, materialize_grads=True, allow_unused=True)
+    return curvature

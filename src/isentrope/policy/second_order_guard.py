@@ -1,0 +1,207 @@
+"""Are a model's second derivatives right? Held against differences, once a policy.
+
+Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
+differentiated by e twice as they are going to be, and compared (`differences`). The model is
+evaluated in float64 whatever its own type, by a copy of its tensors; it is not touched. Where that
+is impossible (no memory, or an operation that has no float64) a float32 policy is compared as it
+is, which finds errors of some per cent, and a shorter one not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import get_max_memory
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+
+from isentrope.differences import STEPS, Function, Gap, Mode, derivative_gap
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.precision import Precision
+from isentrope.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from isentrope.policy.language_model import Policy
+
+TOKENS = 4
+"""Prompt tokens and response tokens that are kept of a sequence."""
+
+MASKED = 1e6
+"""Inputs of a module from this size on are masks, and are not moved."""
+
+
+class SecondDerivativeError(ValueError):
+    """torch differentiates a part of the model wrongly."""
+
+
+def require_second_derivatives(
+    policy: Policy, rollouts: Rollouts, mode: Mode = "forward over forward"
+) -> None:
+    """Refuse a policy whose derivatives are wrong. Later calls with the policy cost nothing.
+
+    Args:
+        policy: The policy.
+        rollouts: The first two sequences are used, cut short.
+        mode: How second derivatives are about to be computed.
+
+    Raises:
+        SecondDerivativeError: If they are wrong, naming the class of the module at fault.
+    """
+    key = (mode, next(iter(policy.theta.values())).dtype)
+    if key in policy.compared_derivatives:
+        return
+    policy.require_no_dropout()
+    (batch,) = micro_batches(_short(rollouts), 4 * TOKENS**2)
+    batch = batch.to(policy.device)
+    for dtype in _types(policy):
+        with _precision(dtype):
+            try:
+                gap = _gap(policy, batch, dtype, mode)
+            except RuntimeError:  # an operation that has no such type, or no memory
+                continue
+            if gap.wrong:
+                raise SecondDerivativeError(
+                    f"The derivatives of {_culprit(policy, batch, dtype, mode)} are wrong: {mode}, "
+                    f"on two short sequences, the model's are {gap.error:.1%} from differences. "
+                    "Ask for the first order only (order=1; `measure.order: 1`), or write that "
+                    "module in elementary operations of torch."
+                )
+        break
+    policy.compared_derivatives.add(key)
+
+
+def _short(rollouts: Rollouts) -> Rollouts:
+    n = min(2, len(rollouts))
+    return Rollouts(
+        [p[-TOKENS:] for p in rollouts.prompt_ids[:n]],
+        [r[:TOKENS] for r in rollouts.response_ids[:n]],
+        torch.arange(n),
+    )
+
+
+def _types(policy: Policy) -> Iterator[torch.dtype]:
+    """float64 where there is room for a copy, then the policy's own type if it is float32."""
+    tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
+    shorter = [p for p in tensors if p.dtype != torch.float64]
+    where: Any = policy.device.index or 0 if policy.device.type == "cuda" else "cpu"
+    if not shorter or 8 * sum(p.numel() for p in shorter) < get_max_memory()[where] / 2:
+        yield torch.float64
+    if {p.dtype for p in tensors} == {torch.float32}:
+        yield torch.float32
+
+
+def _precision(dtype: torch.dtype):
+    return Precision("float64" if dtype == torch.float64 else "float32").active()
+
+
+def _gap(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> Gap:
+    """The derivatives of the scores along the random direction."""
+    scorer = policy._scorer
+    tensors = _converted(scorer, dtype)
+    size = max(_size(p) for p in policy.theta.values())
+    along = {
+        scorer.inner_names[n]: _noise(p, k, size) for k, (n, p) in enumerate(policy.theta.items())
+    }
+
+    arguments = _arguments(policy, batch)
+
+    def scores(e: Tensor) -> Tensor:
+        moved = {n: _moved(tensors[n], e, d) for n, d in along.items()}
+        return torch.stack(functional_call(scorer, tensors | moved, arguments))
+
+    return derivative_gap(scores, mode=mode, steps=STEPS[dtype], device=policy.device)
+
+
+def _arguments(policy: Policy, batch: MicroBatch) -> tuple[Any, ...]:
+    return batch, policy.temperature, policy.vocab_chunk, policy.precision.entropy
+
+
+def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Parameters and buffers in `dtype`, by name."""
+    named = chain(module.named_parameters(), module.named_buffers())
+    return {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
+
+
+def _size(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt()) if x.numel() else 0.0
+
+
+def _noise(x: Tensor, seed: int = 0, otherwise: float = 1.0) -> Tensor:
+    """Normal numbers as large as x, root mean square; `otherwise` where x is 0."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    return ((_size(x) or otherwise) * noise).to(x.device)
+
+
+def _moved(x: Tensor, e: Tensor, direction: Tensor) -> Tensor:
+    return (x.double() + e * direction).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a module was called with."""
+
+    name: str
+    module: nn.Module
+    args: tuple
+    kwargs: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return getattr(self.module, "original_name", type(self.module).__name__)
+
+
+def _culprit(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> str:
+    """The class of the smallest module whose derivatives by inputs and parameters are wrong."""
+    options: dict[str, Any] = {"mode": mode, "steps": STEPS[dtype], "device": policy.device}
+    calls = _calls(policy, batch, dtype)
+    for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
+        try:
+            if derivative_gap(_of_module(call, dtype), **options).wrong:
+                return f"{call.kind} ({call.name})"
+        except (RuntimeError, TypeError):  # it gives no tensors, or refuses other inputs
+            continue
+    return "what the model does between its modules"
+
+
+def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]:
+    """The first call of every module, while two short sequences are scored."""
+    found: dict[str, _Call] = {}
+
+    def keep(name: str):
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            found.setdefault(name, _Call(name, module, args, dict(kwargs)))
+
+        return hook
+
+    with ExitStack() as stack, torch.no_grad():
+        for name, module in policy.causal_lm.named_modules():
+            handle = module.register_forward_pre_hook(keep(name), with_kwargs=True)
+            stack.callback(handle.remove)
+        functional_call(
+            policy._scorer, _converted(policy._scorer, dtype), _arguments(policy, batch)
+        )
+    return list(found.values())
+
+
+def _of_module(call: _Call, dtype: torch.dtype) -> Function:
+    """All a module returns, as its inputs and parameters move in a random direction."""
+    tensors = _converted(call.module, dtype)
+
+    def moved(x: Any, e: Tensor) -> Any:
+        finite = isinstance(x, Tensor) and x.is_floating_point() and float(x.abs().max()) < MASKED
+        return _moved(x, e, _noise(x)) if finite else x
+
+    def output(e: Tensor) -> Tensor:
+        given = {n: moved(x, e) for n, x in tensors.items()}
+        args, kwargs = tree_map(lambda x: moved(x, e), (call.args, call.kwargs))
+        leaves = tree_leaves(functional_call(call.module, given, args, kwargs))
+        return torch.cat([x.flatten() for x in leaves if torch.is_floating_point(x)])
+
+    return output
