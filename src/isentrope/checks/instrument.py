@@ -15,6 +15,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 OWN_LOGITS = "scores by the model's own logits"
+DETERMINISTIC = "deterministic model"
 BATCH = "scores independent of the batch"
 
 FLOORS = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.0}
@@ -41,7 +42,8 @@ def check_instrument(
     findings.append(_own_logits(policy, rollouts))
     if policy.precision.runtime_dtype == "float64":
         findings.append(_float64(policy))
-    if direction is not None and all(f.passed for f in findings[2:5]):
+    sound = {f.name: f.passed for f in findings}
+    if direction is not None and sound[DETERMINISTIC] and sound[OWN_LOGITS]:
         findings.append(_floor(policy, rollouts, direction))
     return findings
 
@@ -90,13 +92,13 @@ def _dropout(policy: Policy) -> Finding:
 def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
     if difference := nondeterminism(policy, rollouts):
         return Finding(
-            "deterministic model",
+            DETERMINISTIC,
             False,
             difference,
             "Find the module that draws random numbers or uses a non-deterministic kernel; "
             "torch.use_deterministic_algorithms(True) names the kernel.",
         )
-    return Finding("deterministic model", True, "two evaluations agree to the bit")
+    return Finding(DETERMINISTIC, True, "two evaluations agree to the bit")
 
 
 def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:

@@ -16,6 +16,9 @@ from isentrope.policy.scorer import Scorer
 from isentrope.policy.scoring import LOGITS_HELD, Scores
 from isentrope.rollouts import Rollouts
 
+OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""
+
 
 def active_dropout(model: nn.Module) -> list[str]:
     """Names of modules whose dropout would act now.
@@ -186,7 +189,7 @@ def require_own_logits(
 
 
 def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
-    if not gap < {torch.float64: 1e-9, torch.float32: 1e-3}.get(dtype, 0.3):
+    if not gap < OWN_LOGITS.get(dtype, 0.3):
         raise UnsupportedModelError(
             f"isentrope does not support {name_of(scorer.lm)}: its own logits are not those of its "
             "output embedding with the scale and the soft cap that its configuration declares "
