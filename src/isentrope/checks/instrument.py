@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from isentrope.checks.finding import Finding
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import draw_sample
+from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.fitness import active_dropout, dropout_rates
 from isentrope.policy.language_model import Policy
@@ -14,6 +15,10 @@ from isentrope.policy.precision import matmul_switches
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
+
+OWN_LOGITS = "scores by the model's own logits"
+DETERMINISTIC = "deterministic model"
+BATCH = "scores independent of the batch"
 
 FLOORS = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.0}
 """Largest rounding noise of a sequence's log-weight that a precision is allowed, nats."""
@@ -43,7 +48,11 @@ def check_instrument(
     if active_dropout(policy.model):
         return findings
     findings += [_determinism(policy, rollouts), _batch_independence(policy, rollouts)]
-    if direction is not None and findings[-2].passed:
+    findings.append(_own_logits(policy, rollouts))
+    if policy.precision.runtime_dtype == "float64":
+        findings.append(_float64(policy))
+    sound = {f.name: f.passed for f in findings}
+    if direction is not None and sound[DETERMINISTIC] and sound[OWN_LOGITS]:
         findings.append(_floor(policy, rollouts, direction))
     return findings
 
@@ -89,13 +98,13 @@ def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
 def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
     if difference := nondeterminism(policy, rollouts):
         return Finding(
-            "deterministic model",
+            DETERMINISTIC,
             False,
             difference,
             "Find the module that draws random numbers or uses a non-deterministic kernel; "
             "torch.use_deterministic_algorithms(True) names the kernel.",
         )
-    return Finding("deterministic model", True, "two evaluations agree to the bit")
+    return Finding(DETERMINISTIC, True, "two evaluations agree to the bit")
 
 
 def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
@@ -105,14 +114,35 @@ def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
     limit = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3}[policy.precision.runtime_dtype]
     if gap > limit:
         return Finding(
-            "scores independent of the batch",
+            BATCH,
             False,
             f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats",
             "The model looks at padding: it must be causal, and a model that pads on the left "
             "needs an attention mask and position ids.",
         )
     detail = f"scored alone or in a batch: equal to {gap:.1g} nats"
-    return Finding("scores independent of the batch", True, detail)
+    return Finding(BATCH, True, detail)
+
+
+def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
+    try:
+        policy.require_own_logits(rollouts)
+    except UnsupportedModelError as error:
+        advice = "The model cannot be measured as it is loaded."
+        return Finding(OWN_LOGITS, False, str(error).rstrip("."), advice)
+    return Finding(OWN_LOGITS, True, "the longest sequence scores as by the model's own logits")
+
+
+def _float64(policy: Policy) -> Finding:
+    name = "float64 throughout"
+    if found := policy.rounding_operations():
+        return Finding(
+            name,
+            False,
+            f"{len(found)} operations round, the first is {found[0]}",
+            "A module was changed after the policy was made: it must keep its input's type.",
+        )
+    return Finding(name, True, "no operation of the model rounds to a shorter type")
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:

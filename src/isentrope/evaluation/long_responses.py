@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isentrope.policy.architecture import decoder_of
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, collect, token_statistics
@@ -45,7 +46,7 @@ def score_any_length(policy: Policy, rollouts: Rollouts) -> Scores:
 
 def _in_segments(policy: Policy, batch: MicroBatch) -> tuple[Tensor, ...]:
     policy.require_no_dropout()
-    decoder, cache, parts = policy.causal_lm.get_decoder(), None, []
+    decoder, cache, parts = decoder_of(policy.causal_lm), None, []
     with policy.precision.active():
         for ids in batch.input_ids.split(SEGMENT, dim=1):
             out = decoder(input_ids=ids, past_key_values=cache, use_cache=True)

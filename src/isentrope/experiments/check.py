@@ -16,6 +16,7 @@ from isentrope.checks import (
     check_rates,
     check_sampler,
 )
+from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.experiments.as_trained import AsTrained, settle
 from isentrope.experiments.check_batches import check_batches
 from isentrope.experiments.checkpoints import Subject
@@ -82,7 +83,8 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
         dropped = training_dropout(policy.model, settled.arguments)
     with at_precision(policy, config.precision.measuring):
         findings += check_instrument(policy, batches.E, gradient, training_rates=dropped)
-        findings += check_sampler(policy, batches.E, gradient)
+        if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
+            findings += check_sampler(policy, batches.E, gradient)
     return findings
 
 

@@ -24,6 +24,7 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared, prepare_checkpoint
 from isentrope.experiments.progress import Clock, Progress
+from isentrope.kernel.closure import require_agreement
 from isentrope.policy.language_model import Policy
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, norm
@@ -231,6 +232,14 @@ def _budget(
             )
             assert part.first_order is not None
             budget[name] = part.first_order
+    parts = [budget[name].value for name in step.components]
+    require_agreement(
+        policy,
+        "The parts of δH₁ (momentum, decay, gradient) added up and δH₁ along the whole step",
+        sum(parts),
+        budget["total"].value,
+        sum(map(abs, parts)),
+    )
     return budget
 
 

@@ -52,7 +52,8 @@ def require_agreement(
     if not gap <= tolerance(policy) * max(scale, abs(expected)):
         raise ValueError(
             f"{what} differ: {found:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
-            f"terms' size where rounding explains {tolerance(policy):.0e}. So the backward pass of "
-            f"{name_of(policy.causal_lm)} is not the derivative of its forward pass, and no "
-            "attribution is given; isentrope measure uses forward mode alone."
+            f"terms' size where rounding explains {tolerance(policy):.0e}. A derivative of "
+            f"{name_of(policy.causal_lm)} is not that of its output (a custom backward pass, a "
+            "detached piece, a kernel), so nothing is given that is made from it: load the model "
+            "with attn_implementation='eager' and without custom kernels."
         )

@@ -11,13 +11,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
 EAGER = "eager"
-_OUTSIDE = (Path(torch.__file__).parent, Path(__file__).parents[1])
+_TORCH, _ISENTROPE = Path(torch.__file__).parent, Path(__file__).parents[1]
 
 
 class UnsupportedModelError(ValueError):
@@ -46,27 +47,51 @@ def refusal_by_name(lm: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, (UnsupportedModelError, torch.OutOfMemoryError, MemoryError)):
+        lack = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if lack or (isinstance(error, ValueError) and _is_ours(error)):
             raise
         first_line = (str(error).strip() or "no message").splitlines()[0]
         raise UnsupportedModelError(
             f"isentrope does not support {name_of(lm)} as it is loaded: {_place(error)} fails with "
-            f"{type(error).__name__} ({first_line}). Every operation of a model must run in the "
-            "chosen precision and have a forward-mode derivative (torch.func.jvp): load the model "
-            "with attn_implementation='eager' and without custom kernels, or choose another."
+            f"{type(error).__name__} ({first_line.rstrip('.')}), and every operation must run in "
+            "the chosen precision and have a forward-mode derivative (torch.func.jvp). Where that "
+            "is a custom kernel, load the model without it (attn_implementation='eager', "
+            "experts_implementation='eager')."
         ) from error
+
+
+def _codes(error: Exception) -> list[CodeType]:
+    """The functions that an error came through, outermost first."""
+    return [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether isentrope itself raised it: a sentence of its own already."""
+    raised_in = Path(_codes(error)[-1].co_filename)
+    return raised_in.is_relative_to(_ISENTROPE) and raised_in.name != "precision.py"
 
 
 def _place(error: Exception) -> str:
     """The innermost function of the model's own code that an error came through."""
-    frames = [f for f, _ in traceback.walk_tb(error.__traceback__)]
-    own = [f for f in frames if not any(_is_below(f.f_code.co_filename, p) for p in _OUTSIDE)]
-    code = (own or frames)[-1].f_code
-    return f"{code.co_qualname} in {Path(code.co_filename).name}"
+    files = [(code, Path(code.co_filename)) for code in _codes(error)]
+    own = [(c, f) for c, f in files if not any(f.is_relative_to(p) for p in (_TORCH, _ISENTROPE))]
+    if not own:
+        return "the output embedding of its hidden states"
+    code, file = own[-1]
+    return f"{code.co_qualname} in {file.name}"
 
 
-def _is_below(file: str, folder: Path) -> bool:
-    return Path(file).is_relative_to(folder)
+def decoder_of(lm: Any) -> Any:
+    """The part of a causal LM that makes hidden states of tokens.
+
+    Args:
+        lm: The causal LM.
+
+    Returns:
+        What `get_decoder` says, or the part called `model` where that is the LM itself.
+    """
+    decoder = lm.get_decoder()
+    return lm.model if decoder is lm else decoder
 
 
 def use_eager_experts(lm: nn.Module) -> None:

@@ -25,6 +25,7 @@ from isentrope.policy.fitness import (
     require_one_device,
     require_own_logits,
     require_plain_embeddings,
+    rounding_operations,
 )
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.precision import Precision
@@ -363,6 +364,10 @@ class Policy:
             UnsupportedModelError: If they differ.
         """
         require_own_logits(self._scorer, self.temperature, self.precision, rollouts, scores)
+
+    def rounding_operations(self) -> list[str]:
+        """The operations of a forward pass in float64 whose results are shorter, as of now."""
+        return rounding_operations(self._scorer, self.precision)
 
     def require_no_dropout(self) -> None:
         """Refuse to evaluate while dropout acts.

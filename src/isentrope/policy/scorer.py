@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.policy.architecture import decoder_of
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.logits import head_of
 from isentrope.policy.scoring import token_statistics
@@ -37,7 +38,7 @@ class Scorer(nn.Module):
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """The (m, d) hidden states from which the tokens of a micro-batch are predicted."""
-        hidden = self.lm.get_decoder()(input_ids=batch.input_ids, use_cache=False)[0]
+        hidden = decoder_of(self.lm)(input_ids=batch.input_ids, use_cache=False)[0]
         return hidden[batch.rows, batch.columns]
 
     def forward(

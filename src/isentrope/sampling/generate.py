@@ -18,6 +18,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
+from isentrope.policy.architecture import refusal_by_name
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
@@ -216,6 +217,7 @@ def _generate(
         policy.precision.active(),
         torch.no_grad(),
         _plain_generation(policy, max_new_tokens) as model,
+        refusal_by_name(policy.causal_lm),
     ):
         out = cast(Any, model).generate(
             input_ids.to(device),

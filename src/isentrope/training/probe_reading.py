@@ -24,6 +24,7 @@ from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import EntropySample
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
+from isentrope.kernel.closure import require_agreement
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, score, score_along, score_along_each
@@ -152,7 +153,9 @@ def look_ahead(
     def scored() -> list[Scores]:
         parts = [*score_along_each(policy, mine, list(components.values()))]
         if second_order:
-            parts.append(score_along(policy, mine, v, 2)[2])
+            _, along_v, curvature = score_along(policy, mine, v, 2)
+            _require_sum(policy, parts[1:], along_v)
+            parts.append(curvature)
         policy.require_own_logits(mine, parts[0])
         return parts if eta is None else parts + _moments(policy, mine, v, eta)
 
@@ -188,6 +191,20 @@ def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scor
     scores, moved = found
     assert moved.remainder is not None
     return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
+
+
+def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
+    """The slopes along the components sum to the slope along the step, token by token."""
+    for name in ("logprobs", "entropies"):
+        slopes = torch.stack([getattr(part, name) for part in parts])
+        gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
+        require_agreement(
+            policy,
+            f"The slopes of the {name} along momentum, decay and gradient, and along their sum,",
+            float(total.norm() + gap.norm()),
+            float(total.norm()),
+            float(slopes.abs().sum(0).norm()),
+        )
 
 
 def look_back(policy: Policy, before: Foresight) -> Scores:

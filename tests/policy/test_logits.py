@@ -1,0 +1,86 @@
+"""Scales and caps of logits are part of the head; what is not declared is refused by name."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import isentrope as ise
+from isentrope.policy.architecture import UnsupportedModelError
+from isentrope.policy.scoring import score, score_along
+from isentrope.policy.slopes import logprob_slopes
+from tests import cases
+
+DECLARED = {
+    "gemma2": {"final_logit_softcapping": 0.7, "head_dim": 8},
+    "cohere": {"logit_scale": 0.3},
+    "granite": {"logits_scaling": 8.0},
+}
+
+
+def model(kind):
+    """With a padding token 0, whose embedding row is zero: logits that show nothing."""
+    torch.manual_seed(0)
+    settings = cases.SMALL | {"initializer_range": 0.5, "pad_token_id": 0, **DECLARED[kind]}
+    config = AutoConfig.for_model(kind, vocab_size=7, eos_token_id=1, bos_token_id=None, **settings)
+    return AutoModelForCausalLM.from_config(config).double().eval()
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_scores_are_those_of_the_models_own_logits(kind):
+    lm = model(kind)
+    batch = cases.ragged(4, 7)
+    found = score(ise.Policy(lm, temperature=0.7), batch)
+    for i, (prompt, response) in enumerate(zip(batch.prompt_ids, batch.response_ids, strict=True)):
+        with torch.no_grad():
+            logits = lm(input_ids=torch.cat((prompt, response))[None]).logits[
+                0, len(prompt) - 1 : -1
+            ]
+        own = (logits / 0.7).log_softmax(-1).gather(1, response[:, None])[:, 0]
+        torch.testing.assert_close(found.logprobs[i, : len(own)], own, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("kind", DECLARED)
+def test_reverse_mode_and_both_forward_modes_agree_through_the_head(kind, frozen):
+    lm = model(kind)
+    lm.get_output_embeddings().weight.requires_grad_(not frozen)
+    policy = ise.Policy(lm)
+    v, batch = cases.direction(policy), cases.ragged(4, 7)
+    _, slope = score_along(policy, batch, v, 1)
+    (along,) = logprob_slopes(policy, batch, [v])[1]
+    torch.testing.assert_close(along, slope.logprobs)
+    gradient = ise.entropy_gradient(policy, batch, functional="per_sequence", method="sequence")
+    change = ise.entropy_change(
+        policy, batch, v, [], functional="per_sequence", method="sequence", order=1
+    )
+    reverse = sum(float((gradient[n] * v[n]).sum()) for n in v)
+    assert reverse == pytest.approx(change.first_order.value, rel=1e-9)
+
+
+def test_logits_that_are_changed_without_a_word_are_refused_by_name():
+    lm = cases.model("qwen2")
+    forward = lm.forward
+
+    def scaled(input_ids):
+        out = forward(input_ids=input_ids)
+        out.logits = out.logits * 1.1
+        return out
+
+    lm.forward = scaled
+    with pytest.raises(UnsupportedModelError, match=r"Qwen2ForCausalLM .*own logits are not those"):
+        ise.Policy(lm)
+
+
+def test_logits_that_are_changed_where_only_E_goes_are_refused_when_E_is_scored():
+    lm = cases.model("qwen2", 50)
+    policy, forward = ise.Policy(lm, eos_token_id=0), lm.forward
+
+    def scaled_from_there(input_ids, **options):
+        out = forward(input_ids=input_ids, **options)
+        out.logits = out.logits * (1.1 if 49 in input_ids else 1.0)
+        return out
+
+    lm.forward = scaled_from_there
+    E = cases.ragged(3, 49).with_columns(prompt_ids=[torch.tensor([49])] * 3)
+    with pytest.raises(UnsupportedModelError, match="own logits"):
+        ise.entropy_change(policy, E, cases.direction(policy), [])
