@@ -244,7 +244,7 @@ average; what counts is the number of tokens, and how uncertain they are.
 ## The sensitivity that `check` prints
 
 When log-probabilities are not kept, `check` says which faults the batch would show in 80 % of
-cases, by arithmetic to first order. Simulated:
+cases or more, computed from the prefixes of the batch itself. Simulated:
 
 {sensitivity}
 
