@@ -134,7 +134,10 @@ def kernel(name="step_8"):
         "spectrum": {
             "eigenvalues": [4.0, 2.0, 1.0, 0.5],
             "effective_rank": estimate(3.0),
-            "nulls": [{"name": "all parameters", "upper": 1.5, "effective_rank": 4, "above": 2}],
+            "nulls": [
+                {"name": "all parameters", "dimension": 9, "effective_rank": 4, "above": None},
+                {"name": "observed norms", "upper": 1.5, "effective_rank": 4, "above": 2},
+            ],
         },
     }
     return head(name) | {"blocks": {"UU": block}}

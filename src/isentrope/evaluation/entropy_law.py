@@ -14,8 +14,8 @@ A run may not follow the law at all. The term c of
 
     R = b − a x + c (x − x̄)²
 
-has the same error; where it is not zero the law misfits, and says so. In simulated runs (coverage
-and share of runs with an interval: docs/results/intervals.md) SUMMARY.
+has the same error; where it is not zero the law misfits, and says so. Coverage in simulated
+runs, and the share of runs with an interval, are in docs/results/intervals.md.
 
 The law describes a run; it does not say that entropy causes reward. A run whose entropy hardly
 moved cannot fix it, and its intervals say so.

@@ -210,8 +210,8 @@ def forking_entropy(
     excess = [float(np.maximum(h - quantile, 0).sum()) for h in entropies]
     tokens = [share * len(h) for h in entropies]
     above, below = (torch.tensor(x, dtype=torch.float64) for x in (excess, tokens))
-    options = {"shift": quantile, "positive": True}
-    return _jackknifed(above, below, prompt_index, "nats per token", "top tokens", **options)
+    unit, method = "nats per token", "top tokens"
+    return _jackknifed(above, below, prompt_index, unit, method, shift=quantile, positive=True)
 
 
 def _mean(

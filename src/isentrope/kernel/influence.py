@@ -139,8 +139,8 @@ def influence(
             rows = _without_own_prompt(policy, U, step, gradient, passes)
         table = None if by_token is None else by_token[here]
         prompts = (E if k == 0 or rewarded is None else rewarded).n_prompts
-        closed = overlap == "u_statistic"
-        budget = _budget(gradient, step, rows, unit, confidence, closed, prompts)
+        own_left_out = overlap == "u_statistic"
+        budget = _budget(gradient, step, rows, unit, confidence, own_left_out, prompts)
         found.append(Attribution(rows, table, budget, gradient, unit))
         _require_closure(policy, found[-1])
     return Influence(
