@@ -11,6 +11,7 @@ from tests.reports.made_up import estimate, influence, measure, tables, write
 
 def printed(tmp_path, **more):
     sequences, tokens = tables(4, 2, ("7", "+"))
+    tokens = tokens.assign(advantage=0.5)
     content = influence() | {"how": "one pass", "groups": 8, "measured_on": "the 64 responses of E"}
     folder = write(tmp_path, "influence", "step_8", content, sequences=sequences, tokens=tokens)
     console = Console(file=io.StringIO(), width=200)
