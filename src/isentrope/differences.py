@@ -13,7 +13,7 @@ difference: only what lies beyond it is called wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,7 +57,7 @@ def derivative_gap(
     f: Function,
     *,
     mode: Mode = "forward over forward",
-    steps: Sequence[float] = STEPS[torch.float64],
+    dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Gap:
     """Compare the first and second derivative of f at 0 with differences.
@@ -66,7 +66,8 @@ def derivative_gap(
         f: Maps a float64 scalar tensor to a floating-point tensor.
         mode: How the second derivative is taken. Backward over backward is taken of a sum of the
             outputs with random signs.
-        steps: h, tried in turn until one has a bound below the tolerance.
+        dtype: What f is computed in. Its arguments too may be rounded to it, in opposite ways ahead
+            and behind, which no difference shows: eps/h is added to the bound.
         device: Where the scalar lives.
 
     Returns:
@@ -81,7 +82,8 @@ def derivative_gap(
         _, claimed, second = derivatives_at_zero(f, 2, device)
         value, first = derivatives_at_zero(f, 1, device)
     best: list[Gap] = []
-    for step in steps:
+    for step in STEPS[dtype]:
+        rounding = torch.finfo(dtype).eps / step
         ahead, behind = (_at(f, h, device) for h in (step, -step))
         scale = float(value.abs().max())
         gaps = []
@@ -92,7 +94,9 @@ def derivative_gap(
             scale = max(float(difference.abs().max()), float(found.abs().max()), 1e-3 * scale)
             bound = (there + back - 2 * at_zero).double().abs().max() / step
             error = (found.double() - difference).abs().max()
-            gaps.append(Gap(float(error) / (scale or 1.0), float(bound) / (scale or 1.0)))
+            gaps.append(
+                Gap(float(error) / (scale or 1.0), float(bound) / (scale or 1.0) + rounding)
+            )
         best = [min(pair, key=lambda g: g.bound) for pair in zip(best or gaps, gaps, strict=True)]
         if max(gap.bound for gap in best) < TOLERANCE:
             break

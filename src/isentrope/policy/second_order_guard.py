@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
-from isentrope.differences import STEPS, Function, Gap, Mode, derivative_gap
+from isentrope.differences import Function, Gap, Mode, derivative_gap
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.precision import Precision
 from isentrope.rollouts import Rollouts
@@ -115,7 +115,7 @@ def _gap(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> G
         moved = {n: _moved(tensors[n], e, d) for n, d in along.items()}
         return torch.stack(functional_call(scorer, tensors | moved, arguments))
 
-    return derivative_gap(scores, mode=mode, steps=STEPS[dtype], device=policy.device)
+    return derivative_gap(scores, mode=mode, dtype=dtype, device=policy.device)
 
 
 def _arguments(policy: Policy, batch: MicroBatch) -> tuple[Any, ...]:
@@ -159,7 +159,7 @@ class _Call:
 
 def _culprit(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> str:
     """The class of the smallest module whose derivatives by inputs and parameters are wrong."""
-    options: dict[str, Any] = {"mode": mode, "steps": STEPS[dtype], "device": policy.device}
+    options: dict[str, Any] = {"mode": mode, "dtype": dtype, "device": policy.device}
     calls = _calls(policy, batch, dtype)
     for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
         try:
