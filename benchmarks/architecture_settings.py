@@ -51,7 +51,7 @@ _PLAIN = """
 """
 _EXPERTS = """
     afmoe ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe granitemoeshared
-    jetmoe mixtral minimax olmoe phimoe qwen2_moe qwen3_moe qwen3_next
+    jetmoe mixtral minimax olmoe phimoe qwen2_moe qwen3_moe
 """
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -98,6 +98,5 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "word_embed_proj_dim": 16,
     },
     "recurrent_gemma": LLAMA | {"lru_width": 16, "num_hidden_layers": 3},
-    "rwkv": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "attention_hidden_size": 16},
     "xglm": COMMON | {"d_model": 16, "ffn_dim": 24, "num_layers": 2, "attention_heads": 2},
 }

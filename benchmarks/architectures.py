@@ -17,6 +17,7 @@ foreign error or another number, fails (tests/benchmarks/test_architectures.py).
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import platform
 import warnings
@@ -225,19 +226,21 @@ def examine(kind: str) -> Outcome:
     """
     for seed in itertools.count():
         model = tiny_model(kind, seed)
+        plain = copy.deepcopy(model)
         traits, v = _traits(model), random_direction(model)
         try:
-            truth = exact_numbers(model, v)
-            break
+            policy = Policy(model, eos_token_id=EOS)
+            ours, closure = library_numbers(policy, v), closures(policy)
+            truth = exact_numbers(plain, v)
+        except UnsupportedModelError as refusal:
+            return Outcome(kind, traits, refusal=str(refusal))
         except NotSmoothError:
             if seed == SEEDS:
                 raise
-    try:
-        policy = Policy(model, eos_token_id=EOS)
-        ours, closure = library_numbers(policy, v), closures(policy)
-    except UnsupportedModelError as refusal:
-        return Outcome(kind, traits, refusal=str(refusal))
-    return Outcome(kind, traits, [abs(a - b) for a, b in zip(ours, truth, strict=True)], closure)
+            continue
+        errors = [abs(a - b) for a, b in zip(ours, truth, strict=True)]
+        return Outcome(kind, traits, errors, closure)
+    raise AssertionError("unreachable")
 
 
 def _traits(model: Any) -> tuple[str, str, str]:
