@@ -21,9 +21,9 @@ from torch import Tensor
 
 from benchmarks.enumerated import EOS, LENGTHS, POLICIES, Enumerated, adapter, logits, seen
 from isentrope.checks.draws import COOLER, HOTTER, MIN_P, TOP_K, TOP_P, Shift
-from isentrope.checks.sampler import TOLERANCES
 from isentrope.checks.sensitivity import eos_factor, is_found
 from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
+from isentrope.estimators.sampler_match import TOLERANCES
 
 SIZES = (64, 256, 1024)
 TESTS = ("martingale", "score", "EOS", "repetitions", "filters")
@@ -136,7 +136,7 @@ def simulate(fault: Fault, policy: str, n: int, batches: int, seed: int = 0) -> 
         failed["filters"] = tail_p_value(scorer, p, r) < P_LIMIT
         failed["any"] = np.any(list(failed.values()), axis=0)
         rms = np.sqrt(gaps[p, r].sum(1) / LENGTHS[r].sum(1))
-        failed["kept"] = failed["any"] | (rms > TOLERANCES["float64"])
+        failed["kept"] = failed["any"] | (rms > TOLERANCES[torch.float64])
         for name, of in failed.items():
             counts[name] += int(of.sum())
         done += size

@@ -90,6 +90,14 @@ def in_bfloat16(folder, target):
     return target
 
 
+def write_chatty(folder):
+    """A copy of step_4, chatty/step_4, whose tokenizer has a chat template."""
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 1 if twice }}"
+    shutil.copytree(folder / "step_4", folder / "chatty" / "step_4", dirs_exist_ok=True)
+    tokenizer.save_pretrained(folder / "chatty" / "step_4")
+
+
 def write_prompts(path, prompts):
     """A prompts file; the reference is 1, 2 or 3 by turns."""
     lines = [json.dumps({"prompt": p, "reference": str(i % 3 + 1)}) for i, p in enumerate(prompts)]

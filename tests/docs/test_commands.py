@@ -91,7 +91,7 @@ def test_commands_are_found_in_blocks_in_text_and_over_broken_lines(tmp_path, mo
 
 
 def test_the_settings_shown_on_the_page_are_those_that_the_script_writes():
-    (shown,) = blocks(ROOT / "docs" / "own_checkpoint.md", "yaml")
+    shown, *_ = blocks(ROOT / "docs" / "own_checkpoint.md", "yaml")
     config = load_config(yaml.safe_load(shown))
     assert config.batch_config.U_file == "runs/own/U.parquet"
 

@@ -8,10 +8,16 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 from isentrope.evaluation import vllm_engine
-from isentrope.experiments import checkpoints, evaluate, evaluation_folder, evaluation_work
+from isentrope.experiments import (
+    checkpoints,
+    config_stages,
+    evaluate,
+    evaluation_folder,
+    evaluation_work,
+)
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import load_config
-from tests.tiny_checkpoint import PROMPTS, write_prompts
+from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 
 
 def settings(folder):
@@ -46,6 +52,7 @@ def go_on(tiny, folder, phase=None):
 def prepare(tiny):
     """Files that changes of settings name."""
     write_prompts(tiny / "half.jsonl", PROMPTS[::2])
+    write_chatty(tiny)
     if not (tiny / "other_base").exists():
         shutil.copytree(tiny / "base", tiny / "other_base")
 
@@ -58,7 +65,8 @@ def footprint(tiny, folder, overrides, monkeypatch, caplog):
     calls = []
     with monkeypatch.context() as patch:
         spy(patch, calls, checkpoints.Policy, "from_checkpoint")
-        spy(patch, calls, evaluation_work, "draw_responses", "at_precision", "load_task")
+        spy(patch, calls, evaluation_work, "draw_responses", "at_precision")
+        spy(patch, calls, config_stages, "load_task")
         pretend_vllm(patch, calls)
         try:
             asked = [o.replace("@", str(tiny)) for o in overrides]

@@ -307,6 +307,8 @@ def test_config_validate_says_what_would_be_evaluated(tiny, tmp_path):
 
 QUICK = ("evaluation.n_prompts=6", "evaluation.samples_per_prompt=2", "evaluation.chunk_prompts=4")
 GPU = (*QUICK, "precision.sampler_dtype=bfloat16")
+CHAT = (*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4")
+TEMPLATE = (*CHAT, "data.chat_template=true")
 CHANGES = {
     "checkpoint.checkpoint_path": (QUICK, "@/checkpoint-8"),
     "checkpoint.base_model": (QUICK, "@/other_base"),
@@ -317,6 +319,9 @@ CHANGES = {
         "prompts",
     ),
     "data.dataset_path": (QUICK, "@/half.jsonl"),
+    "data.chat_template": (CHAT, "true"),
+    "data.system_prompt": (TEMPLATE, "1+"),
+    "data.chat_template_kwargs": (TEMPLATE, "{twice: true}"),
     "data.split": ((*QUICK, "data.dataset_name=addition", "data.dataset_path=null"), "train"),
     "evaluation.metrics": (QUICK, "[pass_at_k]"),
     "evaluation.n_prompts": (QUICK, "5"),

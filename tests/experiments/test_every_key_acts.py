@@ -16,7 +16,7 @@ from isentrope.experiments.config_io import all_keys, load_config
 from isentrope.experiments.measure import measure
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
-from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings, write_prompts
+from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings, write_chatty, write_prompts
 
 QUICK = ["batch_config.allow_overlap=true", "estimator.order=1", "estimator.eta_list=[1e-3]"]
 LOGGED = [*QUICK, "detailed_logging.level=debug"]
@@ -213,10 +213,7 @@ def prepare(tiny):
         sampler_logprobs=[[-0.5]] * 12,  # of a policy that was surer of itself
         rewards=[float(row["reward"]) for row in rows],
     )
-    chatty = character_tokenizer()
-    chatty.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 1 if twice }}"
-    shutil.copytree(tiny / "step_4", tiny / "chatty" / "step_4", dirs_exist_ok=True)
-    chatty.save_pretrained(tiny / "chatty" / "step_4")
+    write_chatty(tiny)
     four.save(tiny / "four.parquet")
     four.select(range(9)).save(tiny / "stale.parquet")
 

@@ -5,7 +5,8 @@ import pytest
 from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.demonstrations import Demonstrator, encode
+from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.training.demonstrations import encode
 from tests.training.conftest import Short, small_policy
 
 
