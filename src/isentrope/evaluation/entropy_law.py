@@ -8,7 +8,7 @@ steps resemble each other, so errors are those of a jackknife that deletes one o
 blocks, with t intervals of four degrees of freedom. They hold where the noise forgets itself within
 a block. Where it does not they are left out, by the lag-1 autocorrelation ρ of the residuals:
 
-    no interval if ρ > 0.5 and T < max(100, 10 (1 + ρ)/(1 − ρ))
+    no interval if T < 40, or if ρ > 0.5 and T < max(100, 10 (1 + ρ)/(1 − ρ))
 
 A run may not follow the law at all. The term c of
 
@@ -34,6 +34,9 @@ from isentrope.estimate import Estimate
 BLOCKS = 5
 FEWEST = 10
 """Fewest steps: two a block."""
+
+ENOUGH = 40
+"""Steps from which on there are intervals: fewer cannot tell long memory from a trend."""
 
 LONG_MEMORY = 0.5
 """Autocorrelation of the residuals from which a run must be long to have intervals."""
@@ -110,7 +113,7 @@ def fit_entropy_law(
     if exact:
         rest = np.zeros_like(rest)
     rho = _autocorrelation(rest)
-    warnings = [] if len(h) >= steps_needed(rho) else [_long_memory(rho, len(h))]
+    warnings = [] if len(h) >= steps_needed(rho) else [_too_short(rho, len(h))]
     options: dict[str, Any] = {"confidence": confidence, "trusted": not warnings}
     a, b, ceiling = _estimates(_fit, x, r, block, "reward", **options)
     options["trusted"] = not exact
@@ -137,10 +140,10 @@ def steps_needed(rho: float) -> float:
         rho: Lag-1 autocorrelation of the residuals.
 
     Returns:
-        Ten where neighbouring steps are little alike, else 100 or ten memories of the noise.
+        40 where neighbouring steps are little alike, else 100 or ten memories of the noise.
     """
     if rho <= LONG_MEMORY:
-        return FEWEST
+        return ENOUGH
     return max(100.0, 10 * (1 + rho) / (1 - rho)) if rho < 1 else np.inf
 
 
@@ -195,7 +198,12 @@ def _autocorrelation(rest: np.ndarray) -> float:
     return float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
 
 
-def _long_memory(rho: float, steps: int) -> str:
+def _too_short(rho: float, steps: int) -> str:
+    if rho <= LONG_MEMORY:
+        return (
+            f"No interval from {steps} steps: fewer than {ENOUGH} cannot tell noise that is alike "
+            "for long from what the law describes."
+        )
     return (
         f"No interval: the residuals of neighbouring steps are alike (autocorrelation {rho:.2f}), "
         f"and the error of the law then takes {steps_needed(rho):.0f} steps; there are {steps}."

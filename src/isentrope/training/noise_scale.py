@@ -21,7 +21,7 @@ t has the degrees of freedom that the tails of num_k − R den_k and num_k in th
 (`kernel.noise_tail`), at most f − 1. It has no end where |G|² itself is not distinguishable from
 zero, and R ± t SE misses the truth long before that: in simulated runs such intervals were wrong
 up to 20 times in 100. Fieller's with f − 1 degrees of freedom was wrong 2–6 times in 100 with
-Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0–8 times in all
+Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0–7 times in all
 (docs/results/intervals.md).
 θ moves meanwhile: these are means over 1/(1 − β) steps.
 """
@@ -42,6 +42,9 @@ from isentrope.kernel.noise_tail import degrees_of_freedom_of_sums, tail_degrees
 from isentrope.training.processes import gather
 
 UNIT = "prompts"
+ENOUGH = 16
+"""Effective steps f from which on there is an interval: a heavy tail shows in fewer too seldom."""
+
 LONGEST = 400
 """Steps of which the tail is known at most."""
 
@@ -109,14 +112,16 @@ class OnlineNoiseScale:
         """B_simple with its interval.
 
         Returns:
-            The estimate in prompts, NaN for an interval that has no end; None before the third
-            step, or with a memory of one step.
+            The estimate in prompts, NaN for an interval that has no end or f < 16; None before the
+            third step, or with a memory of one step.
         """
         s = self._sums
         effective = s["w"] ** 2 / (s["ww"] or 1.0)
         if self._steps < 3 or effective < 2 or s["den"] == 0:
             return None
-        if len(self._recent) < min(self._steps, self._recent.maxlen or 0):
+        if effective < ENOUGH:
+            low, high, warnings = math.nan, math.nan, (_FEW,)
+        elif len(self._recent) < min(self._steps, self._recent.maxlen or 0):
             low, high, warnings = math.nan, math.nan, (_RESUMED,)
         else:
             low, high = self._fieller(effective)
@@ -194,6 +199,11 @@ _BLURRED = (
     "the noise scale is large. More micro-batches or a longer memory sharpen it."
 )
 
+
+_FEW = (
+    f"Fewer than {ENOUGH} steps are in the running means, too few for an interval: it comes with "
+    "more steps, or a longer memory (0.9 or more)."
+)
 
 _RESUMED = "The steps that the interval is made from were not saved: it comes back with new ones."
 
