@@ -45,6 +45,12 @@ def test_a_checkpoint_folder_is_checked_without_data_set_and_rewards(own):
     assert "matched by sidecar" in text(result)
 
 
+@pytest.mark.parametrize("setting", ["estimator.objective=recorded", "estimator.off_policy=true"])
+def test_a_replayed_batch_is_not_needed(own, setting):
+    result = call("check", own[1], "--set", setting, "--set", "batch_config.B_E=64")
+    assert "rounding floor" in text(result), result.output
+
+
 def test_rewards_that_are_all_equal_do_not_stop_the_checks(own, tmp_path):
     prompts = tmp_path / "unsolved.jsonl"
     prompts.write_text('{"prompt": "1+1=", "reference": "99"}')

@@ -31,7 +31,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTRACT
 from isentrope.training.saved_arguments import TRAINING_ARGS
-from isentrope.update.objective import token_weights
+from isentrope.update.objective import RECORDED, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.vectors import Vector
 
@@ -72,11 +72,12 @@ def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -
     findings.append(batches.finding)
     with at_precision(policy, config.precision.updating):
         findings.append(_sampler_of_U(config, policy, batches.U))
-        gradient = _objective_gradient(config, policy, batches.U)
+        direct = _without_records(config, batches.U)
+        gradient = _objective_gradient(direct, policy, batches.U)
         findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
         if (state := _readable_state(policy, subject)) is not None:
             findings.append(check_rates(state, subject.path))
-            step = update_step(config, policy, batches.U, subject.optimizer)
+            step = update_step(direct, policy, batches.U, subject.optimizer)
             findings.append(check_rounding(config, policy, subject, state, step))
     dropped = {}
     if "dropout" not in settled.ignored:
@@ -127,6 +128,19 @@ def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
         return load_optimizer_state(policy, subject.optimizer)
     except (ValueError, FileNotFoundError):
         return None
+
+
+def _without_records(config: MeasureConfig, U: Rollouts) -> MeasureConfig:
+    """The same with an objective of advantages where U has no recorded weights.
+
+    The checks need some direction of the size of a step, and a U that is drawn here has none.
+    """
+    estimator = config.estimator
+    if U.token_weights is not None:
+        return config
+    objective = "dapo" if estimator.objective == RECORDED else estimator.objective
+    changed = estimator.model_copy(update={"objective": objective, "off_policy": False})
+    return config.model_copy(update={"estimator": changed})
 
 
 def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollouts) -> Vector:
