@@ -131,10 +131,7 @@ def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
 
 
 def _without_records(config: MeasureConfig, U: Rollouts) -> MeasureConfig:
-    """The same with an objective of advantages where U has no recorded weights.
-
-    The checks need some direction of the size of a step, and a U that is drawn here has none.
-    """
+    """The same with an objective that U can serve: the checks need any direction like a step's."""
     estimator = config.estimator
     if U.token_weights is not None:
         return config
