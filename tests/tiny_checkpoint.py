@@ -93,7 +93,9 @@ def in_bfloat16(folder, target):
 def write_chatty(folder):
     """A copy of step_4, chatty/step_4, whose tokenizer has a chat template."""
     tokenizer = character_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 1 if twice else 2 }}"
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}{{ 1 if twice else 2 }}"
+    )
     shutil.copytree(folder / "step_4", folder / "chatty" / "step_4", dirs_exist_ok=True)
     tokenizer.save_pretrained(folder / "chatty" / "step_4")
 

@@ -17,7 +17,12 @@ KEYS = {
     for key in all_keys(root)
 }
 SECTIONS = {key.split(".")[0] for key in KEYS} - {"trainer"}
-PYTHON = {"model": {"layers", "embed_tokens"}, "evaluation": {"md"}}
+PYTHON = {
+    "data": {"pkl"},
+    "evaluation": {"md"},
+    "model": {"layers", "embed_tokens", "generation_config"},
+    "precision": {"py"},
+}
 """What else is written with a dot after a section's name."""
 
 

@@ -217,11 +217,14 @@ def require_own_logits(
             with torch.no_grad(), precision.active(), refusal_by_name(scorer.lm):
                 s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
         else:
-            s, entropy = scores.logprobs[row], scores.entropies[row]
+            here = scores.mask[row]
+            s, entropy = scores.logprobs[row][here], scores.entropies[row][here]
+        drawn = one.mask[0][: len(logits)]  # what the policy did not draw has no score
         log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
         targets = one.response_ids[0][: len(logits), None].to(log_p.device)
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
-        for ours, own in zip((s, entropy), theirs, strict=True):
+        for ours, whole in zip((s, entropy), theirs, strict=True):
+            own = whole[drawn.to(whole.device)]
             gap = ours[: len(own)].to(own.device).double() - own.double()
             _require_equal(scorer, float(gap.square().mean().sqrt()), logits.dtype)
 
