@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import cost, coverage, kernel, peers, variance
+from benchmarks import cost, coverage, intervals, kernel, peers, reliability, variance
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.scoring import score_with_features
 from tests import cases
@@ -77,3 +77,20 @@ def test_peers_that_are_not_installed_are_named_in_the_table(kernel_subject, mon
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
     assert peers.label("bergson") == "bergson: not installed"
     assert peers.scorers(kernel_subject) == {}
+
+
+def test_intervals_of_every_kind_are_simulated():
+    assert len(intervals.gradient_noise(1)) == 24
+    assert len(intervals.entropy_noise(1)) == 16
+    assert "| Gauss | 2 x 4 |" in intervals.online_noise(1)[0]
+    assert len(intervals.entropy_law(1)) == 36
+
+
+@pytest.mark.slow
+def test_a_printed_reliability_is_held_against_the_exact_influence():
+    case = reliability.Case("flat", "per_token")
+    assert torch.allclose(
+        torch.from_numpy(case.weight) @ case.added, case.truth, rtol=1e-6, atol=1e-9
+    )
+    found = reliability.row(case, 128, batches=3, groups=8)
+    assert 0.9 < found["true"] < 1

@@ -170,7 +170,7 @@ def test_groups_change_the_errors_and_nothing_else():
     assert torch.allclose(one.per_sequence, many.per_sequence, rtol=1e-9)
     assert bool(one.entropy.sequences_se.isnan().all())
     assert bool((many.entropy.tokens_se[step.token_weights != 0] > 0).all())
-    assert many.total.n == 6
+    assert (many.total.n, many.total.degrees_of_freedom) == (12, 5)
 
 
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
