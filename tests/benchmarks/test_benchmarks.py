@@ -3,7 +3,17 @@
 import pytest
 import torch
 
-from benchmarks import cost, coverage, identities, kernel, peers, power, variance
+from benchmarks import (
+    cost,
+    coverage,
+    identities,
+    intervals,
+    kernel,
+    peers,
+    power,
+    reliability,
+    variance,
+)
 from isentrope.kernel.weighted import score_sums
 from isentrope.policy.scoring import score_with_features
 from tests import cases
@@ -93,3 +103,20 @@ def test_power_is_high_for_a_gross_fault_and_small_without_one():
     assert found["EOS"] == found["any"] == found["kept"] == 1
     assert power.simulate(power.FAULTS["top_p = 0.9"], "flat", 256, 50)["filters"] == 1
     assert power.simulate(power.FAULTS["none"], "flat", 64, 50)["any"] == 0
+
+
+def test_intervals_of_every_kind_are_simulated():
+    assert len(intervals.gradient_noise(1)) == 24
+    assert len(intervals.entropy_noise(1)) == 16
+    assert "| Gauss | 2 x 4 |" in intervals.online_noise(1)[0]
+    assert len(intervals.entropy_law(1)) == 36
+
+
+@pytest.mark.slow
+def test_a_printed_reliability_is_held_against_the_exact_influence():
+    case = reliability.Case("flat", "per_token")
+    assert torch.allclose(
+        torch.from_numpy(case.weight) @ case.added, case.truth, rtol=1e-6, atol=1e-9
+    )
+    found = reliability.row(case, 128, batches=3, groups=8)
+    assert 0.9 < found["true"] < 1

@@ -121,7 +121,7 @@ def test_the_interval_of_a_mean_covers_the_truth():
         shared = rng.normal()
         rows = [{"value": shared + 2 * rng.normal(), "se": 1.0} for _ in range(5)]
         frame = pd.DataFrame(rows).assign(
-            checkpoint="", step=0, quantity="", unit="", prompts=50, freedom=49, withheld=False
+            checkpoint="", step=0, quantity="", unit="", freedom=49, withheld=False
         )
         mean = _mean(frame, over_E=True, confidence=0.95)
         covered += mean["ci_low"] <= 0 <= mean["ci_high"]
@@ -135,7 +135,5 @@ def test_only_numbers_with_an_error_are_in_the_table():
 
 def test_the_mean_of_a_withheld_interval_has_none():
     rows = [{"value": 1.0, "se": 1.0, "withheld": hidden} for hidden in (False, True)]
-    frame = pd.DataFrame(rows).assign(
-        checkpoint="", step=0, quantity="", unit="", prompts=9, freedom=8
-    )
+    frame = pd.DataFrame(rows).assign(checkpoint="", step=0, quantity="", unit="", freedom=8)
     assert np.isnan(_mean(frame, over_E=True, confidence=0.95)["ci_low"])
