@@ -20,7 +20,7 @@ class AnalysisConfig(Section):
     reward: bool = True
     """Attribute reward too: E is rewarded by its task, and every piece of U has a deltaJ."""
     groups: Count | None = None
-    """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences alone; 1: no errors."""
+    """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
     """A sequence of U that is also in E: an error, chance, or one batch in both roles."""
     share_responses: Annotated[int, Field(ge=0)] = 0
