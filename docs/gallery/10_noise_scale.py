@@ -27,6 +27,7 @@ for size in sizes:
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
 ends = [b.ci_high for b in scales if math.isfinite(b.ci_high)]
 top = 3 * max([*ends, *(b.value for b in scales)])
+lowest = 0.5 * min(x for b in scales for x in (b.value, b.ci_low) if x > 0)
 for size, b in zip(sizes, scales, strict=True):
     axes.plot(size, b.value, "o", color=BLUE)
     if math.isnan(b.ci_low):
@@ -35,10 +36,12 @@ for size, b in zip(sizes, scales, strict=True):
     high = top if open_end else b.ci_high
     style = "-|>" if open_end else "-"
     axes.annotate(
-        "", (size, high), (size, b.ci_low), arrowprops={"arrowstyle": style, "color": BLUE}
+        "",
+        (size, high),
+        (size, max(b.ci_low, lowest)),
+        arrowprops={"arrowstyle": style, "color": BLUE},
     )
-lowest = min(b.value if math.isnan(b.ci_low) else b.ci_low for b in scales)
-axes.set(xscale="log", yscale="log", ylim=(0.5 * lowest, 1.3 * top))
+axes.set(xscale="log", yscale="log", ylim=(lowest, 1.3 * top))
 axes.set_xticks(sizes, sizes)
 axes.minorticks_off()
 axes.set(xlabel="prompt groups in the batch", ylabel="B_simple, prompts")
