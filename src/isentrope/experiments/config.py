@@ -21,23 +21,11 @@ from isentrope.experiments.config_stages import (
     Section,
 )
 from isentrope.training.trainer_fields import require_known_settings
+from isentrope.update.objective import Objective
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0)]
-Objective = Literal[
-    "dr_grpo",
-    "dr_grpo_longest",
-    "grpo",
-    "rloo",
-    "dapo",
-    "bnpo",
-    "cispo",
-    "sapo",
-    "luspo",
-    "vespo",
-    "sft",
-    "recorded",
-]
+AnyObjective = Literal[Objective, "sft", "recorded"]
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Multiples of the training rate that a sweep visits where no list is given."""
@@ -177,7 +165,7 @@ class EstimatorConfig(Section):
     """Nominal coverage of the intervals."""
     resample_collapsed: bool = False
     """Where the verdict is resample, also draw fresh responses and report that value beside."""
-    objective: Objective = "dr_grpo"
+    objective: AnyObjective = "dr_grpo"
     """Training objective of the step; recorded: the token weights in U_file; sft: its responses."""
     advantages: Literal["dr_grpo", "grpo", "rloo"] | None = None
     """Advantages from rewards; null: those of the objective (TRL's losses have those of grpo)."""

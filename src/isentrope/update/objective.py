@@ -24,13 +24,14 @@ a division by the standard deviation) is in `Rollouts.advantages` already.
 from __future__ import annotations
 
 from difflib import get_close_matches
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from isentrope.rollouts import Rollouts
 
-OBJECTIVES = (
+Objective = Literal[
     "dr_grpo",
     "dr_grpo_longest",
     "grpo",
@@ -41,7 +42,8 @@ OBJECTIVES = (
     "sapo",
     "luspo",
     "vespo",
-)
+]
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
 """Objectives of advantages."""
 SFT = "sft"
 RECORDED = "recorded"
