@@ -10,13 +10,17 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+
+PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
+"""Columns with one number per token."""
+_PER_TOKEN: tuple[str, ...] = get_args(PerToken)
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Rollouts:
             U-batch, and the independent unit of every standard error. Two draws of the same
             prompt are two units.
         sampler_logprobs: Per-token log-probabilities that the sampler really used, nats.
+        sampler_entropies: Entropy of the distribution that each token was drawn from, nats.
         rewards: (n,) float64.
         advantages: (n,) float64.
         prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
@@ -38,6 +43,7 @@ class Rollouts:
         response_texts: Decoded responses without their EOS; other special tokens stay.
         token_weights: What training multiplied each token's ∂s by in the gradient of its
             objective, −∂loss/∂s, recorded while it ran.
+        entropy_weights: The same of each token's ∂H, −∂loss/∂H: of losses with an entropy term.
         response_mask: Per token of a response, True where the policy drew it and False where it
             was put in from outside, such as a tool's output or a user's turn. Such tokens are
             context: they have no log-probability, entropy or weight, and do not count in T. None:
@@ -49,12 +55,14 @@ class Rollouts:
     response_ids: list[Tensor]
     prompt_index: Tensor
     sampler_logprobs: list[Tensor] | None = None
+    sampler_entropies: list[Tensor] | None = None
     rewards: Tensor | None = None
     advantages: Tensor | None = None
     prompt_keys: list[str] | None = None
     references: list[str | None] | None = None
     response_texts: list[str] | None = None
     token_weights: list[Tensor] | None = None
+    entropy_weights: list[Tensor] | None = None
     response_mask: list[Tensor] | None = None
     max_new_tokens: int | None = None
 
@@ -79,7 +87,7 @@ class Rollouts:
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        for name in ("response_mask", "sampler_logprobs", "token_weights"):
+        for name in ("response_mask", *_PER_TOKEN):
             self._convert_per_token(name)
         for name in ("rewards", "advantages"):
             self._convert_numbers(name)
@@ -157,7 +165,7 @@ class Rollouts:
         """(n,) T: tokens of each response that the policy drew."""
         return self.mask.sum(1)
 
-    def padded(self, name: Literal["sampler_logprobs", "token_weights"]) -> Tensor:
+    def padded(self, name: PerToken) -> Tensor:
         """A per-token column as one array.
 
         Args:
@@ -280,14 +288,7 @@ class Rollouts:
 
 
 _COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
-_LISTS = (
-    "sampler_logprobs",
-    "prompt_keys",
-    "references",
-    "response_texts",
-    "token_weights",
-    "response_mask",
-)
+_LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
 _LENGTH = b"max_new_tokens"
 
 

@@ -84,11 +84,11 @@ def test_common_random_numbers_couple_nearby_policies(policy):
     }
     prompts = [torch.tensor(PROMPTS[0])] * 60
     uniforms = torch.rand(60, 6, generator=generator, dtype=torch.float64)
-    here, _ = sample_responses(policy, prompts, uniforms, 6)
+    here = sample_responses(policy, prompts, uniforms, 6).responses
 
     def moved(eta):
         with policy.shifted(direction, eta):
-            there, _ = sample_responses(policy, prompts, uniforms, 6)
+            there = sample_responses(policy, prompts, uniforms, 6).responses
         return sum(not torch.equal(a, b) for a, b in zip(here, there, strict=True))
 
     assert moved(1e-9) == 0
@@ -112,6 +112,12 @@ def test_rollouts_survive_a_parquet_round_trip(policy, tmp_path):
     assert same_tokens(back.response_ids, rollouts.response_ids)
     assert same_tokens(back.sampler_logprobs, rollouts.sampler_logprobs)
     assert back.prompt_keys == rollouts.prompt_keys
+
+
+def test_the_sampler_knows_the_entropy_of_every_draw(policy):
+    rollouts = sample(policy, PROMPTS, 6, 2, max_new_tokens=4, seed=0)
+    found = score(policy, rollouts)
+    assert torch.allclose(rollouts.padded("sampler_entropies"), found.entropies, atol=1e-12)
 
 
 def test_progress_counts_sequences(policy):

@@ -77,8 +77,8 @@ def resampled_entropy_change(
     uniforms = torch.rand(shape, generator=generator, dtype=torch.float64)
 
     def fresh() -> Rollouts:
-        responses, _ = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
-        return Rollouts(rollouts.prompt_ids, responses, rollouts.prompt_index)
+        drawn = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
+        return Rollouts(rollouts.prompt_ids, drawn.responses, rollouts.prompt_index)
 
     progress("θ")
     here = fresh()

@@ -31,6 +31,8 @@ class UpdateBatchReport:
         all_right: Of the rejected, groups in which every reward is 1.
         all_wrong: Of the rejected, groups in which every reward is 0.
         mean_reward: Of all responses drawn, those of rejected groups counted.
+        entropy_drawn: Mean over all tokens drawn, those of rejected groups too, of the entropy
+            they were drawn with, nats. None where the sampler does not give it.
     """
 
     drawn: int
@@ -38,6 +40,7 @@ class UpdateBatchReport:
     all_right: int
     all_wrong: int
     mean_reward: float
+    entropy_drawn: float | None = None
 
 
 def evaluation_batch(
@@ -161,6 +164,7 @@ def fill(
     kept: list[Rollouts] = []
     found = drawn = all_right = all_wrong = 0
     total = 0.0
+    entropies: list[torch.Tensor] = []
     for round_ in range(redraw_limit + 1):
         wanted = n - found
         batch = with_advantages(draw(wanted, round_), advantages)
@@ -171,6 +175,7 @@ def fill(
         all_right += int((rewards == 1).all(1).sum())
         all_wrong += int((rewards == 0).all(1).sum())
         total += float(rewards.mean(1).sum())
+        entropies += batch.sampler_entropies or ()
         if bool(useful.any()):
             rows = useful.repeat_interleave(rewards.shape[1]).nonzero()[:, 0]
             kept.append(batch.select(rows))
@@ -178,8 +183,9 @@ def fill(
         if progress is not None:
             progress(found * rewards.shape[1], n * rewards.shape[1])
         if found == n:
-            counts = UpdateBatchReport(drawn, drawn - found, all_right, all_wrong, total / drawn)
-            return concatenate(kept), counts
+            h = float(torch.cat(entropies).mean()) if entropies else None
+            counts = drawn, drawn - found, all_right, all_wrong, total / drawn, h
+            return concatenate(kept), UpdateBatchReport(*counts)
     raise ValueError(
         f"After {redraw_limit} redraws only {found} of {n} prompt groups have an advantage: of "
         f"{drawn} groups drawn, {all_right} were all right and {all_wrong} all wrong. Use prompts "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from peft import PeftModel
@@ -108,18 +108,17 @@ def respond(
     index = torch.arange(len(prompts)).repeat_interleave(group_size)
     ids = [torch.tensor(prompts[i].token_ids) for i in index.tolist()]
     uniforms = torch.rand(len(ids), max_new_tokens, generator=generator, dtype=torch.float64)
-    responses, logprobs = sample_responses(
-        policy, ids, uniforms, max_new_tokens, batch_size, progress
-    )
+    drawn = sample_responses(policy, ids, uniforms, max_new_tokens, batch_size, progress)
     references = [prompts[i].reference for i in index.tolist()]
     return Rollouts(
         prompt_ids=ids,
-        response_ids=responses,
+        response_ids=drawn.responses,
         prompt_index=index,
-        sampler_logprobs=logprobs,
+        sampler_logprobs=drawn.logprobs,
+        sampler_entropies=drawn.entropies,
         prompt_keys=[prompts[i].key for i in index.tolist()],
         references=None if all(r is None for r in references) else references,
-        response_texts=decode(policy, responses),
+        response_texts=decode(policy, drawn.responses),
         max_new_tokens=max_new_tokens,
     )
 
@@ -140,6 +139,21 @@ def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     return [policy.tokenizer.decode(body.tolist()) for body in bodies]
 
 
+class Drawn(NamedTuple):
+    """n responses as they were drawn, one 1-D tensor per response.
+
+    Attributes:
+        responses: Token ids, EOS included.
+        logprobs: The log-probability each token was drawn with, float64, nats.
+        entropies: The entropy of the distribution it was drawn from, float64, nats; None where
+            the sampler does not give it.
+    """
+
+    responses: list[Tensor]
+    logprobs: list[Tensor]
+    entropies: list[Tensor] | None
+
+
 def sample_responses(
     policy: Policy,
     prompt_ids: Sequence[Tensor],
@@ -147,7 +161,7 @@ def sample_responses(
     max_new_tokens: int,
     batch_size: int = 64,
     progress: Progress | None = None,
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> Drawn:
     """Read given uniforms through the policy: the response each of them stands for.
 
     Inside `policy.shifted(v, η)` the same uniforms give the coupled responses of θ + ηv.
@@ -161,8 +175,7 @@ def sample_responses(
         progress: Called after each batch.
 
     Returns:
-        Response ids, EOS included, and the log-probability each token was drawn with (float64,
-        nats); n 1-D tensors each, on the CPU.
+        The responses, on the CPU.
 
     Raises:
         ValueError: If the uniforms have the wrong shape or type, dropout is active, or the
@@ -176,21 +189,18 @@ def sample_responses(
             f"uniforms must be ({n}, {max_new_tokens}) float64, got {tuple(uniforms.shape)} "
             f"{uniforms.dtype}."
         )
-    responses: list[Tensor] = [torch.empty(0)] * n
-    logprobs: list[Tensor] = [torch.empty(0)] * n
+    found: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # alike lengths share a batch
     for start in range(0, n, batch_size):
         chosen = order[start : start + batch_size]
-        tokens, scores = _generate(
-            policy, [prompt_ids[i] for i in chosen], uniforms[chosen], max_new_tokens
-        )
+        prompts = [prompt_ids[i] for i in chosen]
+        columns = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
         for row, i in enumerate(chosen):
-            length = _length_with_eos(tokens[row], policy.eos_token_ids)
-            responses[i] = tokens[row, :length].clone()
-            logprobs[i] = scores[row, :length].clone()
+            length = _length_with_eos(columns[0][row], policy.eos_token_ids)
+            found[i] = tuple(x[row, :length].clone() for x in columns)
         if progress is not None:
             progress(min(start + batch_size, n), n)
-    return responses, logprobs
+    return Drawn(*(list(column) for column in zip(*found, strict=True)))
 
 
 def _length_with_eos(tokens: Tensor, eos_token_ids: Sequence[int]) -> int:
@@ -201,8 +211,8 @@ def _length_with_eos(tokens: Tensor, eos_token_ids: Sequence[int]) -> int:
 
 def _generate(
     policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """One batch: tokens (b, t) and the log-probabilities they were drawn with, on the CPU."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One batch, (b, t) each and on the CPU: tokens, their log-probabilities, the entropies."""
     device = policy.device
     width = max(len(p) for p in prompts)
     input_ids = torch.full((len(prompts), width), policy.pad_token_id or 0)
@@ -233,7 +243,9 @@ def _generate(
                 "generate returned other tokens than were drawn: the model's own generate method "
                 "or another logits processor interfered."
             )
-    return tokens, torch.stack(draw.logprobs, 1).cpu()[:, : tokens.shape[1]]
+    width = tokens.shape[1]
+    logprobs = torch.stack(draw.logprobs, 1).cpu()[:, :width]
+    return tokens, logprobs, torch.stack(draw.entropies, 1).cpu()[:, :width]
 
 
 @contextmanager
@@ -283,6 +295,7 @@ class _InverseCdf(LogitsProcessor):
         self.temperature = temperature
         self.tokens: list[Tensor] = []
         self.logprobs: list[Tensor] = []
+        self.entropies: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.prompt_length
@@ -293,9 +306,11 @@ class _InverseCdf(LogitsProcessor):
                 f"The logits hold NaN or infinity at response position {step + 1} (row {row} of "
                 "the batch): check the checkpoint's weights, or use a longer precision."
             )
-        cdf = logprobs.exp().cumsum(-1)
+        probabilities = logprobs.exp()
+        cdf = probabilities.cumsum(-1)
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
         self.tokens.append(token[:, 0])
         self.logprobs.append(logprobs.gather(1, token)[:, 0])
+        self.entropies.append(torch.special.entr(probabilities).sum(-1))
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)

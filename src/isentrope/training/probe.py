@@ -314,8 +314,9 @@ class EntropyProbe(TrainerCallback):
         prompts = [self._prompts[i] for i in draws[mine].tolist()]
         require_room(policy, prompts, max_new_tokens)
         ids = [torch.tensor(p.token_ids) for p in prompts]
-        responses, logprobs = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
-        return Rollouts(ids, responses, torch.arange(len(ids)), sampler_logprobs=logprobs)
+        drawn = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+        index = torch.arange(len(ids))
+        return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
 
 
 _LENGTH = ("max_completion_length", "max_new_tokens")

@@ -31,7 +31,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.generate import Drawn, sample_responses
 from isentrope.training.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.processes import barrier, rank, world_size
@@ -147,12 +147,12 @@ class EntropyGRPOTrainer(GRPOTrainer):
         longest = lengths.amax(1).repeat_interleave(self.num_generations)
         return self.max_completion_length / longest
 
-    def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> tuple[list, list]:
+    def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> Drawn:
         if self.use_vllm:
             ids = [p.tolist() for p in prompt_ids]
             drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
             assert logprobs is not None
-            return [torch.tensor(x) for x in drawn], [torch.tensor(x) for x in logprobs]
+            return Drawn(*([torch.tensor(x) for x in y] for y in (drawn, logprobs)), None)
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,

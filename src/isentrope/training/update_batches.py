@@ -18,14 +18,14 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, fill
-from isentrope.sampling.generate import decode
+from isentrope.sampling.generate import Drawn, decode
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks import Task
 from isentrope.training.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
-Respond = Callable[[list[Tensor], Tensor], tuple[list[Tensor], list[Tensor]]]
-"""(prompt ids of m sequences, uniforms (m, L)) → response ids and sampler log-probabilities."""
+Respond = Callable[[list[Tensor], Tensor], Drawn]
+"""(prompt ids of m sequences, uniforms (m, L)) → the responses as they were drawn."""
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,16 @@ class UpdateBatches:
         rows += torch.arange(self.group_size).repeat(share)
         prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.group_size)]
         ids = [torch.tensor(p.token_ids) for p in prompts]
-        responses, logprobs = respond(ids, uniforms[rows])
+        drawn = respond(ids, uniforms[rows])
         answered = Rollouts(
             prompt_ids=ids,
-            response_ids=responses,
+            response_ids=drawn.responses,
             prompt_index=torch.arange(share).repeat_interleave(self.group_size),
-            sampler_logprobs=logprobs,
+            sampler_logprobs=drawn.logprobs,
+            sampler_entropies=drawn.entropies,
             prompt_keys=[p.key for p in prompts],
             references=[p.reference for p in prompts],
-            response_texts=decode(policy, responses),
+            response_texts=decode(policy, drawn.responses),
             max_new_tokens=self.max_new_tokens,
         )
         everyone = concatenate(gather(self._rewarded(answered)))

@@ -1,0 +1,179 @@
+"""What a token control is given, and what it gives back.
+
+    loss = −J,     ∂J = Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik)
+
+The plain objective has c_ik = w_i A_i and d = 0; a control replaces c, and may add d. It sees the
+whole batch of the step at once, so the result does not depend on micro-batches or processes, and
+`isentrope try` and training call the same function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isentrope.rollouts import Rollouts
+from isentrope.update.objective import sequence_weights
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The update batch of a step; n sequences of at most t tokens, float64 on the CPU.
+
+    Attributes:
+        logprobs: (n, t) s of the sampler, nats; 0 where there is no token.
+        entropies: (n, t) H of the sampler's distribution, nats; 0 where there is no token.
+        mask: (n, t) bool, where there is a token.
+        sequence_weights: (n,) w_i of the objective.
+        advantages: (n,) A_i.
+        rewards: (n,) R_i.
+        group: (n,) which prompt draw a sequence belongs to.
+        step: Number of the step, from 1.
+        seed: Fixes what a control draws at random.
+    """
+
+    logprobs: Tensor
+    entropies: Tensor
+    mask: Tensor
+    sequence_weights: Tensor
+    advantages: Tensor
+    rewards: Tensor
+    group: Tensor
+    step: int
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        rollouts: Rollouts,
+        objective: str,
+        max_response_length: int | None = None,
+        *,
+        step: int,
+        seed: int = 0,
+    ) -> Tokens:
+        """Of an update batch as it was drawn.
+
+        Args:
+            rollouts: The whole batch, with rewards, advantages, and the sampler's log-probabilities
+                and entropies.
+            objective: One of `update.objective.OBJECTIVES`.
+            max_response_length: L of "dr_grpo".
+            step: Number of the step, from 1.
+            seed: Fixes what a control draws at random.
+
+        Returns:
+            The batch.
+
+        Raises:
+            ValueError: If a column is missing.
+        """
+        needed = ("sampler_logprobs", "sampler_entropies", "advantages", "rewards")
+        if missing := [name for name in needed if getattr(rollouts, name) is None]:
+            raise ValueError(f"A control needs the {missing[0]} of the update batch.")
+        assert rollouts.advantages is not None
+        assert rollouts.rewards is not None
+        return cls(
+            logprobs=rollouts.padded("sampler_logprobs"),
+            entropies=rollouts.padded("sampler_entropies"),
+            mask=rollouts.mask,
+            sequence_weights=sequence_weights(rollouts, objective, max_response_length),
+            advantages=rollouts.advantages,
+            rewards=rollouts.rewards,
+            group=rollouts.prompt_index.unique(return_inverse=True)[1],
+            step=step,
+            seed=seed,
+        )
+
+    @property
+    def weights(self) -> Tensor:
+        """(n, t) c_ik = w_i A_i of the plain objective."""
+        return (self.sequence_weights * self.advantages)[:, None] * self.mask
+
+    @property
+    def token_advantages(self) -> Tensor:
+        """(n, t) A_i at every token of its sequence, 0 where there is none."""
+        return self.advantages[:, None] * self.mask
+
+    def generator(self) -> torch.Generator:
+        """Random numbers of this step, the same on every process."""
+        state = np.random.SeedSequence([self.seed, self.step, 11]).generate_state(1, np.uint64)
+        return torch.Generator().manual_seed(int(state[0]) >> 1)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What a control made of a batch.
+
+    Attributes:
+        weights: (n, t) c'_ik.
+        entropy_weights: (n, t) d_ik, or None for 0.
+        numbers: What the control tells of itself, for the log.
+    """
+
+    weights: Tensor
+    entropy_weights: Tensor | None = None
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class TokenControl(Protocol):
+    """A rule that rewrites token weights; a frozen dataclass whose fields are its options.
+
+    Attributes:
+        on_policy: Whether it acts while every ratio of policy to sampler is 1.
+        two_sided: Whether a negative strength is the same rule in the other direction; where it is
+            not, a strength below 0 is 0.
+        strength: How hard it acts; 0 leaves the plain objective, exactly.
+    """
+
+    on_policy: ClassVar[bool]
+    two_sided: ClassVar[bool]
+    strength: float
+
+    def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Rewrite the weights of a batch.
+
+        Args:
+            tokens: The batch.
+            strength: How hard to act now; `self.strength` without feedback.
+
+        Returns:
+            c' and d.
+        """
+        ...
+
+
+def touched(tokens: Tokens, made: Rewritten) -> dict[str, float]:
+    """What a control did to a batch, in numbers.
+
+    Args:
+        tokens: The batch.
+        made: What the control made of it.
+
+    Returns:
+        `touched`, the share of tokens whose weight changed; `changed`, Σ|c' − c| / Σ|c|; and of
+        the tokens touched: `touched_negative`, the share with A < 0, `touched_unlikely`, the share
+        with s below the mean, and `touched_entropy`, their mean H (nats). NaN where none was.
+    """
+    before = tokens.weights
+    moved = (made.weights - before).abs()
+    change = (moved > 0) & tokens.mask
+    if made.entropy_weights is not None:
+        change |= (made.entropy_weights != 0) & tokens.mask
+    mean = tokens.logprobs[tokens.mask].mean()
+
+    def among(values: Tensor) -> float:
+        return float(values[change].double().mean())
+
+    return {
+        "touched": float(change.sum() / tokens.mask.sum()),
+        "changed": float(moved.sum() / before.abs().sum()),
+        "touched_negative": among(tokens.token_advantages < 0),
+        "touched_unlikely": among(tokens.logprobs < mean),
+        "touched_entropy": among(tokens.entropies),
+        **made.numbers,
+    }
