@@ -4,10 +4,17 @@ import pytest
 import torch
 
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.paired import paired_changes
+from isentrope.estimators.paired import PairedSteps
 from tests import cases
 
 ETA = 0.02
+
+
+def paired_changes(policy, E, directions, eta, pairs=(), **options):
+    steps = PairedSteps(policy, E, eta, **options)
+    for name, direction in directions.items():
+        steps.add(name, direction)
+    return steps.changes(list(pairs))
 
 
 def rewards_of(rollouts):
@@ -120,5 +127,5 @@ def test_without_rewards_there_is_no_change_of_them_and_a_pair_names_directions(
     found = paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", "v")])
     assert found.changes["v"].reward is None
     assert found.differences["v", "v"].reward is None
-    with pytest.raises(ValueError, match="No direction is called 'w'"):
+    with pytest.raises(ValueError, match="No step is called 'w'"):
         paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", "w")])

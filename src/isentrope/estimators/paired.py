@@ -10,7 +10,7 @@ sampling noise that two directions share cancels in their difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +21,10 @@ from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import EntropySample, draw_sample
-from isentrope.policy.chi_square import Divergence, score_moved
+from isentrope.estimators.sample import draw_sample
+from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import NotFiniteError, Scores
+from isentrope.policy.scoring import NotFiniteError
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -69,90 +69,98 @@ class _Moved:
     of_reward: Trust
 
 
-def paired_changes(
-    policy: Policy,
-    E: Rollouts,
-    directions: Mapping[str, Vector],
-    eta: float,
-    *,
-    pairs: Sequence[tuple[str, str]] = (),
-    functional: Functional = "per_token",
-    method: Method = "prefix",
-    confidence: float = 0.95,
-    progress: Callable[[str], None] = lambda _: None,
-) -> PairedChanges:
-    """Compare steps on one E-batch.
+class PairedSteps:
+    """Steps that are compared on one E-batch.
 
-    Args:
-        policy: The policy at θ, which drew E.
-        E: An unfiltered E-batch, other samples than any of the steps was computed from; with
-            rewards, ΔJ too.
-        directions: v = Δθ/η by name.
+    Attributes:
         eta: η.
-        pairs: Names of steps to compare: the first less the second.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: "prefix" or "sequence", of ΔH.
-        confidence: Nominal coverage of the intervals.
-        progress: Called with each name before its evaluation.
-
-    Returns:
-        Changes and differences. Where weights cannot be trusted there is a value and no interval.
-
-    Raises:
-        ValueError: If a pair names no direction.
-        NotFiniteError: If the scores at one of the steps are not finite.
     """
-    if unknown := {name for pair in pairs for name in pair} - set(directions):
-        raise ValueError(f"No direction is called {sorted(unknown)[0]!r}.")
-    sample = draw_sample(policy, E, functional=functional, method=method)
-    moved = {}
-    for name, direction in directions.items():
-        progress(name)
+
+    def __init__(
+        self,
+        policy: Policy,
+        E: Rollouts,
+        eta: float,
+        *,
+        functional: Functional = "per_token",
+        method: Method = "prefix",
+        confidence: float = 0.95,
+    ) -> None:
+        """Score E at θ.
+
+        Args:
+            policy: The policy at θ, which drew E.
+            E: An unfiltered E-batch, other samples than any of the steps was computed from; with
+                rewards, ΔJ too.
+            eta: η.
+            functional: "per_token" (h) or "per_sequence" (ℋ).
+            method: "prefix" or "sequence", of ΔH.
+            confidence: Nominal coverage of the intervals.
+        """
+        self._policy, self._E, self._confidence = policy, E, confidence
+        self.eta = eta
+        self._sample = draw_sample(policy, E, functional=functional, method=method)
+        self._moved: dict[str, _Moved] = {}
+
+    def add(self, name: str, direction: Vector) -> None:
+        """Score E after a step; the direction is not kept.
+
+        Args:
+            name: What the step is called.
+            direction: v = Δθ/η.
+
+        Raises:
+            ValueError: If there is a step of that name.
+            NotFiniteError: If the scores are not finite there.
+        """
+        if name in self._moved:
+            raise ValueError(f"There are two steps called {name!r}.")
+        policy, sample = self._policy, self._sample
         policy.require_direction(direction)
+        temperature = sample.sampler_temperature
         found = score_moved(
-            policy, E, direction, [eta], sampler_temperature=sample.sampler_temperature
+            policy, self._E, direction, [self.eta], sampler_temperature=temperature
         )[0]
         if found is None:
-            raise NotFiniteError(f"The scores after the step {name!r} are not finite at η = {eta}.")
-        moved[name] = _moved(sample, *found)
-    return _Known(sample, moved, E.rewards, list(pairs), confidence).changes()
+            raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
+        scores, divergence = found
+        f, base = sample.functional, sample.trust
+        log_ratios = scores.logprobs - sample.sampler_logprobs
+        trust, _ = trust_of_change(f, log_ratios, divergence)
+        rule = rule_of("per_sequence", "sequence")
+        whole = diagnose(log_ratios, f.tokens, divergence.jumps, rule)
+        of_both = trust.or_worse(base), whole.or_worse(base)
+        self._moved[name] = _Moved(log_ratios, scores.entropies, *of_both)
 
+    def changes(self, pairs: Sequence[tuple[str, str]] = ()) -> PairedChanges:
+        """All changes, and differences between some of them, from one jackknife.
 
-def _moved(sample: EntropySample, scores: Scores, divergence: Divergence) -> _Moved:
-    f, base = sample.functional, sample.trust
-    log_ratios = scores.logprobs - sample.sampler_logprobs
-    trust, _ = trust_of_change(f, log_ratios, divergence)
-    rule = rule_of("per_sequence", "sequence")
-    whole = diagnose(log_ratios, f.tokens, divergence.jumps, rule)
-    return _Moved(log_ratios, scores.entropies, trust.or_worse(base), whole.or_worse(base))
+        Args:
+            pairs: Names of steps to compare: the first less the second.
 
+        Returns:
+            Where weights cannot be trusted there is a value and no interval.
 
-@dataclass(frozen=True)
-class _Known:
-    """Everything that the changes are read from."""
-
-    sample: EntropySample
-    moved: dict[str, _Moved]
-    rewards: Tensor | None
-    pairs: list[tuple[str, str]]
-    confidence: float
-
-    def changes(self) -> PairedChanges:
-        """All of them, from one jackknife."""
-        result = infinitesimal_jackknife(self._statistics, self.sample.prompt_index)
+        Raises:
+            ValueError: If a pair names no step.
+        """
+        one = self._moved
+        if unknown := {name for pair in pairs for name in pair} - set(one):
+            raise ValueError(f"No step is called {sorted(unknown)[0]!r}.")
+        result = infinitesimal_jackknife(
+            lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
+        )
         rows = torch.stack((result.values, result.standard_errors), 1).view(-1, 2, 2).tolist()
-        names, one = list(self.moved), self.moved
-        alone = [self._change(row, one[name]) for name, row in zip(names, rows, strict=False)]
+        alone = {name: self._change(row, one[name]) for name, row in zip(one, rows, strict=False)}
         compared = {
             pair: self._change(row, one[pair[0]], one[pair[1]])
-            for pair, row in zip(self.pairs, rows[len(names) :], strict=True)
+            for pair, row in zip(pairs, rows[len(one) :], strict=True)
         }
-        verdicts: dict[str, Verdict] = {name: one[name].of_entropy.verdict for name in names}
-        return PairedChanges(dict(zip(names, alone, strict=True)), compared, verdicts)
+        return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
 
     def _change(self, row: list[list[float]], *made_of: _Moved) -> Change:
         """From ((ΔH, its error), (ΔJ, its error)) and the weights that they are made with."""
-        f, n = self.sample.functional, self.sample.prompt_index.unique().numel()
+        f, n = self._sample.functional, self._E.n_prompts
         of_entropy, *others = (x.of_entropy for x in made_of)
         of_reward, *rest = (x.of_reward for x in made_of)
         for trust in others:
@@ -168,7 +176,7 @@ class _Known:
                 n,
                 unit=unit,
                 method=method,
-                confidence=self.confidence,
+                confidence=self._confidence,
                 ess=trust.ess_whole if method == "sequence" else trust.ess,
                 khat=trust.khat,
                 warnings=trust.warnings,
@@ -177,11 +185,11 @@ class _Known:
 
         reward = estimate(row[1], of_reward, REWARD, "sequence")
         entropy = estimate(row[0], of_entropy, f.unit, f.method)
-        return Change(entropy, None if self.rewards is None else reward)
+        return Change(entropy, None if self._E.rewards is None else reward)
 
-    def _statistics(self, omega: Tensor) -> Tensor:
-        """(ΔH, ΔJ) of every direction, then of every pair, flat."""
-        f, sample = self.sample.functional, self.sample
+    def _statistics(self, omega: Tensor, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """(ΔH, ΔJ) of every step, then of every pair, flat."""
+        f, sample = self._sample.functional, self._sample
         entropy = f(omega, sample.log_ratios, sample.entropies)
         reward = self._reward(omega, sample.log_ratios)
 
@@ -189,12 +197,12 @@ class _Known:
             moved = f(omega, one.log_ratios, one.entropies)
             return torch.stack((moved - entropy, self._reward(omega, one.log_ratios) - reward))
 
-        alone = {name: change(one) for name, one in self.moved.items()}
-        compared = [alone[name] - alone[other] for name, other in self.pairs]
+        alone = {name: change(one) for name, one in self._moved.items()}
+        compared = [alone[name] - alone[other] for name, other in pairs]
         return torch.stack([*alone.values(), *compared]).flatten()
 
     def _reward(self, omega: Tensor, log_ratios: Tensor) -> Tensor:
-        if self.rewards is None:
+        if self._E.rewards is None:
             return omega.sum() * 0
         weights = omega * log_ratios.sum(1).exp()
-        return (weights @ self.rewards) / weights.sum()
+        return (weights @ self._E.rewards) / weights.sum()
