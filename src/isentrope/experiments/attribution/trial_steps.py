@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -19,7 +20,6 @@ from isentrope.rollouts import Rollouts
 from isentrope.training.control.averages import BLOCKS, Memory
 from isentrope.training.control.controls import STEP, TOKEN, build
 from isentrope.training.control.correction import isentropic_correction
-from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.tokens import Tokens
 from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
 from isentrope.update.objective import OBJECTIVES
@@ -140,7 +140,7 @@ class TrialSteps:
             max_grad_norm=config.estimator.max_grad_norm,
         )
 
-    def _corrected(self, options: IsentropicOptions, strength: float) -> Trial:
+    def _corrected(self, options: Any, strength: float) -> Trial:
         """The step with an isentropic correction; its gradient part with one of its own."""
         config, ready, own = self._config, self._ready, self.own
         assert own is not None
