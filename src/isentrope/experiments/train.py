@@ -182,9 +182,6 @@ def _contract(
     for prompt in prompts:
         digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
     training = config.training
-    unrecorded = (
-        args.entropy_coef or args.use_adaptive_entropy or balancing_weight(policy.model, vars(args))
-    )
     return {
         "schema": 1,
         "objective": objective_of(config),
@@ -202,7 +199,7 @@ def _contract(
         "world_size": world_size(),
         "seed": training.seed,
         "sampler": "vllm" if args.use_vllm else "transformers",
-        "replayable": not unrecorded,
+        "replayable": not balancing_weight(policy.model, vars(args)),
         "base_model": config.model.path,
         "frozen_sha256": frozen_hash(policy.model),
         "trainable": trainable_shapes(policy.model),

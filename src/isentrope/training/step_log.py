@@ -86,7 +86,9 @@ class StepLog:
             write_table(self.files.rollouts / f"step_{step}.parquet", step, batch, record)
         before = self.files.checkpoint(step - 1)
         if before.is_dir():
-            replayable = batch.rollouts.with_columns(token_weights=record.weights)
+            replayable = batch.rollouts.with_columns(
+                token_weights=record.weights, entropy_weights=record.entropy_weights
+            )
             write_next_update(before, replayable, {k: v for k, v in told.items() if k != "tokens"})
 
 
@@ -133,7 +135,7 @@ def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) 
     import pandas as pd
 
     U = batch.rollouts
-    columns: Mapping[str, Any] = {
+    columns: dict[str, Any] = {
         "step": [step] * len(U),
         "prompt_key": U.prompt_keys,
         "prompt_index": U.prompt_index.tolist(),
@@ -150,6 +152,8 @@ def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) 
         "entropies": [x.tolist() for x in record.entropies],
         "token_weights": [x.tolist() for x in record.weights],
     }
+    if record.entropy_weights is not None:
+        columns["entropy_weights"] = [x.tolist() for x in record.entropy_weights]
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     pd.DataFrame(columns).to_parquet(partial)
