@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
+from isentrope.training.control.isentropic import IsentropicStep
+from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.models import load_trainable
 from isentrope.training.noise_scale import NoiseScaleMonitor
@@ -39,6 +41,11 @@ from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
 
 CONFIG = "config.yaml"
+STEP_CONTROLS: dict[str, dict[str, Any]] = {
+    "isentropic": {"reward_neutral": False},
+    "isentropic_reward_neutral": {"reward_neutral": True},
+}
+"""Controls that correct steps, and the options that their names set."""
 _MAY_CHANGE = ("training.steps", "training.keep_", "output.")
 
 
@@ -223,7 +230,9 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer
 
-    probe, noise = _probe(config, tokenizer, batches), _noise_scale(config, model, args)
+    held_out = _held_out(config, tokenizer, batches)
+    control = _step_control(config, held_out)
+    probe, noise = _probe(config, held_out, control), _noise_scale(config, model, args)
     parts = {"entropy_probe": probe, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
@@ -235,6 +244,7 @@ def _assembled(
         longest_normaliser=config.training.normaliser == "longest",
         contract=contract,
         stateful={name: part for name, part in parts.items() if part is not None},
+        step_control=control,
         keep=(config.training.keep_last, config.training.keep_every),
         step_log=StepLog(
             files,
@@ -248,10 +258,10 @@ def _assembled(
     return trainer
 
 
-def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> EntropyProbe | None:
-    asked = config.entropy_probe
-    if not asked.enabled:
-        return None
+def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Sequence[Prompt]:
+    """Prompts for the probe and a step control: not trained on, where there are such."""
+    if not config.entropy_probe.enabled and config.control.name not in STEP_CONTROLS:
+        return ()
     held_out = config.data.load_task(
         config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
     )
@@ -262,8 +272,38 @@ def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Entro
             "The data set has no split of its own for the probe: it reads the entropy of fresh "
             "responses to prompts that are trained on, not to held-out ones."
         )
+    return prompts or held_out.prompts
+
+
+def _step_control(config: TrainConfig, prompts: Sequence[Prompt]) -> IsentropicStep | None:
+    """What corrects the steps, if the control is one that does."""
+    asked = config.control
+    if asked.name not in STEP_CONTROLS:
+        return None
+    fixed = STEP_CONTROLS[asked.name]
+    if given := sorted(set(asked.options) & set(fixed)):
+        raise ConfigError(f"control.options.{given[0]} is what control.name={asked.name} sets.")
+    try:
+        options = IsentropicOptions.of({**asked.options, **fixed})
+        return IsentropicStep(
+            prompts,
+            options=options,
+            feedback=asked.build_feedback(),
+            strength=1.0 if asked.strength is None else asked.strength,
+            seed=config.training.seed,
+        )
+    except ValueError as error:
+        raise ConfigError(f"control: {error}") from error
+
+
+def _probe(
+    config: TrainConfig, prompts: Sequence[Prompt], control: IsentropicStep | None
+) -> EntropyProbe | None:
+    asked = config.entropy_probe
+    if not asked.enabled:
+        return None
     return EntropyProbe(
-        prompts or held_out.prompts,
+        prompts,
         every=asked.every,
         size=asked.size,
         functional=asked.functional,
@@ -272,6 +312,7 @@ def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Entro
         fresh=asked.fresh,
         seed=config.training.seed,
         memory=asked.memory,
+        control=control,
     )
 
 

@@ -7,6 +7,7 @@ training_state/step_N/
     rollouts.parquet       ids, rewards, advantages, sampler log-probabilities, token weights,
                            entropy weights where the loss has an entropy term
     update.json            learning rate, gradient norm, clip norm, loss of that step
+    control.safetensors    λu, where a step control added it: θ_N+1 = θ_N + η (v + λu)
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from isentrope.rollouts import Rollouts
 from isentrope.training.checkpoints import whole_or_nothing
 from isentrope.update.parameter_names import SIDECAR
+from isentrope.vectors import Vector
 
 CONTRACT = "contract.json"
 NEXT_UPDATE = "next_update"
+CONTROL = "control.safetensors"
 _FIXED = {
     "trainable": "the trainable parameters",
     "frozen_sha256": "the frozen weights of the base model",
@@ -176,20 +180,53 @@ def _difference(saved: Any, now: Any) -> str:
     )
 
 
-def write_next_update(checkpoint: Path, rollouts: Rollouts, update: Mapping[str, Any]) -> None:
+def write_next_update(
+    checkpoint: Path,
+    rollouts: Rollouts,
+    update: Mapping[str, Any],
+    control: Vector | None = None,
+) -> None:
     """Put the step taken from a checkpoint beside it; once there, it stays.
 
     Args:
         checkpoint: Folder of step N.
         rollouts: The batch that took θ_N to θ_N+1, with token weights.
         update: What else that step was made of.
+        control: What a step control added to v, or None.
     """
     target = checkpoint / NEXT_UPDATE
     if target.exists():
         return
     with whole_or_nothing(target) as partial:
         rollouts.save(partial / "rollouts.parquet")
+        if control is not None:
+            save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)
+            update = {**update, "controlled": True}
         (partial / "update.json").write_text(json.dumps(update, indent=2) + "\n")
+
+
+def read_control(checkpoint: str | Path) -> Vector | None:
+    """What a step control added to the step taken from a checkpoint.
+
+    Args:
+        checkpoint: Folder of step N.
+
+    Returns:
+        λu by parameter name, float64, per unit learning rate; None if nothing was added.
+
+    Raises:
+        ValueError: If something was added and its file is missing.
+    """
+    folder = Path(checkpoint) / NEXT_UPDATE
+    update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    if not update.get("controlled", False):
+        return None
+    if not (folder / CONTROL).is_file():
+        raise ValueError(
+            f"{folder} has no {CONTROL}: the step was corrected by a control, and without it the "
+            "step cannot be replayed."
+        )
+    return load_file(folder / CONTROL)
 
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:

@@ -194,12 +194,13 @@ class StepRecorder:
         shares = [share for share in gather(mine) if share is not None]
         self._record = (_joined(shares, policy), update)
 
-    def write(self, model: Any, optimizer: Any) -> bool:
+    def write(self, model: Any, optimizer: Any, control: Vector | None = None) -> bool:
         """Write the record of the step that was just taken; every process calls this.
 
         Args:
             model: The model in training.
             optimizer: Its optimizer.
+            control: What a step control added to v, or None.
 
         Returns:
             Whether records of this trainer replay its steps, as far as is known.
@@ -216,7 +217,7 @@ class StepRecorder:
         def save() -> None:
             if rank() == 0 and checkpoint.is_dir():
                 write_names(checkpoint, optimizer_names(model, inner))
-                write_next_update(checkpoint, rollouts, update)
+                write_next_update(checkpoint, rollouts, update, control)
 
         together(save)
         if not update["replayable"]:

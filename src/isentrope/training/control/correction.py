@@ -127,15 +127,32 @@ def gradient_groups(policy: Policy, E: Rollouts, groups: int = GROUPS) -> Vector
     """
     if len(E) < groups:
         raise ValueError(f"E has {len(E)} sequences, which cannot make {groups} groups.")
-    by_logprob, by_entropy = entropy_cotangents(E)
-    pieces = []
+    weights = entropy_cotangents(E)
     with derivative_of_scores(policy.model):
-        for rows in torch.arange(len(E)).tensor_split(groups):
-            part = E.select(rows)
-            width = part.mask.shape[1]
-            a, b = (x[rows, :width] for x in (by_logprob, by_entropy))
-            pieces.append(policy.weighted_gradient(part, a, b))
+        pieces = [
+            weighted_rows(policy, E, rows, weights)
+            for rows in torch.arange(len(E)).tensor_split(groups)
+        ]
     return {n: torch.stack([piece[n] for piece in pieces]) for n in policy.names}
+
+
+def weighted_rows(
+    policy: Policy, E: Rollouts, rows: Tensor, weights: tuple[Tensor, Tensor]
+) -> Vector:
+    """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) over some of the sequences.
+
+    Args:
+        policy: The policy.
+        E: n sequences.
+        rows: Which of them.
+        weights: a and b, (n, t) each.
+
+    Returns:
+        The gradient by parameter name, float64.
+    """
+    part = E.select(rows)
+    width = part.mask.shape[1]
+    return policy.weighted_gradient(part, *(x[rows, :width] for x in weights))
 
 
 def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:
