@@ -12,6 +12,12 @@ from typing import Any
 import torch
 
 from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.experiments.control_options import (
+    contract_entry,
+    inert_reasons,
+    measures,
+    run_control,
+)
 from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.replayable import balancing_weight
@@ -27,6 +33,7 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
+from isentrope.training.control.adaptive_state import AdaptiveState
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.models import load_trainable
 from isentrope.training.noise_scale import NoiseScaleMonitor
@@ -142,6 +149,8 @@ def _trainer(
     if "tensorboard" in config.output.report_to:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     args = grpo_options(config, files.checkpoints)
+    for reason in inert_reasons(config):
+        logging.getLogger("isentrope").warning(reason)
     model, tokenizer = load_trainable(**config.model.model_dump(), seed=config.training.seed)
     policy = Policy(model, tokenizer, precision="as_is")
     task = config.data.load_task(
@@ -189,6 +198,7 @@ def _contract(
         "schema": 1,
         "objective": objective_of(config),
         "advantages": advantages_of(config),
+        "control": contract_entry(config),
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
@@ -226,7 +236,8 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer
 
-    probe, noise = _probe(config, tokenizer, batches), _noise_scale(config, model, args)
+    held_out = _held_out(config, tokenizer, batches)
+    probe, noise = _probe(config, held_out), _noise_scale(config, model, args)
     parts = {"entropy_probe": probe, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
@@ -244,17 +255,20 @@ def _assembled(
             rollouts_every=config.output.rollouts_every,
             observe=progress.training(config.training.steps),
         ),
+        control=run_control(config, args, held_out, batches.task),
     )
+    if args.use_adaptive_entropy and config.control.name != "none":
+        trainer.stateful["control"] = AdaptiveState(trainer)
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
     return trainer
 
 
-def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> EntropyProbe | None:
-    asked = config.entropy_probe
-    if not asked.enabled:
-        return None
+def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> list[Prompt]:
+    """Prompts for evaluation batches, where the run has any."""
+    if not config.entropy_probe.enabled and not measures(config):
+        return []
     held_out = config.data.load_task(
         config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
     )
@@ -265,8 +279,15 @@ def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Entro
             "The data set has no split of its own for the probe: it reads the entropy of fresh "
             "responses to prompts that are trained on, not to held-out ones."
         )
+    return prompts or held_out.prompts
+
+
+def _probe(config: TrainConfig, held_out: list[Prompt]) -> EntropyProbe | None:
+    asked = config.entropy_probe
+    if not asked.enabled:
+        return None
     return EntropyProbe(
-        prompts or held_out.prompts,
+        held_out,
         every=asked.every,
         size=asked.size,
         functional=asked.functional,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from isentrope.experiments.config import Rate
+from isentrope.experiments.config_control import ControlConfig
 from isentrope.experiments.config_stages import Count, OutputConfig, Section, TaskConfig
 
 
@@ -147,6 +148,7 @@ class TrainConfig(Section):
     training: TrainingConfig = TrainingConfig()
     entropy_probe: ProbeConfig = ProbeConfig()
     noise_scale: NoiseScaleConfig = NoiseScaleConfig()
+    control: ControlConfig = ControlConfig()
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from isentrope.experiments.config_io import ConfigError
+from isentrope.experiments.control_options import trainer_fields
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.trainer_options import trainer_options
 from isentrope.training.processes import world_size
@@ -78,6 +79,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     given = trainer_options(config.trainer, GRPOConfig, TAKEN)
     micro_batch, accumulation = _sizes(config)
     _require_fit(config, given)
+    of_control = trainer_fields(config)
     fixed = {
         "output_dir": str(checkpoints),
         "max_steps": training.steps,
@@ -110,7 +112,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "use_cpu": on_cpu,
         "ddp_find_unused_parameters": False,
     } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
-    options: dict[str, Any] = usual | given | fixed
+    options: dict[str, Any] = usual | given | of_control | fixed
     return GRPOConfig(**options)
 
 
@@ -158,7 +160,7 @@ def objective_of(config: TrainConfig) -> str:
     """
     loss = config.trainer.get("loss_type", "dr_grpo")
     plain = config.trainer.get("beta", 0.0) == 0.0 and not config.trainer.get("use_vllm")
-    if not plain or loss not in OBJECTIVES:
+    if config.control.name != "none" or not plain or loss not in OBJECTIVES:
         return RECORDED
     return "dr_grpo_longest" if config.training.normaliser == "longest" else loss
 

@@ -52,6 +52,7 @@ class StepLog:
         record: TokenRecord,
         eos_token_ids: Collection[int],
         readings: Mapping[str, float],
+        times: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Write a step; only the first process does.
 
@@ -60,7 +61,8 @@ class StepLog:
             batch: The update batch.
             record: What training did with its tokens.
             eos_token_ids: Tokens that end a response.
-            readings: Of the probe and the noise scale.
+            readings: Of the probe, the noise scale and the control.
+            times: Seconds of parts of the step, for the log of times.
 
         Returns:
             The step's metrics and times, for trackers.
@@ -70,7 +72,7 @@ class StepLog:
         now = time.perf_counter()
         seconds, self._last_time = now - self._last_time, now
         tokens = float(batch.rollouts.lengths.sum())
-        timing = {"seconds": seconds, "tokens_per_second": tokens / seconds}
+        timing = {"seconds": seconds, "tokens_per_second": tokens / seconds} | dict(times or {})
         if (sentence := off_policy_warning(line)) and not self._warned:
             self._warned = True
             logging.getLogger("isentrope").warning(sentence)
