@@ -59,6 +59,30 @@ class ControlConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings of the control."""
 
+    @model_validator(mode="after")
+    def _known(self) -> ControlConfig:
+        control = self.build()
+        if control is None:
+            given = self.strength is not None or self.options or self.target.kind != "none"
+            if given:
+                raise ValueError(
+                    "name is none, and a strength, a target or options are given: name the control"
+                )
+        elif self.target.kind != "none" and not getattr(control, "targetable", True):
+            raise ValueError(
+                f"the control {self.name!r} cannot use a target: it has no strength that moves "
+                "entropy one way; leave control.target out"
+            )
+        return self
+
+    def build(self) -> Any:
+        """The control, or None where there is none."""
+        if self.name == "none":
+            return None
+        from isentrope.training.control import controls
+
+        return controls.build(self.name, self.strength, self.options)
+
     def build_feedback(self) -> Feedback:
         """The feedback, with nothing seen yet."""
         return Feedback(self.target.build(), **self.feedback.model_dump())

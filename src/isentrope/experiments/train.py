@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.experiments.control_options import (
+    contract_entry,
+    inert_reasons,
+    measures,
+    run_control,
+)
 from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.replayable import balancing_weight
@@ -27,6 +33,7 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
+from isentrope.training.control.adaptive_state import AdaptiveState
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
@@ -41,11 +48,6 @@ from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
 
 CONFIG = "config.yaml"
-STEP_CONTROLS: dict[str, dict[str, Any]] = {
-    "isentropic": {"reward_neutral": False},
-    "isentropic_reward_neutral": {"reward_neutral": True},
-}
-"""Controls that correct steps, and the options that their names set."""
 _MAY_CHANGE = ("training.steps", "training.keep_", "output.")
 
 
@@ -149,6 +151,8 @@ def _trainer(
     if "tensorboard" in config.output.report_to:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     args = grpo_options(config, files.checkpoints)
+    for reason in inert_reasons(config):
+        logging.getLogger("isentrope").warning(reason)
     model, tokenizer = load_trainable(**config.model.model_dump(), seed=config.training.seed)
     policy = Policy(model, tokenizer, precision="as_is")
     task = config.data.load_task(
@@ -193,6 +197,7 @@ def _contract(
         "schema": 1,
         "objective": objective_of(config),
         "advantages": advantages_of(config),
+        "control": contract_entry(config),
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
@@ -251,17 +256,20 @@ def _assembled(
             rollouts_every=config.output.rollouts_every,
             observe=progress.training(config.training.steps),
         ),
+        control=run_control(config, args, held_out, batches.task),
     )
+    if args.use_adaptive_entropy and config.control.name != "none":
+        trainer.stateful["control"] = AdaptiveState(trainer)
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
     return trainer
 
 
-def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Sequence[Prompt]:
-    """Prompts for the probe and a step control: not trained on, where there are such."""
-    if not config.entropy_probe.enabled and config.control.name not in STEP_CONTROLS:
-        return ()
+def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> list[Prompt]:
+    """Prompts for evaluation batches, where the run has any."""
+    if not config.entropy_probe.enabled and not measures(config):
+        return []
     held_out = config.data.load_task(
         config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
     )
@@ -275,35 +283,27 @@ def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Se
     return prompts or held_out.prompts
 
 
-def _step_control(config: TrainConfig, prompts: Sequence[Prompt]) -> IsentropicStep | None:
+def _step_control(config: TrainConfig, held_out: list[Prompt]) -> IsentropicStep | None:
     """What corrects the steps, if the control is one that does."""
-    asked = config.control
-    if asked.name not in STEP_CONTROLS:
+    options = config.control.build()
+    if not isinstance(options, IsentropicOptions):
         return None
-    fixed = STEP_CONTROLS[asked.name]
-    if given := sorted(set(asked.options) & set(fixed)):
-        raise ConfigError(f"control.options.{given[0]} is what control.name={asked.name} sets.")
-    try:
-        options = IsentropicOptions.of({**asked.options, **fixed})
-        return IsentropicStep(
-            prompts,
-            options=options,
-            feedback=asked.build_feedback(),
-            strength=1.0 if asked.strength is None else asked.strength,
-            seed=config.training.seed,
-        )
-    except ValueError as error:
-        raise ConfigError(f"control: {error}") from error
+    return IsentropicStep(
+        held_out,
+        options=options,
+        feedback=config.control.build_feedback(),
+        seed=config.training.seed,
+    )
 
 
 def _probe(
-    config: TrainConfig, prompts: Sequence[Prompt], control: IsentropicStep | None
+    config: TrainConfig, held_out: list[Prompt], control: IsentropicStep | None
 ) -> EntropyProbe | None:
     asked = config.entropy_probe
     if not asked.enabled:
         return None
     return EntropyProbe(
-        prompts,
+        held_out,
         every=asked.every,
         size=asked.size,
         functional=asked.functional,

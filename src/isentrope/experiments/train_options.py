@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from isentrope.experiments.config_io import ConfigError
+from isentrope.experiments.control_options import trainer_fields
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.trainer_options import trainer_options
 from isentrope.training.processes import world_size
@@ -79,6 +80,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     given = trainer_options(config.trainer, GRPOConfig, TAKEN)
     micro_batch, accumulation = _sizes(config)
     _require_fit(config, given)
+    of_control = trainer_fields(config)
     fixed = {
         "output_dir": str(checkpoints),
         "max_steps": training.steps,
@@ -111,7 +113,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "use_cpu": on_cpu,
         "ddp_find_unused_parameters": False,
     } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
-    options: dict[str, Any] = usual | given | fixed
+    options: dict[str, Any] = usual | given | of_control | fixed
     return GRPOConfig(**options)
 
 
@@ -187,7 +189,8 @@ def objective_of(config: TrainConfig) -> str:
         One of the objectives of `optimizer_step`; "recorded" where no other name is exact.
     """
     loss = config.trainer.get("loss_type", "dr_grpo")
-    if loss not in OBJECTIVES or reweighting_options(config.trainer):
+    controlled = config.control.name != "none"
+    if controlled or loss not in OBJECTIVES or reweighting_options(config.trainer):
         return RECORDED
     return "dr_grpo_longest" if config.training.normaliser == "longest" else loss
 

@@ -43,13 +43,16 @@ _FIXED = {
     "temperature": "sampling.temperature",
     "max_grad_norm": "training.max_grad_norm",
     "objective": "the objective",
+    "control": "control",
     "loss_type": "trainer.loss_type",
     "seed": "training.seed",
     "dataset_sha256": "the training prompts",
 }
 """What has to be the same for a run to go on, in words."""
 _ADDED = ("eos_token_ids",)
-"""Those that older checkpoints do not hold."""
+"""Those that older checkpoints do not hold, and that are not known of them."""
+_UNSAID = {"control": None}
+"""Those that older checkpoints do not hold, and what they had."""
 
 
 def frozen_hash(model: nn.Module) -> str:
@@ -163,16 +166,20 @@ def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             continue
         if key == "objective" and now[key] == "recorded":
             continue  # what is called so has grown: the loss's settings are compared by themselves
-        if saved[key] != now[key]:
+        before = saved.get(key, _UNSAID[key]) if key in _UNSAID else saved[key]
+        if before != now[key]:
+            differ = _other_shapes if key == "trainable" else _other_value
             raise ValueError(
-                f"The run cannot be resumed: {words} {_difference(saved[key], now[key])}. Resume "
+                f"The run cannot be resumed: {words} {differ(before, now[key])}. Resume "
                 "with what the run was started with, or start a new one."
             )
 
 
-def _difference(saved: Any, now: Any) -> str:
-    if not isinstance(saved, Mapping):
-        return f"was {saved!r} and is {now!r}"
+def _other_value(saved: Any, now: Any) -> str:
+    return f"was {saved!r} and is {now!r}"
+
+
+def _other_shapes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     other = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
     return (
         f"differ in {len(other)} of {len(saved)}, the first is {other[0]!r} "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -20,6 +19,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.training.control.averages import BLOCKS, Memory
 from isentrope.training.control.controls import STEP, TOKEN, build
 from isentrope.training.control.correction import isentropic_correction
+from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.tokens import Tokens
 from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
 from isentrope.update.objective import OBJECTIVES
@@ -128,7 +128,7 @@ class TrialSteps:
         options = self._config.trial.options.get(control)
         made = build(control, strength, options)
         if control not in TOKEN:
-            return self._corrected(made, strength)
+            return self._corrected(made)
         ready, config = self._ready, self._config
         return try_tokens(
             ready.policy,
@@ -140,7 +140,7 @@ class TrialSteps:
             max_grad_norm=config.estimator.max_grad_norm,
         )
 
-    def _corrected(self, options: Any, strength: float) -> Trial:
+    def _corrected(self, options: IsentropicOptions) -> Trial:
         """The step with an isentropic correction; its gradient part with one of its own."""
         config, ready, own = self._config, self._ready, self.own
         assert own is not None
@@ -154,7 +154,7 @@ class TrialSteps:
                 direction,
                 step.preconditioner,
                 eta,
-                limits=options.limits(strength),
+                limits=options.limits,
                 project=project,
             )
             for direction in (step.direction, step.components["gradient"])

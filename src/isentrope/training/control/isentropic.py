@@ -67,7 +67,6 @@ class IsentropicStep(TrainerCallback):
         *,
         options: IsentropicOptions | None = None,
         feedback: Feedback | None = None,
-        strength: float = 1.0,
         seed: int = 0,
         temperature: float | None = None,
         max_new_tokens: int | None = None,
@@ -78,14 +77,13 @@ class IsentropicStep(TrainerCallback):
             prompts: Held-out prompts, whose entropy is controlled.
             options: How the correction is made.
             feedback: The target and its gains; by default none: each step alone keeps h.
-            strength: Share of the predicted change that is cancelled.
             seed: Fixes prompts and tokens of every E, with the step.
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
         """
         self._prompts = name_prompts(prompts)
         self._options = options or IsentropicOptions()
-        self._limits = self._options.limits(strength)
+        self._limits = self._options.limits
         self._feedback = feedback or Feedback(Target())
         self._seed = seed
         self._temperature, self._max_new_tokens = temperature, max_new_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from isentrope.training.control.correction import GROUPS, Limits
 
@@ -14,6 +14,7 @@ class IsentropicOptions:
     """How an isentropic step is made.
 
     Attributes:
+        strength: Share of the predicted change of entropy that is cancelled.
         size: Sequences of the control's own E per step, both halves together.
         start_size: Sequences on which the entropy before the first step is measured, once, where
             the target begins there.
@@ -25,6 +26,10 @@ class IsentropicOptions:
         reward_average: Steps over which the gradient of reward is averaged for that.
     """
 
+    on_policy: ClassVar[bool] = True
+    targetable: ClassVar[bool] = True
+
+    strength: float = 1.0
     size: int = 256
     start_size: int = 1024
     average: int = 1
@@ -50,7 +55,7 @@ class IsentropicOptions:
             raise ValueError(f"start_size of an isentropic step is {2 * GROUPS} or more.")
         if self.average < 1 or self.reward_average < 1:
             raise ValueError("average and reward_average of an isentropic step are 1 or more.")
-        self.limits(1.0)
+        Limits(self.strength, self.largest, self.range)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> IsentropicOptions:
@@ -72,13 +77,7 @@ class IsentropicOptions:
             )
         return cls(**options)
 
-    def limits(self, strength: float) -> Limits:
-        """How far a correction may go.
-
-        Args:
-            strength: Share of <g,v> that is cancelled.
-
-        Returns:
-            The limits.
-        """
-        return Limits(strength, self.largest, self.range)
+    @property
+    def limits(self) -> Limits:
+        """How far a correction may go."""
+        return Limits(self.strength, self.largest, self.range)
