@@ -193,8 +193,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
             ids = [p.tolist() for p in prompt_ids]
             drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
             assert logprobs is not None
-            columns = [[torch.tensor(x) for x in y] for y in (drawn, logprobs)]
-            return Drawn(*columns, self._entropies(prompt_ids, columns[0]))
+            responses = [torch.tensor(x) for x in drawn]
+            entropies = self._entropies(prompt_ids, responses)
+            return Drawn(responses, [torch.tensor(x) for x in logprobs], entropies)
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,

@@ -23,7 +23,7 @@ from isentrope.experiments.attribution.trial_steps import TrialSteps
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
-from isentrope.training.control.controls import build, names
+from isentrope.training.control.controls import STEP, TOKEN, build
 from isentrope.training.control.trial import Trial, strength_for
 from isentrope.vectors import Vector, dot
 
@@ -75,7 +75,8 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
     """
     asked = config.trial
-    tried = asked.controls or [n for n in names() if build(n).on_policy and n != RANDOM]
+    acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
+    tried = asked.controls or acting
     steps = TrialSteps(config, ready, tried, progress)
     eta = config.estimator.single_eta or ready.step.learning_rate
     E = rewarded(config, ready, ready.batches.E) if config.analysis.reward else ready.batches.E
@@ -199,7 +200,7 @@ def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Fou
         "vanilla": {part: _changes("", found.changes[f"{VANILLA}/{part}"]) for part in PARTS},
         "tried": entries,
     }
-    return Found(results, {"trial": table}, warnings=_warnings(found))
+    return Found(results, {"trial": table}, warnings=_warnings(candidates, found))
 
 
 def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:
@@ -237,11 +238,18 @@ def on_frontier(table: pd.DataFrame) -> list[bool]:
     return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
 
 
-def _warnings(found: PairedChanges) -> list[str]:
+def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
+    said = []
     weak = [name for name, verdict in found.verdicts.items() if verdict != "trust"]
-    if not weak:
-        return []
-    return [
-        f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval at "
-        f"this learning rate, {weak[0]} first: lower estimator.single_eta."
-    ]
+    if weak:
+        said.append(
+            f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval "
+            f"at this learning rate, {weak[0]} first: lower estimator.single_eta."
+        )
+    still = [one.name for one in candidates if one.numbers.get("no_correction")]
+    if still:
+        said.append(
+            f"{still[0]} makes no correction, because a gain is within two errors of zero: what is "
+            "shown is the plain step. Use a larger trial.size."
+        )
+    return said

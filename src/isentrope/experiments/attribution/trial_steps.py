@@ -14,11 +14,11 @@ from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared, normalising_length
 from isentrope.experiments.progress import Progress
 from isentrope.kernel.gradient_groups import reward_groups
-from isentrope.kernel.influence import influence
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.averages import BLOCKS, Memory
-from isentrope.training.control.controls import STEP, TOKEN, build
+from isentrope.training.control.controls import FIELDS, STEP, TOKEN, build
 from isentrope.training.control.correction import isentropic_correction
+from isentrope.training.control.measured import kept_mass, token_influence
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.tokens import Tokens
 from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
@@ -59,7 +59,13 @@ class TrialSteps:
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
             )
         for name in names:
-            if not build(name, None, config.trial.options.get(name)).on_policy:
+            control = build(name, None, config.trial.options.get(name))
+            if name in FIELDS and control.on_policy:
+                raise ValueError(
+                    f"The control {name!r} is a setting of TRL, which changes with the steps of a "
+                    "run: try 'bonus', which has the same term."
+                )
+            if not control.on_policy:
                 raise ValueError(
                     f"The control {name!r} does nothing while every ratio of policy to sampler is "
                     "1, as in the first step on a batch: there is nothing to try."
@@ -98,22 +104,23 @@ class TrialSteps:
             normalising_length(config, ready.batches.U),
             seed=config.batch_config.seeds["control"],
         )
+        if "kept_mass" in needs:
+            tokens = replace(
+                tokens, kept_mass=kept_mass(ready.policy, ready.batches.U, self._min_p)
+            )
         if needs.isdisjoint(COLUMNS):
             return tokens
         assert self.own is not None
         rewards = rewarded(config, ready, self.own) if "reward_influence" in needs else None
-        found = influence(
-            ready.policy,
-            self.own.with_columns(rewards=None),
-            ready.batches.U,
-            ready.step,
-            functional=config.estimator.functional,
-            reward=rewards,
-            groups=1,
-            overlap="independent",
-        )
-        of_reward = None if found.reward is None else found.reward.tokens
-        return replace(tokens, influence=found.entropy.tokens, reward_influence=of_reward)
+        E = self.own.with_columns(rewards=None if rewards is None else rewards.rewards)
+        P = ready.step.preconditioner
+        of_entropy, of_reward = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
+        return replace(tokens, influence=of_entropy, reward_influence=of_reward)
+
+    @property
+    def _min_p(self) -> float:
+        control = build("lp_reg", None, self._config.trial.options.get("lp_reg"))
+        return control.min_p
 
     def trial(self, control: str, strength: float) -> Trial:
         """The step under a control.
@@ -144,13 +151,16 @@ class TrialSteps:
         """The step with an isentropic correction; its gradient part with one of its own."""
         config, ready, own = self._config, self._ready, self.own
         assert own is not None
-        halves = [own.select(rows) for rows in torch.arange(len(own)).tensor_split(2)]
+        first, second = torch.arange(len(own)).tensor_split(2)
         step, eta = ready.step, config.estimator.single_eta or ready.step.learning_rate
         project = self._neutral() if options.reward_neutral else None
+        if options.reward_neutral and project is None:
+            return Trial.of(step, {"no_correction": 1.0})
         made = [
             isentropic_correction(
                 ready.policy,
-                *halves,
+                own.select(first),
+                own.select(second),
                 direction,
                 step.preconditioner,
                 eta,
@@ -163,18 +173,12 @@ class TrialSteps:
         gradient = axpy(1.0, made[1].component, step.components["gradient"])
         return Trial(whole, gradient, dict(made[0].numbers))
 
-    def _neutral(self) -> Callable[[Vector], Vector]:
-        """The projection that leaves the mean reward of the controls' own E as it is."""
+    def _neutral(self) -> Callable[[Vector], Vector] | None:
+        """What leaves the mean reward of the controls' own E as it is, where that can be told."""
         ready = self._ready
         assert self.own is not None
         memory = Memory(1, BLOCKS)
         groups = reward_groups(ready.policy, rewarded(self._config, ready, self.own), BLOCKS)
         for k, part in enumerate(groups.parts):
             memory.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
-        found = memory.neutral(ready.step.preconditioner)
-        if found is None:
-            raise ValueError(
-                "The gradient of reward on the controls' own E is within two errors of zero, so "
-                "nothing can be kept from changing it: use a larger trial.size."
-            )
-        return found
+        return memory.neutral(ready.step.preconditioner)
