@@ -165,9 +165,7 @@ MICRO_BATCHES = {
 
 
 @pytest.mark.parametrize(("parts", "coefficient"), [(1, 0.01), (1, 2.0), (2, 2.0), (4, 2.0)])
-def test_a_step_with_an_entropy_bonus_is_rebuilt_from_both_cotangents(
-    tmp_path, parts, coefficient
-):
+def test_a_step_with_an_entropy_bonus_is_rebuilt_from_both_cotangents(tmp_path, parts, coefficient):
     runs.trainer(tmp_path, steps=3, entropy_coef=coefficient, **MICRO_BATCHES[parts]).train()
     for step in (1, 2):
         assert runs.relative(*replayed(tmp_path, step)) < 1e-5
