@@ -198,7 +198,10 @@ def with_control(
             "what is measured is the optimizer's step without a correction.",
         )
     own = {n: x.to(policy.device) for n, x in control.items()}
-    return step.corrected(own), ()
+    return step.corrected(own), (
+        "The step has a part that a control added in training. Attributions to sequences and "
+        "tokens are of the optimizer's own step.",
+    )
 
 
 def _describe(config: MeasureConfig, policy: Policy, subject: Subject) -> dict[str, object]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from isentrope.experiments.config_io import ConfigError, load_config
+from isentrope.experiments.preparation import with_control
 from isentrope.experiments.train import resume, train
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.policy.language_model import Policy
@@ -59,6 +60,26 @@ def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(f
         taken = {n: (moved.theta[n] - p) / rate for n, p in policy.theta.items()}
         assert runs.relative(plain.corrected(control).direction, taken) < 1e-5
         assert runs.relative(plain.direction, taken) > 1e-2
+
+
+def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch(folder):
+    here = checkpoint(folder / "held", 2)
+    batch = {"dataset_name": "prompts", "dataset_path": str(folder / "prompts.jsonl"), "B_E": 8}
+    batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
+    given = {"checkpoint": {"checkpoint_path": str(here)}, "batch_config": batch}
+    policy = Policy.from_checkpoint(here, precision="float64")
+    U, _ = read_next_update(here)
+    plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
+    step, (note,) = with_control(load_config(given), policy, here, plain)
+    assert "Attributions" in note
+    assert set(step.components) == {"momentum", "decay", "gradient", "control"}
+    assert runs.relative(step.components["control"], read_control(here)) == 0
+    del batch["U_file"]
+    step, (note,) = with_control(load_config(given), policy, here, plain)
+    assert "U is another batch" in note
+    assert step is plain
+    unchanged = checkpoint(folder / "plain", 1)
+    assert with_control(load_config(given), policy, unchanged, plain) == (plain, ())
 
 
 def test_batch_gradient_and_optimizer_state_of_the_first_step_are_those_without_control(folder):
