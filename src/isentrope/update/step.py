@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,7 +39,8 @@ class Step:
     Attributes:
         direction: v, float64.
         preconditioner: P, diagonal, clip factor and group rates included, float64.
-        components: "momentum", "decay" and "gradient" (= Σ_i v_i); they sum to `direction`.
+        components: "momentum", "decay" and "gradient" (= Σ_i v_i), and "control" where a control
+            corrected the step; they sum to `direction`.
         token_weights: (n, t) float64, c_ik; 0 where there is no token.
         batch: Fingerprint of the update batch.
         learning_rate: η that the optimizer would use.
@@ -72,6 +73,26 @@ class Step:
     def baseline(self) -> Vector:
         """v_base: what the step would be if this batch had no gradient, P held fixed."""
         return axpy(1.0, self.components["momentum"], self.components["decay"])
+
+    def corrected(self, control: Vector) -> Step:
+        """The step with what a step control added to it.
+
+        Args:
+            control: λu, per unit learning rate.
+
+        Returns:
+            A step with one more component.
+
+        Raises:
+            ValueError: If it is over other parameters, or the step is corrected already.
+        """
+        if "control" in self.components:
+            raise ValueError("The step has a part of a control already.")
+        return replace(
+            self,
+            direction=axpy(1.0, control, self.direction),
+            components=self.components | {"control": control},
+        )
 
     @property
     def loss_gradient(self) -> Vector:
