@@ -15,20 +15,11 @@ Writes docs/results/control_trials.md and control_trials.png. About 45 minutes o
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import torch
-from scipy import stats
 
 from benchmarks.toy_training import QUIET
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial
-from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_io import load_config
 from isentrope.experiments.sft import sft
 from isentrope.experiments.train import train

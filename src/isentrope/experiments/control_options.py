@@ -1,4 +1,4 @@
-"""`control` of a run: what fits the rest of its configuration, and what would do nothing."""
+"""`control` of a training run: what fits the rest of it, and what would do nothing."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
                 f"trainer.{field} is set by control.name={config.control.name}: leave it out of "
                 "trainer, and give the control's options instead."
             )
+    if "loss_type" in fields and config.training.normaliser == "longest":
+        raise ConfigError(
+            f"control.name={config.control.name} sets trainer.loss_type={fields['loss_type']}, and "
+            "training.normaliser=longest goes with dr_grpo only."
+        )
     return fields
 
 

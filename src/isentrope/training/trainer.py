@@ -130,7 +130,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.batch: UpdateBatch | None = None
         self.gradient_norm = float("nan")
         self.contract = dict(contract or {})
-        self.control, self._scored = control, cast(tuple[Tensor, Tensor] | None, None)
+        self.run_control, self._scored = control, cast(tuple[Tensor, Tensor] | None, None)
         parts = {} if control is None else {"control": control.controller}
         self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {}), **parts}
         self.keep, self.step_log = keep, step_log or StepLog(files)
@@ -157,8 +157,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
         keys = self._mine(self.batch).prompt_keys or []
         outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
-        if self.control is not None:
-            outputs |= self._controlled(self.control, outputs)
+        if self.run_control is not None:
+            outputs |= self._controlled(self.run_control, outputs)
         if self.longest_normaliser:
             factor = self._longest_factor(outputs)
             whole = outputs["advantages"].dim() == 1
@@ -216,7 +216,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _entropies(self, prompt_ids: list[Tensor], responses: list[Tensor]) -> list[Tensor] | None:
         """Entropies that vLLM does not give, by a pass without gradient, where a control is on."""
-        if self.control is None:
+        if self.run_control is None:
             return None
         rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
         with evaluating(self.policy.model):
@@ -255,9 +255,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         loss = super()._compute_loss(model, inputs)
         scored, self._scored = self._scored, None
-        if self.control is None or scored is None:
+        if self.run_control is None or scored is None:
             return loss
-        return loss + self.control.loss_term(inputs, *scored)
+        return loss + self.run_control.loss_term(inputs, *scored)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One micro-batch, forward and backward.
@@ -312,7 +312,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
         corrected, component = self.step_control, None
-        times = {} if self.control is None else self.control.times()
+        times = {} if self.run_control is None else self.run_control.times()
         if corrected is not None:
             parts.append(corrected.latest())
             times, component = {"control/seconds": corrected.seconds}, corrected.component

@@ -113,6 +113,20 @@ def count(share: float, tokens: int) -> int:
     return max(int(share * tokens + 1e-9), 1)
 
 
+def chosen(where: Tensor, yes: float, no: float) -> Tensor:
+    """One number where a condition holds, another elsewhere, float64.
+
+    Args:
+        where: Bool.
+        yes: Where it is True.
+        no: Where it is False.
+
+    Returns:
+        A tensor of its shape.
+    """
+    return torch.where(where, *(torch.tensor(x, dtype=torch.float64) for x in (yes, no)))
+
+
 def mixed(tokens: Tokens, advantages: Tensor, strength: float) -> Rewritten:
     """Advantages on the way from the batch's own to others.
 

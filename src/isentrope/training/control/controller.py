@@ -80,7 +80,7 @@ class Controller:
                 f"{type(self.control).__name__} made weights that are not finite at step "
                 f"{tokens.step}, with strength {self.strength:g}."
             )
-        found = touched(tokens, made)
+        found = touched(tokens, made) if self.control.on_policy else {}  # the rest comes later
         self._touched = {f"control/{name}": value for name, value in found.items()}
         self.seconds = time.perf_counter() - begin
         return made

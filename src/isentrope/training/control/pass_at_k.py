@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from isentrope.training.control.base import OPTIONS, Share, TokenRule, mixed
+from isentrope.training.control.base import OPTIONS, Share, TokenRule, chosen, mixed
 from isentrope.training.control.tokens import Rewritten, Tokens
 
 
@@ -58,8 +58,7 @@ class PassAtK(TokenRule):
             correct, n = tokens.rewards[here] >= self.right, int(here.sum())
             if n < self.k:
                 raise ValueError(f"pass_at_k with k={self.k} needs {self.k} responses, not {n}.")
-            of_correct, of_incorrect = advantages(n, int(correct.sum()), self.k)
-            found[here] = torch.where(correct, of_correct, of_incorrect).double()
+            found[here] = chosen(correct, *advantages(n, int(correct.sum()), self.k))
         return mixed(tokens, found, strength)
 
 

@@ -4,8 +4,8 @@
                   (arXiv 2503.14476)
     cispo         loss_type cispo: c = w min(r, ε_high) A, the weight of a token without its
                   gradient through r (arXiv 2506.13585); ε_high = 5 (arXiv 2510.13786)
-    gspo          importance_sampling_level sequence: one ratio per response, clipped to
-                  [1 − 3e-4, 1 + 4e-4] (arXiv 2507.18071)
+    gspo          importance_sampling_level sequence, loss_type grpo: one ratio per response,
+                  clipped to [1 − 3e-4, 1 + 4e-4] (arXiv 2507.18071)
     adaptive      use_adaptive_entropy: a pathwise bonus whose coefficient rises by δ per step
                   while h < target and falls while it is above, and which acts only below it
                   (Skywork-OR1, `EntController`; target .2, largest .005, δ 1e-4)
@@ -88,8 +88,8 @@ class Gspo(TrainerFields):
     high: Positive = 4e-4
 
     def fields(self) -> dict[str, Any]:
-        """The level of ratios and their clip."""
-        level = {"importance_sampling_level": "sequence"}
+        """The loss, the level of ratios and their clip."""
+        level = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
         return level | {"epsilon": self.low, "epsilon_high": self.high}
 
 

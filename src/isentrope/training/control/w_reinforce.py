@@ -12,10 +12,9 @@ the source learns from all-incorrect groups too: there is no baseline that would
 
 from __future__ import annotations
 
-import torch
 from pydantic.dataclasses import dataclass
 
-from isentrope.training.control.base import OPTIONS, NotNegative, Share, TokenRule, mixed
+from isentrope.training.control.base import OPTIONS, NotNegative, Share, TokenRule, chosen, mixed
 from isentrope.training.control.tokens import Rewritten, Tokens
 
 
@@ -44,4 +43,4 @@ class WReinforce(TokenRule):
             c'.
         """
         correct = tokens.rewards >= self.right
-        return mixed(tokens, torch.where(correct, self.positive, -1.0).double(), strength)
+        return mixed(tokens, chosen(correct, self.positive, -1.0), strength)
