@@ -32,7 +32,7 @@ class PromptsConfig(Section):
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
     dataset_options: dict[str, Any] = {}
-    """Options of the task, such as phase: 2 of relay."""
+    """Options of the task that dataset_name names, such as phase: 2 of relay."""
 
     @model_validator(mode="before")
     @classmethod
@@ -72,7 +72,8 @@ class PromptsConfig(Section):
         Returns:
             The task.
         """
-        task = load_task(name, split, path, tokenizer=tokenizer, **self.dataset_options)
+        options = self.dataset_options if name == getattr(self, "dataset_name", name) else {}
+        task = load_task(name, split, path, tokenizer=tokenizer, **options)
         if not self.chat_template:
             return task
         return Conversations(task, self.system_prompt, self.chat_template_kwargs)
