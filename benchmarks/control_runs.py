@@ -223,7 +223,8 @@ def evaluate(
     Returns:
         Means over prompts: `pass_1`, `pass_64` (unbiased, None with fewer samples), `reward`,
         `coverage` (distinct correct answers among `samples` over all of them; None where they
-        cannot be enumerated), `long` (share of responses in the style "long"), and `entropy` in nats per token.
+        cannot be enumerated), `long` (share of responses in the style "long"), and `entropy` in
+        nats per token.
     """
     generator = torch.Generator().manual_seed(seed)
     correct: list[int] = []

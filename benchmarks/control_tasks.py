@@ -18,16 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
 from benchmarks.control_runs import (
-    GROUP_SIZE,
     SETTINGS,
     configuration,
     evaluate,
@@ -36,13 +36,12 @@ from benchmarks.control_runs import (
     load,
     run,
 )
-from scipy import stats
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.task import Task
 
 Cell = dict[str, Any]
 SEEDS = {"split": 4, "countdown": 4, "shortcut": 12, "relay": 4}
-PROMPTS, SAMPLES = 32, 256
+PROMPTS, SAMPLES = 16, 256
 SWITCHES = (20, 120)
 """Steps of phase 1 before phase 2."""
 PHASE_2 = 120
@@ -129,6 +128,74 @@ def interval(values: Sequence[float], digits: int = 3) -> str:
     return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
 
 
+def kept(points: Sequence[Cell], name: str) -> float:
+    """What is left at the end of what was there at the start."""
+    return points[-1][name] / points[0][name]
+
+
+def many_answers(task: str, found: Sequence[Cell]) -> tuple[list[str], bool]:
+    """Rows of a task with many correct answers, and whether its check is passed."""
+    rows = []
+    steps = sorted({p["step"] for c in found for p in c["points"]})
+    for step in steps:
+        at = [p for c in found for p in c["points"] if p["step"] == step]
+        values = [interval([p[n] for p in at]) for n in ("pass_1", "pass_64", "coverage")]
+        forbidden = interval([p["forbidden"]["pass_1"] for p in at if "forbidden" in p])
+        entropy = interval([p["entropy"] for p in at])
+        rows.append(
+            f"| {task} | {step} | {len(at)} | {' | '.join(values)} | {forbidden} | {entropy} |"
+        )
+    lost = float(np.mean([kept(c["points"], "coverage") for c in found])) < 0.5
+    rises = float(np.mean([kept(c["points"], "pass_1") for c in found])) > 1
+    return rows, lost and rises
+
+
+def shortcut_row(found: Sequence[Cell]) -> tuple[str, bool]:
+    """The row of `shortcut`, and whether its check is passed."""
+    start, end = ([c["points"][i]["long"] for c in found] for i in (0, -1))
+    short = sum(x < 0.5 for x in end)
+    low, high = stats.binomtest(short, len(end)).proportion_ci(method="wilson")
+    row = (
+        f"| {len(found)} | {np.mean(start):.3f} | {short} | {short / len(end):.2f} "
+        f"[{low:.2f}, {high:.2f}] | {interval([c['points'][-1]['pass_1'] for c in found])} |"
+    )
+    return row, 0.3 <= short / len(end) <= 0.8
+
+
+def relay_rows(found: Mapping[int, Sequence[Cell]]) -> tuple[list[str], bool]:
+    """Rows of `relay` by switch and step of phase 2, and whether its check is passed."""
+    rows, gained = [], {}
+    for switch, group in sorted(found.items()):
+        for step in sorted({p["step"] for c in group for p in c["points"]}):
+            at = [p["pass_1"] for c in group for p in c["points"] if p["step"] == step]
+            rows.append(f"| {switch} | {step} | {len(at)} | {interval(at)} |")
+        gained[switch] = [np.mean([p["pass_1"] for p in c["points"]]) for c in group]
+    early, late = (np.mean(gained[s]) if s in gained else np.nan for s in SWITCHES)
+    return rows, bool(late < early)
+
+
+def page(out: Path) -> str:
+    """The page, of the files that are there."""
+    found = {f.stem: json.loads(f.read_text()) for f in sorted(out.glob("*.json"))}
+    parts = []
+    tables, words = [], []
+    for task in ("split", "countdown"):
+        if own := [c for name, c in found.items() if name.startswith(f"{task}_")]:
+            rows, passed = many_answers(task, own)
+            tables += rows
+            words.append(f"{task} {'passes' if passed else 'fails'}")
+    if tables:
+        parts.append(MANY.format(rows="\n".join(tables), words=", ".join(words)))
+    if own := [c for name, c in found.items() if name.startswith("shortcut_")]:
+        row, passed = shortcut_row(own)
+        parts.append(SHORTCUT.format(row=row, word="passes" if passed else "fails"))
+    names = {s: [c for n, c in found.items() if n.startswith(f"relay_{s}_")] for s in SWITCHES}
+    if any(names.values()):
+        rows, passed = relay_rows({s: group for s, group in names.items() if group})
+        parts.append(RELAY.format(rows="\n".join(rows), word="passes" if passed else "fails"))
+    return TEMPLATE.format(today=date.today(), prompts=PROMPTS, parts="\n".join(parts))
+
+
 def main() -> None:
     """Run the cells that are not there yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -148,6 +215,45 @@ def main() -> None:
         for done in asked.out.glob("run_*"):
             shutil.rmtree(done)
         print(name, json.dumps(found["points"][-1]), flush=True)
+    Path("docs/results/control_tasks.md").write_text(page(asked.out), encoding="utf-8")
+
+
+TEMPLATE = """# Do the tasks separate controls?
+
+`python -m benchmarks.control_tasks`, {today}, vanilla Dr. GRPO of the toy from one fine-tuned model
+per task, {prompts} held-out prompts with 256 responses each (64 in phase 2 of relay), 95 % t
+intervals over seeds. Dials are in `benchmarks/control_runs.py`.
+{parts}"""
+
+MANY = """
+## Many answers: coverage must fall to less than half while pass@1 rises
+
+| task | step | runs | pass@1 | pass@64 | coverage | pass@1, forbidden digit | h |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+Coverage: distinct correct answers among 256 responses over all correct answers. {words}.
+"""
+
+SHORTCUT = """
+## Shortcut: between 30 and 80 % of the runs must end without the style that pays more
+
+| runs | share of "long" before | end below .5 | share of runs | pass@1 at the end |
+|---|---|---|---|---|
+{row}
+
+The task {word}.
+"""
+
+RELAY = """
+## Relay: phase 2 must be slower after 120 steps of phase 1 than after 20
+
+| steps of phase 1 | step of phase 2 | runs | pass@1, new rule |
+|---|---|---|---|
+{rows}
+
+By the mean of pass@1 over phase 2 the task {word}.
+"""
 
 
 if __name__ == "__main__":

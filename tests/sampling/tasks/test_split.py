@@ -95,7 +95,7 @@ def test_prompts_and_answers_are_in_the_alphabet():
 def test_options_out_of_range_are_refused_by_name():
     with pytest.raises(ValueError, match="answers must divide 80, got 7"):
         Split(answers=7)
-    with pytest.raises(ValueError, match="habit is a probability below 1, got 1.0"):
+    with pytest.raises(ValueError, match=r"habit is a probability below 1, got 1\.0"):
         Split(habit=1.0)
     with pytest.raises(ValueError, match="Split has the splits train and test, not 'dev'"):
         Split("dev")

@@ -110,7 +110,8 @@ class Addition:
         rng = random.Random(seed)
         chosen = rng.choices(self.prompts, k=n)
         return [
-            (p, demonstrate(*numbers_of(p), rng.choice(list(STYLES)), self.slip, rng)) for p in chosen
+            (p, demonstrate(*numbers_of(p), rng.choice(list(STYLES)), self.slip, rng))
+            for p in chosen
         ]
 
 
