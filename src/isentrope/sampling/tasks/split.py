@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.splits import in_test, limited, require_probability, require_split
@@ -49,9 +50,9 @@ class Split:
         forbidden: bool = False,
         limit: int | None = None,
         seed: int = 0,
-        slip: float = 0.25,
-        habit: float = 0.85,
-        forbidden_share: float = 0.05,
+        slip: float = 0.12,
+        habit: float = 0.6,
+        forbidden_share: float = 0.1,
     ) -> None:
         """Choose the sums.
 
@@ -82,9 +83,14 @@ class Split:
         self.prompts = limited(self._kinds[forbidden], limit, seed)
 
     def _restricted(self, sums: list[int]) -> list[str]:
-        """Sums with a forbidden digit that leave an answer, and not all of them."""
-        asked = [(str(n), f"{n}c{digit}") for n in sums for digit in range(10)]
-        return [r for free, r in asked if 0 < len(self.answers(r)) < len(self.answers(free))]
+        """Sums with a forbidden digit that leaves a quarter of the answers, and not all."""
+        found = []
+        for total in map(str, sums):
+            answers = self.answers(total)
+            lost = Counter(digit for text in answers for digit in set(text) - {"+"})
+            few = [digit for digit in "0123456789" if 0 < lost[digit] <= 0.75 * len(answers)]
+            found += [f"{total}c{digit}" for digit in few]
+        return found
 
     def answers(self, reference: str) -> frozenset[str]:
         """All correct answers to a prompt.
