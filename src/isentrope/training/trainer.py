@@ -309,17 +309,22 @@ class EntropyGRPOTrainer(GRPOTrainer):
             checkpoint: The folder that `train(resume_from_checkpoint=...)` will be given.
 
         Raises:
-            ValueError: If the checkpoint was made with other parts.
+            ValueError: If the checkpoint was made with other parts; those of `_LATER_PARTS` may
+                be missing there.
         """
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        if set(state) != set(self.stateful):
+        if not set(state) <= set(self.stateful) <= set(state) | _LATER_PARTS:
             raise ValueError(
                 f"{checkpoint} holds the state of {sorted(state)}, the run has "
-                f"{sorted(self.stateful)}: entropy_probe.enabled and noise_scale.enabled must be "
-                "as they were."
+                f"{sorted(self.stateful)}: entropy_probe.enabled, alarm.enabled and "
+                "noise_scale.enabled must be as they were."
             )
-        for name, part in self.stateful.items():
-            part.load_state_dict(state[name])
+        for name in state:
+            self.stateful[name].load_state_dict(state[name])
+
+
+_LATER_PARTS = {"alarm"}
+"""Parts whose state older checkpoints do not hold; they start with nothing seen."""
 
 
 def _never_called(*_: Any, **__: Any) -> list[float]:
