@@ -128,13 +128,10 @@ def find_change(values: Sequence[float], errors: Sequence[float], level: float) 
 
 
 def _p_value(largest: float, w: np.ndarray, places: np.ndarray, level: float) -> float:
-    """Probability of as large a max_k t_k² without a change, by simulation where that decides.
-
-    It is between the p-value of one split and Bonferroni's over all.
-    """
+    """Probability of as large a max_k t_k² without a change, by simulation where that decides."""
     n = len(w)
     single = 2 * float(student_t.sf(math.sqrt(largest), n - 2))
-    bound = min(1.0, len(places) * single)
+    bound = min(1.0, len(places) * single)  # Bonferroni's
     if single > level or bound <= min(level, 1 / (1 + DRAWS)):
         return bound
     noise = np.random.default_rng(n).normal(size=(DRAWS, n)) / np.sqrt(w)
