@@ -26,6 +26,7 @@ from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import advantages_of, grpo_options, objective_of
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.training.alarm import Alarm
 from isentrope.training.contract import (
     environment,
     frozen_hash,
@@ -238,7 +239,7 @@ def _assembled(
     held_out = _held_out(config, tokenizer, batches)
     control = _step_control(config, held_out)
     probe, noise = _probe(config, held_out, control), _noise_scale(config, model, args)
-    parts = {"entropy_probe": probe, "noise_scale": noise}
+    parts = {"entropy_probe": probe, "alarm": _alarm(config, probe), "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
         tokenizer,
@@ -263,6 +264,9 @@ def _assembled(
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
+    if alarm is not None:
+        trainer.add_callback(alarm)  # behind the probe, whose readings it watches
+        alarm.batch_entropies = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies
     return trainer
 
 
@@ -313,6 +317,19 @@ def _probe(
         seed=config.training.seed,
         memory=asked.memory,
         control=control,
+    )
+
+
+def _alarm(config: TrainConfig, probe: EntropyProbe | None) -> Alarm | None:
+    asked = config.alarm
+    if probe is None or not asked.enabled:
+        return None
+    return Alarm(
+        probe,
+        functional=config.entropy_probe.functional,
+        false_alarms=asked.false_alarms,
+        half_life=asked.half_life,
+        stop=asked.stop,
     )
 
 

@@ -379,21 +379,27 @@ class EntropyGRPOTrainer(GRPOTrainer):
             checkpoint: The folder that `train(resume_from_checkpoint=...)` will be given.
 
         Raises:
-            ValueError: If the checkpoint was made with other parts.
+            ValueError: If the checkpoint was made with other parts; those of `_LATER_PARTS` may
+                be missing there.
         """
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
         control = self.step_control
-        if set(state) != set(self.stateful) | ({"step_control"} if control else set()):
+        parts = set(self.stateful) | ({"step_control"} if control else set())
+        if not set(state) <= parts <= set(state) | _LATER_PARTS:
             raise ValueError(
-                f"{checkpoint} holds the state of {sorted(state)}, the run has "
-                f"{sorted(self.stateful)}: entropy_probe.enabled, noise_scale.enabled and control "
-                "must be as they were."
+                f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(parts)}: "
+                "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
+                "they were."
             )
         if control is not None:
             tensors = load_file(checkpoint / CONTROL_STATE)
             control.load_state_dict(state["step_control"], tensors)
-        for name, part in self.stateful.items():
-            part.load_state_dict(state[name])
+        for name in set(state) & set(self.stateful):
+            self.stateful[name].load_state_dict(state[name])
+
+
+_LATER_PARTS = {"alarm"}
+"""Parts whose state older checkpoints do not hold; they start with nothing seen."""
 
 
 def _never_called(*_: Any, **__: Any) -> list[float]:
