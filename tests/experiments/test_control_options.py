@@ -5,10 +5,16 @@ import json
 import pytest
 
 from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.control_options import contract_entry, inert_reasons, trainer_fields
+from isentrope.experiments.control_options import (
+    contract_entry,
+    inert_reasons,
+    run_control,
+    trainer_fields,
+)
 from isentrope.experiments.train import resume, train
 from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import objective_of
+from isentrope.experiments.train_options import grpo_options, objective_of
+from isentrope.sampling.prompts import Prompt
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -74,6 +80,13 @@ def test_a_control_that_does_nothing_says_why(tmp_path, control, said):
     (reason,) = inert_reasons(config(tmp_path, **control))
     assert said in reason
     assert control["name"] in reason
+
+
+def test_influence_on_one_prompt_warns(tmp_path, caplog):
+    made = config(tmp_path, name="influence")
+    args = grpo_options(made, tmp_path)
+    run_control(made, args, [Prompt("one", text="1+1=")], None)
+    assert "has one prompt to measure on" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["kl_cov", "clip_higher", "cispo", "gspo"])

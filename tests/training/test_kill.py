@@ -25,6 +25,7 @@ HOLD = {
 KINDS = {
     "plain": {},
     "isentropic": {"control": HOLD},
+    "influence": {"control": {"name": "influence", "options": {"size": 8}}},
     "reward neutral": {"control": HOLD | {"name": "isentropic_reward_neutral"}},
 }
 

@@ -41,6 +41,7 @@ from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.observing import evaluating
+from isentrope.training.probe_requirements import require_known_optimizer
 from isentrope.training.processes import barrier, rank, world_size
 from isentrope.training.resumable import CONTROL_STATE, STATE
 from isentrope.training.run_files import RunFiles
@@ -103,7 +104,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
         Raises:
             ValueError: If parameters are sharded and TRL's vLLM does not sample, or there is a
-                control.
+                control; or a control that measures cannot follow the optimizer.
         """
         super().__init__(
             model=model,
@@ -122,6 +123,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 "A control scores batches by itself and needs whole parameters: train without "
                 "FSDP and DeepSpeed, or without control."
             )
+        if control is not None and "influence" in control.controller.control.needs:
+            require_known_optimizer(self, "The control 'influence'")
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
         self.batches, self.files = batches, files
@@ -193,9 +196,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             ids = [p.tolist() for p in prompt_ids]
             drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
             assert logprobs is not None
-            responses = [torch.tensor(x) for x in drawn]
-            entropies = self._entropies(prompt_ids, responses)
-            return Drawn(responses, [torch.tensor(x) for x in logprobs], entropies)
+            responses, sampled = ([torch.tensor(x) for x in y] for y in (drawn, logprobs))
+            return Drawn(responses, sampled, self._entropies(prompt_ids, responses))
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,

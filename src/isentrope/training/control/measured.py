@@ -37,16 +37,22 @@ from isentrope.vectors import Vector, multiply, norm
 
 
 def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
-    """The probability that a min-p filter keeps at the position of every token.
+    """The mass that a min-p filter keeps at every token; every process must call this.
 
     Args:
         policy: The policy that drew the rollouts, without dropout.
-        rollouts: n sequences.
+        rollouts: n sequences, the same on every process.
         min_p: Least probability of a kept token, as a share of the largest.
 
     Returns:
         (n, t) float64, 0 where the filter does not keep the token itself or there is none.
     """
+    mine = _rows(len(rollouts))
+    here = together(lambda: _kept_mass(policy, rollouts.select(mine), min_p))
+    return _whole(rollouts, gather((mine, here)))
+
+
+def _kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
     rows = max(1, LOGITS_HELD // policy.vocabulary)
     with torch.no_grad():
@@ -114,12 +120,20 @@ def token_influence(
     mine = _rows(len(U))
     with DerivativeOfTraining():
         _, slopes = logprob_slopes(policy, U.select(mine), directions)
-    found = [torch.zeros_like(weights) for _ in slopes]
-    for rows, parts in gather((mine, slopes)):
-        for whole, part in zip(found, parts, strict=True):
-            whole[rows, : part.shape[1]] = part
-    of_entropy, *rest = [weights * slope for slope in found]
+    everyone = gather((mine, slopes))
+    of_entropy, *rest = [
+        weights * _whole(U, [(rows, parts[k]) for rows, parts in everyone])
+        for k in range(len(directions))
+    ]
     return of_entropy, rest[0] if rest else None
+
+
+def _whole(rollouts: Rollouts, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """(n, t) from the rows of each process, which may be padded to fewer tokens."""
+    out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
+    for rows, part in parts:
+        out[rows, : part.shape[1]] = part
+    return out
 
 
 def _rows(n: int) -> Tensor:

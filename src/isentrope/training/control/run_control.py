@@ -33,7 +33,7 @@ from isentrope.training.control.measured import (
 )
 from isentrope.training.control.tokens import Rewritten, Tokens
 from isentrope.training.observing import evaluating
-from isentrope.training.processes import together, world_size
+from isentrope.training.processes import world_size
 from isentrope.update.optimizer_state import OptimizerLike
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
@@ -117,7 +117,7 @@ class RunControl:
         control = self.controller.control
         if isinstance(control, LpReg):
             with evaluating(policy.model):
-                mass = together(lambda: kept_mass(policy, rollouts, control.min_p))
+                mass = kept_mass(policy, rollouts, control.min_p)
             tokens = replace(tokens, kept_mass=mass)
         if isinstance(control, InfluenceClip):
             assert self._held_out is not None
