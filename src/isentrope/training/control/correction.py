@@ -8,10 +8,10 @@ is cancelled (1: all of it), and Π the identity or the projection of `reward_ne
 of u is taken across the two samples. <g,Pg> of one sample holds the energy of its noise
 tr(PΣ)/n as well, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
 
-Each g is a sum over groups of sequences, and the errors of <g,v> and c are those of the
-infinitesimal jackknife over these groups. For c this counts the product of the two noises in both
-samples, so its error is stated too large rather than too small. The noise of c makes 1/c too large
-by its relative variance in the mean, which λ is divided by: c in λ is c (1 + se²/c²).
+Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
+infinitesimal jackknife over these groups. Of the bilinear c that counts the product of the two
+noises twice, once in each sample; it is estimated from the (K, K) table of <g_aj, ΠP g_bk>, whose
+rows and columns are taken out, and subtracted once.
 
 Without a correction, or with a shorter one, there is a reason:
 
@@ -278,7 +278,7 @@ def correct(
     }
     weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
     if reason is None:
-        exact = (tau / eta - limits.strength * predicted) / (gain + gain_se**2 / gain)
+        exact = (tau / eta - limits.strength * predicted) / gain
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
     share = _size(u) * abs(weight) / _size(v) if weight else 0.0
     numbers |= {
@@ -321,15 +321,28 @@ def _gain(
     """The gain c and its error; the past is taken as given."""
     across = along(halves.a, u_b), along(halves.b, u_a)
     gain = float(across[0].sum() + across[1].sum()) / 2
-    if halves.past_a is None:
-        return gain, math.sqrt(_variance(across[0]) + _variance(across[1]))
-    # a group of a is in <g_a, u_b> and, by its share, in u_a of <g_b, u_a>
-    back = (
-        along(halves.a, conditioned(total(halves.b))),
-        along(halves.b, conditioned(total(halves.a))),
-    )
-    variance = [_variance((x + halves.share * y) / 2) for x, y in zip(across, back, strict=True)]
-    return gain, math.sqrt(sum(variance))
+    # a group of a is in <g_a, u_b> and, by its share of the mean, in u_a of <g_b, u_a>
+    table = torch.stack(
+        [
+            along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
+            for k in range(len(across[1]))
+        ],
+        dim=1,
+    )  # (K of a, K of b)
+    parts = [
+        (across[0] + halves.share * table.sum(1)) / 2,
+        (across[1] + halves.share * table.sum(0)) / 2,
+    ]
+    by_sample = [_variance(x) for x in parts]
+    twice = halves.share**2 * _interaction(table)
+    return gain, math.sqrt(max(sum(by_sample) - twice, *by_sample))
+
+
+def _interaction(table: Tensor) -> float:
+    """The variance of the sum over a (K, K) table that is neither of its rows nor its columns."""
+    k = len(table)
+    rest = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
+    return float(k**2 * (rest**2).sum() / (k - 1) ** 2)
 
 
 def total(groups: Vector) -> Vector:
