@@ -11,10 +11,9 @@ from isentrope.training.control.correction import (
     Halves,
     Limits,
     correct,
-    entropy_of,
-    gradient_groups,
     isentropic_correction,
 )
+from isentrope.training.control.gradients import entropy_of, gradient_groups
 from isentrope.training.control.options import IsentropicOptions
 
 FREE = Limits(largest=1e9, range=1e9)
