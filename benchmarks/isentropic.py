@@ -36,7 +36,8 @@ from isentrope.experiments.train_config import SftConfig, TrainConfig
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.contract import read_next_update
-from isentrope.training.control.correction import Halves, correct, gradient_groups, total
+from isentrope.training.control.correction import Halves, correct
+from isentrope.training.control.gradients import gradient_groups, total
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.toy import MAX_NEW_TOKENS

@@ -11,10 +11,9 @@ from isentrope.training.control.correction import (
     Halves,
     Limits,
     correct,
-    entropy_of,
-    gradient_groups,
     isentropic_correction,
 )
+from isentrope.training.control.gradients import entropy_of, gradient_groups
 from isentrope.training.control.options import IsentropicOptions
 
 FREE = Limits(largest=1e9, range=1e9)
@@ -51,14 +50,17 @@ def test_gain_and_weight_are_their_formulas(case):
     made = correct(found, named(v), named(P), 0.1, 1.0, tau=0.02, limits=FREE)
     g_a, g_b = a.sum(0), b.sum(0)
     gain = g_a @ (P * g_b)
-    rows, columns = a @ (P * g_b), b @ (P * g_a)
-    variance = sum(len(x) * x.var(ddof=1) for x in (rows, columns))
+    table = a @ (P * b).T
+    rows, columns = table.sum(1), table.sum(0)
+    rest = table - rows[:, None] / 4 - columns / 4 + gain / 16
+    by_sample = [4 * x.var(ddof=1) for x in (rows, columns)]
+    variance = max(sum(by_sample) - 16 * (rest**2).sum() / 9, *by_sample)
     predicted = (g_a + g_b) @ v / 2
     assert made.numbers["gain"] == pytest.approx(gain)
     assert made.numbers["gain_se"] == pytest.approx(math.sqrt(variance))
     assert made.numbers["predicted"] == pytest.approx(0.1 * predicted)
     np.testing.assert_allclose(flat(made.direction), P * (g_a + g_b) / 2)
-    assert made.weight == pytest.approx((0.2 - predicted) / (gain + variance / gain))
+    assert made.weight == pytest.approx((0.2 - predicted) / gain)
     assert made.reason is None
 
 
@@ -97,8 +99,8 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
         errors.append(made.numbers["gain_se"])
         hits += abs(gains[-1] - truth) < 2.45 * errors[-1]  # t of 6 degrees of freedom
     assert abs(np.mean(gains) - truth) < 4 * np.std(gains) / 20
-    assert 1.0 < np.sqrt(np.mean(np.square(errors))) / np.std(gains) < 1.5
-    assert hits > 0.93 * 400
+    assert 0.9 < np.sqrt(np.mean(np.square(errors))) / np.std(gains) < 1.3
+    assert hits > 0.91 * 400
 
 
 def test_a_gain_that_is_noise_gives_no_correction(case):
@@ -150,15 +152,14 @@ def test_the_entropy_and_its_error_are_those_of_the_estimator(policy):
 
 
 def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
-    """With one sample as both halves and the bias of 1/c left in, δH₁ by forward mode is 0."""
+    """With one sample as both halves δH₁ by forward mode is 0."""
     double = policy.convert("float64")
     E = ise.sample(double, ["1+1=", "2+3="], 40, 1, max_new_tokens=3, seed=2)
     torch.manual_seed(0)
     v = {n: torch.randn_like(x) for n, x in double.theta.items()}
     P = {n: torch.ones_like(x) for n, x in double.theta.items()}
     made = isentropic_correction(double, E, E, v, P, 1e-3, limits=FREE)
-    shrink = 1 + (made.numbers["gain_se"] / made.numbers["gain"]) ** 2
-    whole = {n: x + shrink * made.component[n] for n, x in v.items()}
+    whole = {n: x + made.component[n] for n, x in v.items()}
     before, after = (ise.entropy_change(double, E, x, [], order=1).first_order for x in (v, whole))
     assert abs(before.value) > before.se > 0
     assert abs(after.value) < 1e-8 * abs(before.value)

@@ -113,9 +113,7 @@ def test_every_number_is_in_the_log_and_no_time_among_them(folder):
         wanted = line["control/output"]
         assert line["control/asked"] == pytest.approx(wanted)
         after = line["control/predicted"] + 1e-2 * line["control/lambda"] * line["control/gain"]
-        shrunk = 1 / (1 + (line["control/gain_se"] / line["control/gain"]) ** 2)
-        expected = wanted * shrunk + line["control/predicted"] * (1 - shrunk)
-        assert after == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert after == pytest.approx(wanted, rel=1e-6, abs=1e-9)
         assert not [key for key in line if "seconds" in key]
     text = (folder / "held" / "logs" / "timing.jsonl").read_text().splitlines()
     assert all(json.loads(line)["control/seconds"] > 0 for line in text)

@@ -8,10 +8,10 @@ is cancelled (1: all of it), and Π the identity or the projection of `reward_ne
 of u is taken across the two samples. <g,Pg> of one sample holds the energy of its noise
 tr(PΣ)/n as well, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
 
-Each g is a sum over groups of sequences, and the errors of <g,v> and c are those of the
-infinitesimal jackknife over these groups. For c this counts the product of the two noises in both
-samples, so its error is stated too large rather than too small. The noise of c makes 1/c too large
-by its relative variance in the mean, which λ is divided by: c in λ is c (1 + se²/c²).
+Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
+infinitesimal jackknife over these groups. Of the bilinear c that counts the product of the two
+noises twice, once in each sample; it is estimated from the (K, K) table of <g_aj, ΠP g_bk>, whose
+rows and columns are taken out, and subtracted once.
 
 Without a correction, or with a shorter one, there is a reason:
 
@@ -31,15 +31,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isentrope.estimators.entropy_gradient import cotangents_of_arrays
-from isentrope.estimators.functional import Functionals
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.rollouts import Rollouts
+from isentrope.training.control.gradients import along, entropy_of, gradient_groups, total
 from isentrope.vectors import Vector
-
-GROUPS = 4
-"""Groups of sequences of each sample, over which errors are taken."""
 
 
 @dataclass(frozen=True)
@@ -111,69 +106,6 @@ class Halves:
         return {n: self.share * x + (1 - self.share) * past[n] for n, x in now.items()}
 
 
-def gradient_groups(policy: Policy, E: Rollouts, groups: int = GROUPS) -> Vector:
-    """g_H of h on E, as a sum over groups of its sequences.
-
-    Args:
-        policy: The policy that drew E.
-        E: An unfiltered sample, with the entropies of its sampler.
-        groups: K.
-
-    Returns:
-        (K, ...) by parameter name, float64, nats per token per unit of θ.
-
-    Raises:
-        ValueError: If E lacks the sampler's entropies, or has fewer sequences than groups.
-    """
-    if len(E) < groups:
-        raise ValueError(f"E has {len(E)} sequences, which cannot make {groups} groups.")
-    weights = entropy_cotangents(E)
-    with derivative_of_scores(policy.model):
-        pieces = [
-            weighted_rows(policy, E, rows, weights)
-            for rows in torch.arange(len(E)).tensor_split(groups)
-        ]
-    return {n: torch.stack([piece[n] for piece in pieces]) for n in policy.names}
-
-
-def weighted_rows(
-    policy: Policy, E: Rollouts, rows: Tensor, weights: tuple[Tensor, Tensor]
-) -> Vector:
-    """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) over some of the sequences.
-
-    Args:
-        policy: The policy.
-        E: n sequences.
-        rows: Which of them.
-        weights: a and b, (n, t) each.
-
-    Returns:
-        The gradient by parameter name, float64.
-    """
-    part = E.select(rows)
-    width = part.mask.shape[1]
-    return policy.weighted_gradient(part, *(x[rows, :width] for x in weights))
-
-
-def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:
-    """∂h/∂s and ∂h/∂H of every token of E, at the policy that drew it.
-
-    Args:
-        E: An unfiltered sample, with the entropies of its sampler.
-
-    Returns:
-        Two (n, t) arrays.
-
-    Raises:
-        ValueError: If the sampler's entropies are missing.
-    """
-    if E.sampler_entropies is None:
-        raise ValueError("The isentropic step needs an E with the entropies of its sampler.")
-    entropies = E.padded("sampler_entropies")
-    f = Functionals("per_token", "prefix", E.mask.double())
-    return cotangents_of_arrays(f, torch.zeros_like(entropies), entropies)
-
-
 def isentropic_correction(
     policy: Policy,
     E_a: Rollouts,
@@ -212,23 +144,6 @@ def isentropic_correction(
         halves, direction, preconditioner, eta, entropy, tau=tau, limits=limits, project=project
     )
     return Correction(found.weight, found.direction, found.reason, known | found.numbers)
-
-
-def entropy_of(*samples: Rollouts) -> tuple[float, float]:
-    """The entropy h of samples taken together, and its standard error over sequences.
-
-    Args:
-        *samples: Unfiltered samples, one response per prompt draw, with the sampler's entropies.
-
-    Returns:
-        h and its error, nats per token.
-    """
-    columns = [x for E in samples for x in E.sampler_entropies or ()]
-    entropy = torch.stack([x.double().sum() for x in columns])
-    tokens = torch.tensor([float(len(x)) for x in columns], dtype=torch.float64)
-    h, n = float(entropy.sum() / tokens.sum()), len(columns)
-    influence = (entropy - h * tokens) / tokens.sum()
-    return h, float((n / max(n - 1, 1) * (influence**2).sum()).sqrt())
 
 
 def correct(
@@ -278,7 +193,7 @@ def correct(
     }
     weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
     if reason is None:
-        exact = (tau / eta - limits.strength * predicted) / (gain + gain_se**2 / gain)
+        exact = (tau / eta - limits.strength * predicted) / gain
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
     share = _size(u) * abs(weight) / _size(v) if weight else 0.0
     numbers |= {
@@ -321,25 +236,28 @@ def _gain(
     """The gain c and its error; the past is taken as given."""
     across = along(halves.a, u_b), along(halves.b, u_a)
     gain = float(across[0].sum() + across[1].sum()) / 2
-    if halves.past_a is None:
-        return gain, math.sqrt(_variance(across[0]) + _variance(across[1]))
-    # a group of a is in <g_a, u_b> and, by its share, in u_a of <g_b, u_a>
-    back = (
-        along(halves.a, conditioned(total(halves.b))),
-        along(halves.b, conditioned(total(halves.a))),
-    )
-    variance = [_variance((x + halves.share * y) / 2) for x, y in zip(across, back, strict=True)]
-    return gain, math.sqrt(sum(variance))
+    # a group of a is in <g_a, u_b> and, by its share of the mean, in u_a of <g_b, u_a>
+    table = torch.stack(
+        [
+            along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
+            for k in range(len(across[1]))
+        ],
+        dim=1,
+    )  # (K of a, K of b)
+    parts = [
+        (across[0] + halves.share * table.sum(1)) / 2,
+        (across[1] + halves.share * table.sum(0)) / 2,
+    ]
+    by_sample = [_variance(x) for x in parts]
+    twice = halves.share**2 * _interaction(table)
+    return gain, math.sqrt(max(sum(by_sample) - twice, *by_sample))
 
 
-def total(groups: Vector) -> Vector:
-    """The sum over groups, (...) by name."""
-    return {n: x.sum(0) for n, x in groups.items()}
-
-
-def along(groups: Vector, direction: Vector) -> Tensor:
-    """(K,) inner products of each group with a vector."""
-    return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)
+def _interaction(table: Tensor) -> float:
+    """The variance of the sum over a (K, K) table that is neither of its rows nor its columns."""
+    k = len(table)
+    rest = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
+    return float(k**2 * (rest**2).sum() / (k - 1) ** 2)
 
 
 def _mean_of_two(a: Tensor, b: Tensor) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from isentrope.policy.padding import derivative_of_scores
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, require_room
-from isentrope.training.control.correction import (
+from isentrope.training.control.gradients import (
     GROUPS,
     entropy_cotangents,
     entropy_of,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from isentrope.training.control.correction import GROUPS, Limits
+from isentrope.training.control.correction import Limits
+from isentrope.training.control.gradients import GROUPS
 
 
 @dataclass(frozen=True)
