@@ -137,20 +137,36 @@ def law_residual(
     if not seeds or len({round(p[1], 6) for p in known}) < FEWEST:
         return nothing
 
-    def residual(chosen: Sequence[int]) -> tuple[float, float, float]:
-        fitted = [p for s in chosen for p in known if p[0] == s]
-        x = np.exp([p[1] for p in fitted])
-        slope, b = np.polyfit(x, [p[2] for p in fitted], 1)
-        own = [p[2] - b - slope * math.exp(p[1]) for s in chosen for p in points if p[0] == s]
-        return float(np.mean(own)), -float(slope), float(b)
-
-    value, a, b = residual(seeds)
-    if len(seeds) < FEWEST:
+    sums = {
+        s: np.array([_sums([p[1:] for p in k if p[0] == s]) for k in (known, points)])
+        for s in seeds
+    }
+    per_seed = np.stack([sums[s] for s in seeds])  # (seeds, family or points, sums)
+    value, a, b = (float(x[0]) for x in _residual(per_seed.sum(0, keepdims=True)))
+    entropies = [{p[1] for p in known if p[0] == s} for s in seeds]
+    if len(seeds) < FEWEST or min(map(len, entropies)) < 2:  # a seed alone must give a line
         return Interval(value, math.nan, math.nan, len(seeds)), (a, b)
     rng = np.random.default_rng(seed)
-    draws = [residual(rng.choice(seeds, len(seeds)).tolist())[0] for _ in range(RESAMPLES)]
+    times = rng.multinomial(len(seeds), [1 / len(seeds)] * len(seeds), RESAMPLES)
+    draws = _residual(np.einsum("rs,skm->rkm", times, per_seed))[0]
     low, high = np.quantile(draws, [0.025, 0.975])
     return Interval(value, float(low), float(high), len(seeds)), (a, b)
+
+
+def _sums(points: Sequence[tuple[float, ...]]) -> list[float]:
+    """Of (h, R): count, Σx, ΣR, Σx², ΣxR with x = e^h."""
+    h, r = np.array(points).T
+    x = np.exp(h)
+    return [len(r), x.sum(), r.sum(), (x * x).sum(), (x * r).sum()]
+
+
+def _residual(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean residual, a and b of each of (m, 2, 5) sums over the family and over the points."""
+    n, x, r, xx, xr = np.moveaxis(sums[:, 0], -1, 0)
+    slope = (n * xr - x * r) / (n * xx - x * x)
+    b = (r - slope * x) / n
+    own = sums[:, 1]
+    return (own[:, 2] - slope * own[:, 1]) / own[:, 0] - b, -slope, b
 
 
 def _point(cell: Content) -> tuple[float, ...]:
