@@ -6,6 +6,7 @@ import sys
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from isentrope.experiments.config_io import load_config
@@ -131,3 +132,19 @@ def test_two_processes_resume_to_the_bit_and_one_is_refused(folder):
     torchrun("--resume", str(folder / "parts"), "--set", "training.steps=10")
     for name in ("training_state/step_10/adapter_model.safetensors", "logs/metrics.jsonl"):
         assert (folder / "parts" / name).read_bytes() == (folder / "two" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_record_an_entropy_bonus(tmp_path):
+    made = settings(tmp_path, "bonus") | {"trainer": {"entropy_coef": 2.0}}
+    (tmp_path / "bonus.yaml").write_text(yaml.safe_dump(made))
+    torchrun(str(tmp_path / "bonus.yaml"), "--set", "training.steps=3")
+    for step in (1, 2):
+        assert runs.relative(*replayed(tmp_path / "bonus", step)) < 1e-5
+    U, _ = read_next_update(tmp_path / "bonus" / "training_state" / "step_1")
+    # a mean over the tokens of each of the four micro-batches of 2 groups of 8
+    for i in range(4):
+        here = U.select(range(16 * i, 16 * i + 16))
+        weights = torch.cat(here.entropy_weights)
+        expected = torch.full_like(weights, 2.0 / (4 * len(weights)))
+        torch.testing.assert_close(weights, expected, rtol=1e-5, atol=0)

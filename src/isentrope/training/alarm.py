@@ -114,6 +114,11 @@ class Alarm(TrainerCallback):
         if self._stopping and state.global_step % getattr(args, "num_iterations", 1) == 0:
             control.should_save = control.should_training_stop = True
             self._stopping = False
+            if rank() == 0:
+                log.warning(
+                    "Training stops after step %d with a checkpoint, as alarm.stop asks.",
+                    state.global_step,
+                )
 
     def _rate_of(self, reading: Mapping[str, float]) -> tuple[float, float] | None:
         """(r, its error) of a reading that can be trusted."""
@@ -135,9 +140,10 @@ class Alarm(TrainerCallback):
         Returns:
             What is to be told, or None.
         """
-        new = [*zip((self._steps, self._rates, self._errors), (step, rate, se), strict=True)]
-        for column, value in new:
-            column.append(value)
+        self._steps.append(step)
+        self._rates.append(rate)
+        self._errors.append(se)
+        for column in (self._steps, self._rates, self._errors):
             del column[:-MOST]
         sentence = self._change(step) or self._spent(step)
         now = mean_of(self._rates, self._errors)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
@@ -33,16 +32,10 @@ from isentrope.training.contract import NEXT_UPDATE, optimizer_names, write_name
 from isentrope.training.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.training.observing import evaluating
 from isentrope.training.processes import gather, rank, together, world_size
-from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.vectors import Vector, norm
+from isentrope.training.replay_error import replay_error, replay_tolerance
 
 log = logging.getLogger("isentrope")
 T = TypeVar("T")
-
-REPLAY_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
-"""Largest relative error of the replayed gradient by the type of the forward pass."""
-ROUNDED_TOLERANCE = 3e-2
-"""The same for shorter types, whose rounding it is."""
 
 
 @dataclass
@@ -173,12 +166,12 @@ class StepRecorder:
         with evaluating(model):
             options: dict[str, Any] = {"temperature": _temperature(args), "precision": "as_is"}
             policy = together(lambda: Policy(model, tokenizer, **options))
-            max_norm, tolerance = args.max_grad_norm or None, _tolerance(args, policy)
+            max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(args, policy)
             mine = together(lambda: _rollouts(self._rows, entropy_term=False))
-            error, size = _replay_error(policy, mine, max_norm)
+            error, size = replay_error(policy, mine, max_norm)
             if error > tolerance:
                 both = together(lambda: _rollouts(self._rows, entropy_term=True))
-                with_term, its_size = _replay_error(policy, both, max_norm)
+                with_term, its_size = replay_error(policy, both, max_norm)
                 if with_term < error:
                     mine, error, size = both, with_term, its_size
         rate = float(optimizer.param_groups[0]["lr"])
@@ -243,12 +236,6 @@ def _temperature(args: Any) -> float:
     return 1.0 if found is None else float(found)
 
 
-def _tolerance(args: Any, policy: Policy) -> float:
-    shorter = getattr(args, "bf16", False) or getattr(args, "fp16", False)
-    kind = next(iter(policy.model.parameters())).dtype
-    return ROUNDED_TOLERANCE if shorter else REPLAY_TOLERANCE.get(kind, ROUNDED_TOLERANCE)
-
-
 def _layout(inputs: Any) -> _Inputs:
     """Where the responses of a micro-batch start in padded rows, and their advantages."""
     prompts, labels = inputs.get("prompt_ids"), inputs.get("labels")
@@ -285,38 +272,6 @@ def _responses(rows: list[TrainedSequence], values: list[list[float]]) -> list[T
     """The values of each response, as shares of the mean over processes."""
     pairs = zip(rows, values, strict=True)
     return [torch.tensor(x[r.start :], dtype=torch.float64) / world_size() for r, x in pairs]
-
-
-def _negative_weights(mine: Rollouts) -> tuple[Tensor, Tensor | None]:
-    d = entropy_weights(mine, RECORDED)
-    return -token_weights(mine, RECORDED), None if d is None else -d
-
-
-def _replay_error(
-    policy: Policy, mine: Rollouts | None, max_norm: float | None
-) -> tuple[float, float]:
-    """‖replayed − used‖/‖used‖ of the clipped gradient, and the norm before clipping."""
-    replayed: Vector = together(
-        lambda: (
-            {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-            if mine is None
-            else policy.weighted_gradient(mine, *_negative_weights(mine))
-        )
-    )
-    if world_size() > 1:
-        for part in replayed.values():
-            dist.all_reduce(part)
-    size = norm(replayed)
-    clip = 1.0 if max_norm is None else min(1.0, max_norm / (size + 1e-6))
-    used, gap = 0.0, 0.0
-    for name, part in replayed.items():
-        grad = policy.model.get_parameter(name).grad
-        given = torch.zeros_like(part) if grad is None else grad.double()
-        used += float((given**2).sum())
-        gap += float(((clip * part - given) ** 2).sum())
-    if used == 0.0:
-        return (0.0 if gap == 0.0 else float("inf")), size
-    return (gap / used) ** 0.5, size
 
 
 def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
