@@ -31,6 +31,8 @@ class PromptsConfig(Section):
     """First message of every conversation (with chat_template); null: none."""
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
+    dataset_options: dict[str, Any] = {}
+    """Options of the task that dataset_name names, such as phase: 2 of relay."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,7 +72,8 @@ class PromptsConfig(Section):
         Returns:
             The task.
         """
-        task = load_task(name, split, path, tokenizer=tokenizer)
+        options = self.dataset_options if name == getattr(self, "dataset_name", name) else {}
+        task = load_task(name, split, path, tokenizer=tokenizer, **options)
         if not self.chat_template:
             return task
         return Conversations(task, self.system_prompt, self.chat_template_kwargs)
@@ -80,7 +83,8 @@ class TaskConfig(PromptsConfig):
     """Which task, and where its problems are."""
 
     dataset_name: str = "gsm8k_r1_template"
-    """gsm8k_r1_template (or gsm8k), addition, addition_chat, prompts (a jsonl), or file.py:name."""
+    """gsm8k_r1_template (or gsm8k), addition, addition_chat, split, shortcut, relay, countdown,
+    prompts (a jsonl), or file.py:name."""
     dataset_path: str | None = None
     """File or folder of the data set; null: the task's own source."""
 

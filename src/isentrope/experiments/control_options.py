@@ -17,6 +17,7 @@ from isentrope.training.control.influence_clip import InfluenceClip
 from isentrope.training.control.kl_cov import KlCov
 from isentrope.training.control.masks import EntropyMask
 from isentrope.training.control.measured import HeldOut
+from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.pass_at_k import PassAtK
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.control.trl_fields import TrainerFields
@@ -139,7 +140,7 @@ def measures(config: TrainConfig) -> bool:
     Returns:
         True for controls that need held-out prompts.
     """
-    return isinstance(config.control.build(), InfluenceClip)
+    return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
 
 
 def run_control(

@@ -26,6 +26,7 @@ from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import advantages_of, grpo_options, objective_of
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.training.alarm import Alarm
 from isentrope.training.contract import (
     environment,
     frozen_hash,
@@ -34,6 +35,8 @@ from isentrope.training.contract import (
     trainable_shapes,
 )
 from isentrope.training.control.adaptive_state import AdaptiveState
+from isentrope.training.control.isentropic import IsentropicStep
+from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.models import load_trainable
 from isentrope.training.noise_scale import NoiseScaleMonitor
@@ -191,9 +194,6 @@ def _contract(
     for prompt in prompts:
         digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
     training = config.training
-    unrecorded = (
-        args.entropy_coef or args.use_adaptive_entropy or balancing_weight(policy.model, vars(args))
-    )
     return {
         "schema": 1,
         "objective": objective_of(config),
@@ -212,7 +212,7 @@ def _contract(
         "world_size": world_size(),
         "seed": training.seed,
         "sampler": "vllm" if args.use_vllm else "transformers",
-        "replayable": not unrecorded,
+        "replayable": not balancing_weight(policy.model, vars(args)),
         "base_model": config.model.path,
         "frozen_sha256": frozen_hash(policy.model),
         "trainable": trainable_shapes(policy.model),
@@ -237,8 +237,9 @@ def _assembled(
     from isentrope.training.trainer import EntropyGRPOTrainer
 
     held_out = _held_out(config, tokenizer, batches)
-    probe, noise = _probe(config, held_out), _noise_scale(config, model, args)
-    parts = {"entropy_probe": probe, "noise_scale": noise}
+    control = _step_control(config, held_out)
+    probe, noise = _probe(config, held_out, control), _noise_scale(config, model, args)
+    parts = {"entropy_probe": probe, "alarm": _alarm(config, probe), "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
         tokenizer,
@@ -249,6 +250,7 @@ def _assembled(
         longest_normaliser=config.training.normaliser == "longest",
         contract=contract,
         stateful={name: part for name, part in parts.items() if part is not None},
+        step_control=control,
         keep=(config.training.keep_last, config.training.keep_every),
         step_log=StepLog(
             files,
@@ -262,6 +264,9 @@ def _assembled(
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
+    if alarm is not None:
+        trainer.add_callback(alarm)  # behind the probe, whose readings it watches
+        alarm.batch_entropies = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies
     return trainer
 
 
@@ -282,7 +287,22 @@ def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> li
     return prompts or held_out.prompts
 
 
-def _probe(config: TrainConfig, held_out: list[Prompt]) -> EntropyProbe | None:
+def _step_control(config: TrainConfig, held_out: list[Prompt]) -> IsentropicStep | None:
+    """What corrects the steps, if the control is one that does."""
+    options = config.control.build()
+    if not isinstance(options, IsentropicOptions):
+        return None
+    return IsentropicStep(
+        held_out,
+        options=options,
+        feedback=config.control.build_feedback(),
+        seed=config.training.seed,
+    )
+
+
+def _probe(
+    config: TrainConfig, held_out: list[Prompt], control: IsentropicStep | None
+) -> EntropyProbe | None:
     asked = config.entropy_probe
     if not asked.enabled:
         return None
@@ -296,6 +316,20 @@ def _probe(config: TrainConfig, held_out: list[Prompt]) -> EntropyProbe | None:
         fresh=asked.fresh,
         seed=config.training.seed,
         memory=asked.memory,
+        control=control,
+    )
+
+
+def _alarm(config: TrainConfig, probe: EntropyProbe | None) -> Alarm | None:
+    asked = config.alarm
+    if probe is None or not asked.enabled:
+        return None
+    return Alarm(
+        probe,
+        functional=config.entropy_probe.functional,
+        false_alarms=asked.false_alarms,
+        half_life=asked.half_life,
+        stop=asked.stop,
     )
 
 

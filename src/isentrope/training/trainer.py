@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from trl.models.utils import unwrap_model_for_generation
@@ -36,12 +37,13 @@ from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import Drawn, sample_responses
 from isentrope.training.contract import hyper_parameters, optimizer_names, write_contract
+from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.observing import evaluating
 from isentrope.training.probe_requirements import require_known_optimizer
 from isentrope.training.processes import barrier, rank, world_size
-from isentrope.training.resumable import STATE
+from isentrope.training.resumable import CONTROL_STATE, STATE
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.token_record import TokenRecorder
@@ -74,6 +76,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         longest_normaliser: bool = False,
         contract: Mapping[str, Any] | None = None,
         stateful: Mapping[str, Any] | None = None,
+        step_control: IsentropicStep | None = None,
         keep: tuple[int | None, int | None] = (None, None),
         step_log: StepLog | None = None,
         control: RunControl | None = None,
@@ -92,6 +95,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             contract: What every checkpoint says of the run.
             stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt
                 sampler is always among them.
+            step_control: What corrects the steps; it is attached, and its state saved with each
+                checkpoint.
             keep: `keep_last` and `keep_every` of the checkpoints.
             step_log: What becomes of each step's numbers.
             control: What is done to the token weights of each batch; one of the parts that are
@@ -133,6 +138,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {}), **parts}
         self.keep, self.step_log = keep, step_log or StepLog(files)
         self.noise_scale = self.stateful.get("noise_scale")
+        self.step_control = step_control
+        if step_control is not None:
+            step_control.attach(self)
 
     # --- batches -----------------------------------------------------------------------------
 
@@ -305,9 +313,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
         }
         ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
+        corrected, component = self.step_control, None
+        times = {} if self.run_control is None else self.run_control.times()
+        if corrected is not None:
+            parts.append(corrected.latest())
+            times, component = {"control/seconds": corrected.seconds}, corrected.component
         line = self.step_log.finish(
             *(told, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
-            times={} if self.run_control is None else self.run_control.times(),
+            seconds=times,
+            control=component,
         )
         self._metrics["train"].clear()  # TRL's own, of which the line has what is exact
         super().log(line, start_time)
@@ -355,6 +369,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
         }
         write_contract(made, contract, optimizer_names(self.policy.model, optimizer))
         state = {name: part.state_dict() for name, part in self.stateful.items()}
+        if self.step_control is not None:
+            state["step_control"] = self.step_control.state_dict()
+            save_file(self.step_control.tensors(), made / CONTROL_STATE)
         (made / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
     def restore(self, checkpoint: Path) -> None:
@@ -364,17 +381,27 @@ class EntropyGRPOTrainer(GRPOTrainer):
             checkpoint: The folder that `train(resume_from_checkpoint=...)` will be given.
 
         Raises:
-            ValueError: If the checkpoint was made with other parts.
+            ValueError: If the checkpoint was made with other parts; those of `_LATER_PARTS` may
+                be missing there.
         """
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        if set(state) != set(self.stateful):
+        control = self.step_control
+        parts = set(self.stateful) | ({"step_control"} if control else set())
+        if not set(state) <= parts <= set(state) | _LATER_PARTS:
             raise ValueError(
-                f"{checkpoint} holds the state of {sorted(state)}, the run has "
-                f"{sorted(self.stateful)}: entropy_probe.enabled, noise_scale.enabled and control "
-                "must be as they were."
+                f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(parts)}: "
+                "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
+                "they were."
             )
-        for name, part in self.stateful.items():
-            part.load_state_dict(state[name])
+        if control is not None:
+            tensors = load_file(checkpoint / CONTROL_STATE)
+            control.load_state_dict(state["step_control"], tensors)
+        for name in set(state) & set(self.stateful):
+            self.stateful[name].load_state_dict(state[name])
+
+
+_LATER_PARTS = {"alarm"}
+"""Parts whose state older checkpoints do not hold; they start with nothing seen."""
 
 
 def _never_called(*_: Any, **__: Any) -> list[float]:

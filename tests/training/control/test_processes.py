@@ -1,9 +1,6 @@
 """Control on two processes, and after kill -9: torchrun, gloo."""
 
-import multiprocessing
 import os
-import random
-import signal
 import subprocess
 import sys
 
@@ -15,7 +12,7 @@ import yaml
 from isentrope.experiments.config_io import load_config
 from isentrope.experiments.train import train
 from isentrope.experiments.train_config import TrainConfig
-from tests.training import killing, runs
+from tests.training import runs
 
 SIZES = {"steps": 6, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}
 TARGET = {"kind": "value", "value": 3.2}  # above what the policy has, so that one side acts
@@ -75,37 +72,3 @@ def test_two_processes_resume_under_control_to_the_bit(folder):
     torchrun("--resume", str(folder / "parts"), "--set", "training.steps=6")
     for name in ("training_state/step_6/adapter_model.safetensors", "logs/metrics.jsonl"):
         assert (folder / "parts" / name).read_bytes() == (folder / "two" / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_a_run_under_control_killed_at_any_moment_goes_on_to_the_bit(tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.training.killing"])
-    sections = {"control": {"name": "influence"} | CONTROLS["influence"]}
-
-    def killed(folder, *moment):
-        child = context.Process(
-            target=killing.go_on, args=(folder, *moment), kwargs={"sections": sections}
-        )
-        child.start()
-        child.join()
-        assert child.exitcode in (0, -signal.SIGKILL), "the run failed by itself"
-        return child.exitcode != 0
-
-    def content(folder):
-        last = folder / "run" / "training_state" / "step_12"
-        names = ("adapter_model.safetensors", "optimizer.pt", "isentrope_state.json")
-        metrics = (folder / "run" / "logs" / "metrics.jsonl").read_bytes()
-        return {name: (last / name).read_bytes() for name in names} | {"metrics": metrics}
-
-    assert not killed(tmp_path / "whole")
-    expected, rng = content(tmp_path / "whole"), random.Random(1)
-    folder, kills = tmp_path / "run", 0
-    folder.mkdir()
-    for base in ("base", "prompts.jsonl"):
-        (folder / base).symlink_to(tmp_path / "whole" / base)
-    for phase in sorted(killing.PHASES) * 2:
-        kills += killed(folder, phase, rng.randint(1, 4), rng.random() * killing.PHASES[phase][2])
-    assert not killed(folder)
-    assert kills >= 3
-    assert content(folder) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from isentrope.sampling.tasks.task import Task
 
 __all__ = ["TASKS", "Task", "is_task", "load_task"]
 
-TASKS = ("gsm8k", "gsm8k_r1_template", "addition", "addition_chat", "prompts")
+_GENERATED = ("addition", "addition_chat", "split", "shortcut", "relay", "countdown")
+
+TASKS = ("gsm8k", "gsm8k_r1_template", *_GENERATED, "prompts")
 """Names that `load_task` knows."""
 
 
@@ -31,8 +34,9 @@ def load_task(
     """Find a task by name.
 
     Args:
-        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "prompts" for a
-            jsonl file of your own, or "file.py:name" for a reward function or a task of your own.
+        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "split", "shortcut",
+            "relay", "countdown", "prompts" for a jsonl file of your own, or "file.py:name" for a
+            reward function or a task of your own.
         split: "train" or "test"; "prompts" has no splits and takes any.
         path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
             "prompts" and for reward functions; the others are made, not read, and take none.
@@ -43,29 +47,51 @@ def load_task(
         The task.
 
     Raises:
-        ValueError: If the name is unknown, or `path` or `tokenizer` is missing or has no use.
+        ValueError: If the name or an option is unknown, or `path` or `tokenizer` is missing or
+            has no use.
     """
+    if name in _GENERATED and path is not None:
+        raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
+    if name == "prompts" and path is None:
+        raise ValueError('The task "prompts" needs the path of a jsonl file.')
+    if NAME.fullmatch(name):
+        if options:
+            raise ValueError(f"The task {name} takes no options, got {', '.join(options)}.")
+        return load_python_task(name, split, path)
+    if name not in TASKS:
+        nearest = get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of "
+            f"{', '.join(TASKS)}, or file.py:name."
+        )
+    kind, given = _kind(name, split, path, tokenizer)
+    known = [n for n, p in inspect.signature(kind).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    if unknown := [option for option in options if option not in known]:
+        has = f"its options are {', '.join(known)}" if known else "it has none"
+        raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
+    return kind(*given, **options)
+
+
+def _kind(
+    name: str, split: str, path: str | Path | None, tokenizer: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """The class of a task, and what it is made from beside its options."""
     from isentrope.sampling.tasks.addition import Addition, ChatAddition
+    from isentrope.sampling.tasks.countdown import Countdown
     from isentrope.sampling.tasks.custom import PromptFile
     from isentrope.sampling.tasks.gsm8k import GSM8K
+    from isentrope.sampling.tasks.relay import Relay
+    from isentrope.sampling.tasks.shortcut import Shortcut
+    from isentrope.sampling.tasks.split import Split
 
-    if name.startswith("addition") and path is not None:
-        raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
-    match name:
-        case "gsm8k" | "gsm8k_r1_template":
-            return GSM8K(split, path, **options)
-        case "addition":
-            return Addition(split, **options)
-        case "addition_chat":
-            return ChatAddition(tokenizer, split, **options)
-        case "prompts":
-            if path is None:
-                raise ValueError('The task "prompts" needs the path of a jsonl file.')
-            return PromptFile(path, **options)
-    if NAME.fullmatch(name):
-        return load_python_task(name, split, path)
-    nearest = get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
-    raise ValueError(
-        f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of {', '.join(TASKS)}, "
-        "or file.py:name."
-    )
+    return {
+        "gsm8k": (GSM8K, (split, path)),
+        "gsm8k_r1_template": (GSM8K, (split, path)),
+        "addition": (Addition, (split,)),
+        "addition_chat": (ChatAddition, (tokenizer, split)),
+        "split": (Split, (split,)),
+        "shortcut": (Shortcut, (split,)),
+        "relay": (Relay, (split,)),
+        "countdown": (Countdown, (split,)),
+        "prompts": (PromptFile, (path,)),
+    }[name]

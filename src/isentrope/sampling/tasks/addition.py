@@ -15,7 +15,6 @@ The split of a pair (a, b) depends on a digest of the pair alone: train and test
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from fractions import Fraction
@@ -25,6 +24,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.splits import (
+    in_test,
+    limited,
+    require_probability,
+    require_split,
+)
 
 STYLES = {"long": 0.5, "sums": 1.0, "digits": 1.5}
 """How column work is written; the demonstrator takes each with probability 1/3, and slips more
@@ -32,7 +37,6 @@ often by this factor the less is written down."""
 
 CHARACTERS = "0123456789+=# c"
 PAD_ID, EOS_ID = 0, 1
-TEST_SHARE = 0.2
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
@@ -67,16 +71,9 @@ class Addition:
         Raises:
             ValueError: If an argument is out of range.
         """
-        if not 0 <= slip < 1:
-            raise ValueError(f"slip is a probability below 1, got {slip}.")
+        require_probability("slip", slip)
         self.slip = slip
-        pairs = _pairs(split, digits)
-        if limit is not None:
-            if not 0 < limit <= len(pairs):
-                raise ValueError(
-                    f"limit must be 1 to {len(pairs)}, the size of the split: {limit}."
-                )
-            pairs = random.Random(seed).sample(pairs, limit)
+        pairs = limited(_pairs(split, digits), limit, seed)
         self.prompts = [self._prompt(a, b) for a, b in pairs]
 
     def _prompt(self, a: int, b: int) -> Prompt:
@@ -113,7 +110,8 @@ class Addition:
         rng = random.Random(seed)
         chosen = rng.choices(self.prompts, k=n)
         return [
-            (p, demonstrate(*_numbers(p), rng.choice(list(STYLES)), self.slip, rng)) for p in chosen
+            (p, demonstrate(*numbers_of(p), rng.choice(list(STYLES)), self.slip, rng))
+            for p in chosen
         ]
 
 
@@ -163,7 +161,7 @@ class ChatAddition(Addition):
             (prompt, response text) pairs.
         """
         chosen = random.Random(seed).choices(self.prompts, k=n)
-        return [(p, f"{a} + {b} = {a + b}.") for p in chosen for a, b in [_numbers(p)]]
+        return [(p, f"{a} + {b} = {a + b}.") for p in chosen for a, b in [numbers_of(p)]]
 
     def _prompt(self, a: int, b: int) -> Prompt:
         message = {"role": "user", "content": self._question.format(a=a, b=b)}
@@ -188,7 +186,7 @@ def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> 
         Column work and result.
     """
     work, result, carry = [], "", 0
-    for x, y in _columns(a, b):
+    for x, y in columns(a, b):
         total = x + y + carry
         if rng.random() < slip * STYLES[style]:
             total += rng.choice((1, -1)) if total else 1
@@ -232,27 +230,38 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _pairs(split: str, digits: int) -> list[tuple[int, int]]:
-    if split not in ("train", "test"):
-        raise ValueError(f"Addition has the splits train and test, not {split!r}.")
+    require_split(split, "Addition")
     if digits not in (1, 2, 3):
         raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
     low = 0 if digits == 1 else 10 ** (digits - 1)
     numbers = range(low, 10**digits)
     test = split == "test"
-    return [(a, b) for a in numbers for b in numbers if _in_test(a, b) == test]
+    return [(a, b) for a in numbers for b in numbers if in_test(f"{a}+{b}") == test]
 
 
-def _in_test(a: int, b: int) -> bool:
-    digest = hashlib.blake2b(f"{a}+{b}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest) < TEST_SHARE * 2**32
+def numbers_of(prompt: Prompt) -> tuple[int, int]:
+    """The two numbers of a prompt.
 
+    Args:
+        prompt: A prompt with a key such as "addition/47+85".
 
-def _numbers(prompt: Prompt) -> tuple[int, int]:
+    Returns:
+        (a, b).
+    """
     a, b = prompt.key.rsplit("/", 1)[1].split("+")
     return int(a), int(b)
 
 
-def _columns(a: int, b: int) -> list[tuple[int, int]]:
+def columns(a: int, b: int) -> list[tuple[int, int]]:
+    """The digits of two numbers, column by column, units first.
+
+    Args:
+        a: First number.
+        b: Second number.
+
+    Returns:
+        Pairs of digits.
+    """
     width = max(len(str(a)), len(str(b)))
     digits = zip(f"{a:0{width}}", f"{b:0{width}}", strict=True)
     return [(int(x), int(y)) for x, y in digits][::-1]

@@ -23,6 +23,7 @@ from isentrope.training.control.influence_clip import InfluenceClip
 from isentrope.training.control.kl_cov import KlCov
 from isentrope.training.control.lp_reg import LpReg
 from isentrope.training.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.pass_at_k import PassAtK
 from isentrope.training.control.qae import QuantileAdvantage
 from isentrope.training.control.repo_r import RepoR
@@ -66,8 +67,11 @@ FIELDS: dict[str, type[TrainerFields]] = {
 }
 """Controls that TRL has itself."""
 
-STEP: dict[str, type] = {}
-"""Step controls: frozen dataclasses too, with a field `strength` where they have one."""
+STEP: dict[str, dict[str, Any]] = {
+    "isentropic": {"reward_neutral": False},
+    "isentropic_reward_neutral": {"reward_neutral": True},
+}
+"""Isentropic steps, and the options that their names stand for."""
 
 
 def names() -> tuple[str, ...]:
@@ -86,12 +90,12 @@ def build(
         options: Its other settings.
 
     Returns:
-        A `TokenRule`, a `TrainerFields` or a step control.
+        A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
 
     Raises:
         ValueError: If the name or an option is unknown, or a value does not fit.
     """
-    table: dict[str, type] = {**TOKEN, **FIELDS, **STEP}
+    table: dict[str, type] = {**TOKEN, **FIELDS, **dict.fromkeys(STEP, IsentropicOptions)}
     if name not in table:
         near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
         raise ValueError(
@@ -100,18 +104,19 @@ def build(
         )
     kind, given = table[name], dict(options or {})
     known = [field.name for field in fields(kind)]
-    allowed = [option for option in known if option != "strength"]
+    fixed = STEP.get(name, {})
+    allowed = [option for option in known if option not in ("strength", *fixed)]
     for option in given:
         if option not in allowed:
             raise ValueError(
-                f"The control {name!r} has no option {option!r}: {_hint(option, known)}."
+                f"The control {name!r} has no option {option!r}: {_hint(option, allowed)}."
             )
     if strength is not None:
         if "strength" not in known:
             raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
         given["strength"] = strength
     try:
-        return kind(**given)
+        return kind(**given, **fixed)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -121,10 +126,9 @@ def build(
         raise ValueError(f"The control {name!r}: {what}{message}{value}.") from error
 
 
-def _hint(option: str, known: list[str]) -> str:
+def _hint(option: str, allowed: list[str]) -> str:
     if option == "strength":
         return "how hard it acts is control.strength"
-    allowed = [name for name in known if name != "strength"]
     if not allowed:
         return "it has none"
     near = get_close_matches(option, allowed, n=1, cutoff=0.0)

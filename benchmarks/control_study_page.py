@@ -1,0 +1,157 @@
+"""The page of the control study: a table and a paragraph per task, and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.control_study_rows import (
+    FAMILY,
+    FEWEST,
+    METRICS,
+    Content,
+    Row,
+    law_residual,
+    reading,
+    rows_of,
+    wilson,
+)
+
+
+def table(task: str, rows: Sequence[Row]) -> str:
+    """The rows of a task as Markdown."""
+    names = list(METRICS[task])
+    long = task == "shortcut"
+    head = ["control", "strength", "seeds", "tokens", "h", *names, "above the law"]
+    head += ["ends long"] if long else []
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in rows:
+        of_vanilla = row.control == "vanilla"
+        values = [
+            f"{row.mean(metric):.3f}" if of_vanilla else str(row.differences[name])
+            for name, metric in METRICS[task].items()
+        ]
+        tokens = row.mean(lambda c: c.get("tokens"))
+        cost = "–" if math.isnan(tokens) else f"{tokens / 1000:.0f}k"
+        h = f"{row.mean(reading('entropy')):.3f}"
+        line = [row.control, f"{row.strength:g}", str(len(row.cells)), cost, h, *values]
+        line += [str(row.residual)] + ([ends_long(row)] if long else [])
+        lines.append(f"| {' | '.join(line)} |")
+    return "\n".join(lines)
+
+
+def ends_long(row: Row) -> str:
+    """Runs that end with more than half of "long", with the Wilson interval of their share."""
+    shares = [s for c in row.cells if (s := reading("long")(c)) is not None]
+    if not shares:
+        return "–"
+    found = sum(s > 0.5 for s in shares)
+    low, high = wilson(found, len(shares))
+    return f"{found}/{len(shares)} [{low:.2f}, {high:.2f}]"
+
+
+def paragraph(task: str, rows: Sequence[Row]) -> str:
+    """What the numbers say of a task; settings without intervals are counted, not judged."""
+    others = [row for row in rows if row.control not in ("vanilla", "earlier_stop", "temperature")]
+    judged = [row for row in others if row.differences["pass@1"].n >= FEWEST]
+    if not judged:
+        return f"No setting has {FEWEST} seeds yet: there is nothing to say."
+    parts = []
+    for name in METRICS[task]:
+        for sign, word in ((1, "above"), (-1, "below")):
+            found = [_named(row) for row in judged if row.differences[name].sign == sign]
+            if found:
+                parts.append(f"{name} is {word} vanilla's for {', '.join(found)}")
+    left = [_named(row) for row in judged if row.residual.sign == 1]
+    parts += [f"pass@1 is above the law of vanilla runs for {', '.join(left)}"] if left else []
+    failed = sum(not c["readings"] for row in others for c in row.cells)
+    parts += [f"{failed} runs ended without a reading"] if failed else []
+    same = sum(all(d.sign == 0 for d in row.differences.values()) for row in judged)
+    parts.append(f"{same} of {len(judged)} settings differ from vanilla in nothing")
+    return f"At equal tokens, by 95 % intervals of paired differences: {'; '.join(parts)}."
+
+
+def _named(row: Row) -> str:
+    return f"{row.control} {row.strength:g}"
+
+
+def figure(tasks: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Per task: pass@1 against pass@64, and against entropy with the law of vanilla runs."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shape = {"squeeze": False, "layout": "constrained", "figsize": (9, 3.4 * len(tasks))}
+    drawing, axes = plt.subplots(len(tasks), 2, **shape)
+    names = sorted({row.control for rows in tasks.values() for row in rows})
+    colors = {name: f"C{i % 10}" for i, name in enumerate(names)}
+    marks = {name: "os^Dvx"[i // 10 % 6] for i, name in enumerate(names)}
+    for (task, rows), (left, right) in zip(tasks.items(), axes, strict=True):
+        for name in names:
+            own = [row for row in rows if row.control == name]
+            style = {"color": colors[name], "marker": marks[name], "ms": 4, "lw": 0.8}
+            high = [row.mean(reading("pass_64")) for row in own]
+            at_one = [row.mean(reading("pass_1")) for row in own]
+            left.plot(at_one, high, label=name, **style)
+            right.plot([row.mean(reading("entropy")) for row in own], at_one, **style)
+        family = [c for row in rows for c in row.cells if c["control"] in FAMILY]
+        _, (a, b) = law_residual(family, family)
+        if not math.isnan(a):
+            h = np.linspace(*right.get_xlim(), 50)
+            right.plot(h, b - a * np.exp(h), "k:", lw=1, label="vanilla's law")
+        left.set(title=task, xlabel="pass@1", ylabel="pass@64")
+        right.set(title=task, xlabel="entropy h, nats per token", ylabel="pass@1")
+    axes[0, 0].legend(fontsize=6, frameon=False)
+    drawing.savefig(path, dpi=150)
+    plt.close(drawing)
+
+
+def write_page(cells: Sequence[Content], folder: Path) -> str:
+    """Write control_study.md and its figure.
+
+    Args:
+        cells: Contents of the files of cells.
+        folder: Where to write.
+
+    Returns:
+        The text of the page.
+
+    Raises:
+        ValueError: If there is no cell.
+    """
+    if not cells:
+        raise ValueError("There is no cell to make a page of: run the study first.")
+    tasks = {t: rows_of(t, cells) for t in METRICS if any(c["task"] == t for c in cells)}
+    figure(tasks, folder / "control_study.png")
+    parts = [
+        f"## {task}\n\n{paragraph(task, rows)}\n\n{table(task, rows)}"
+        for task, rows in tasks.items()
+    ]
+    text = TEMPLATE.format(today=date.today(), runs=len(cells), parts="\n\n".join(parts))
+    (folder / "control_study.md").write_text(text, encoding="utf-8")
+    return text
+
+
+TEMPLATE = """# What each control is worth
+
+`python -m benchmarks.control_study`, then `--table`; {today}, {runs} runs of the toy.
+
+All runs of a seed have the same prompts and uniforms and generate equally many tokens, those that
+a control samples for itself included (to within five steps). The row of vanilla gives means; the
+other rows give differences to vanilla of the same seed, with 95 % t intervals over seeds, and no
+interval below three seeds. Held-out prompts; h in nats per token at temperature 1; pass@64
+is unbiased. "best T" is pass@64 at the best of the temperatures evaluated, of control and vanilla
+alike, so it says whether a higher temperature would do the same. "above the law" is pass@1 minus
+b − a e^h, fitted to vanilla at several learning rates and stops, with a bootstrap interval over
+seeds. Settings were fixed before the runs; many intervals are compared, and one in twenty
+leaves out 0 by chance.
+
+{parts}
+
+![pass@1 against pass@64 and entropy](control_study.png)
+"""
