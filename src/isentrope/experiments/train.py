@@ -239,7 +239,8 @@ def _assembled(
     held_out = _held_out(config, tokenizer, batches)
     control = _step_control(config, held_out)
     probe, noise = _probe(config, held_out, control), _noise_scale(config, model, args)
-    parts = {"entropy_probe": probe, "alarm": _alarm(config, probe), "noise_scale": noise}
+    alarm = _alarm(config, probe)
+    parts = {"entropy_probe": probe, "alarm": alarm, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
         tokenizer,
