@@ -25,6 +25,7 @@ from isentrope.training.control.trial import controlled_batch
 from isentrope.update.step import optimizer_step
 from tests.training import runs
 from tests.training.conftest import Short
+from tests.training.test_trainer import replayed
 
 trl = pytest.importorskip("trl")
 MORE = {  # what makes a control act on a batch of 32 tokens
@@ -260,6 +261,16 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     )
     taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
     assert runs.relative(step.direction, taken) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("bonus", {"mode": "complete"}), ("kl_cov", {"share": 0.2})]
+)
+def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, options):
+    trainer(tmp_path, run_control(name, options), steps=3, num_iterations=2).train()
+    moved = [line["policy_ratio/log_max"] for line in runs.lines(tmp_path)]
+    assert moved[0] < 1e-4 < moved[1]
+    assert runs.relative(*replayed(tmp_path, 1)) < 1e-5
 
 
 def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path):
