@@ -21,11 +21,11 @@ from isentrope.training.control.measured import (
 )
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.control.tokens import Tokens
-from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import follow_rule
-from isentrope.vectors import norm
+from isentrope.training.control.trial import controlled_batch
+from isentrope.update.step import optimizer_step
 from tests.training import runs
 from tests.training.conftest import Short
+from tests.training.test_trainer import replayed
 
 trl = pytest.importorskip("trl")
 MORE = {  # what makes a control act on a batch of 32 tokens
@@ -83,7 +83,7 @@ def made(tmp_path_factory):
 
 
 def one_step(made, control, parts=2):
-    """(update batch, recorded c', gradient of −loss) of a step in so many micro-batches."""
+    """(update batch, record, gradient of −loss) of a step in so many micro-batches."""
     from trl.trainer.utils import split_tensor_dict
 
     made.model.train()
@@ -96,7 +96,7 @@ def one_step(made, control, parts=2):
     record = made.recorder.collect(U.lengths.tolist())
     return (
         U,
-        record.weights,
+        record,
         {n: -made.policy.model.get_parameter(n).grad for n in made.policy.theta},
     )
 
@@ -135,6 +135,13 @@ def flat(rows):
     return torch.cat(list(rows))
 
 
+def close(rows, expected):
+    """Recorded rows are those of a padded column, to the rounding of TRL's float32."""
+    wanted = flat(x[: len(row)] for x, row in zip(expected, rows, strict=True))
+    atol = 1e-6 * float(wanted.abs().max())
+    torch.testing.assert_close(flat(rows), wanted, rtol=1e-6, atol=atol)
+
+
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_step_in_training_is_the_step_offline(made, name, options):
     control = run_control(name, options)
@@ -144,8 +151,11 @@ def test_a_step_in_training_is_the_step_offline(made, name, options):
     tokens, expected = offline(made.policy, U, rule, made.optimizer, 1)
     if name != "pass_at_k" and expected.entropy_weights is None:
         assert not torch.equal(expected.weights, tokens.weights)
-    c = flat(x[: len(r)] for x, r in zip(expected.weights, recorded, strict=True))
-    torch.testing.assert_close(flat(recorded), c, rtol=1e-6, atol=1e-6 * float(c.abs().max()))
+    close(recorded.weights, expected.weights)
+    if expected.entropy_weights is None:
+        assert recorded.entropy_weights is None
+    else:
+        close(recorded.entropy_weights, expected.entropy_weights)
     whole = made.policy.weighted_gradient(U, expected.weights, expected.entropy_weights)
     assert runs.relative(gradient, whole) < 1e-6
 
@@ -165,8 +175,11 @@ def test_every_loss_takes_the_weights(made, objective, name, options):
     made.model.eval()
     tokens = Tokens.of(U, objective, runs.LENGTH, step=1, seed=1, clip_high=0.2)
     expected = control.controller.control.rewrite(tokens, control.controller.strength)
-    c = flat(x[: len(r)] for x, r in zip(expected.weights, recorded, strict=True))
-    torch.testing.assert_close(flat(recorded), c, rtol=1e-6, atol=1e-6 * float(c.abs().max()))
+    close(recorded.weights, expected.weights)
+    if expected.entropy_weights is None:
+        assert recorded.entropy_weights is None
+    else:
+        close(recorded.entropy_weights, expected.entropy_weights)
     whole = made.policy.weighted_gradient(U, expected.weights, expected.entropy_weights)
     assert runs.relative(gradient, whole) < 1e-6
 
@@ -175,9 +188,16 @@ def test_every_loss_takes_the_weights(made, objective, name, options):
 def test_micro_batches_change_nothing(made, name, options):
     found = [one_step(made, run_control(name, options), parts) for parts in (1, 2, 4)]
     for _, recorded, gradient in found[1:]:
-        here = flat(recorded)
-        torch.testing.assert_close(here, flat(found[0][1]), rtol=1e-6, atol=1e-9)
+        first = found[0][1]
+        for here, there in ((recorded.weights, first.weights), *entropic(recorded, first)):
+            torch.testing.assert_close(flat(here), flat(there), rtol=1e-6, atol=1e-9)
         assert runs.relative(gradient, found[0][2]) < 1e-6
+
+
+def entropic(*records):
+    """Both recorded columns of entropies, where the control has them."""
+    columns = [record.entropy_weights for record in records]
+    return [] if columns[0] is None else [columns]
 
 
 def test_a_strength_of_0_is_training_without_a_control_to_the_bit(made):
@@ -185,7 +205,7 @@ def test_a_strength_of_0_is_training_without_a_control_to_the_bit(made):
     control = run_control("repo_r", {})
     control.controller.strength = 0.0
     _, recorded, again = one_step(made, control)
-    assert torch.equal(flat(recorded), flat(plain))
+    assert torch.equal(flat(recorded.weights), flat(plain.weights))
     assert all(torch.equal(gradient[n], again[n]) for n in gradient)
 
 
@@ -234,19 +254,29 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     rule = controls.build(name, STRENGTH.get(name), options)
     U = made.batch.rollouts
     new = offline(policy, U, rule, seen.optimizer, 2, max_grad_norm=0.03)[1]
-    ascent = policy.weighted_gradient(U, new.weights, new.entropy_weights)
-    clip = min(1.0, 0.03 / (norm(ascent) + 1e-6))
-    state = load_optimizer_state(policy, seen.optimizer)
-    parts, _ = follow_rule(policy, state, {n: -g for n, g in ascent.items()}, clip)
-    v = {n: sum(part[n] for part in parts.values()) for n in ascent}
-    taken = {n: (seen.after[n] - p) / state.learning_rate for n, p in seen.before.items()}
-    assert runs.relative(v, taken) < 1e-6
+    step = optimizer_step(
+        *(policy, controlled_batch(U, new), seen.optimizer),
+        objective="recorded",
+        max_grad_norm=0.03,
+    )
+    taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
+    assert runs.relative(step.direction, taken) < 1e-6
 
 
-@pytest.mark.parametrize("name", ["stare", "bonus"])
-def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "options"), [("bonus", {"mode": "complete"}), ("kl_cov", {"share": 0.2})]
+)
+def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, options):
+    trainer(tmp_path, run_control(name, options), steps=3, num_iterations=2).train()
+    moved = [line["policy_ratio/log_max"] for line in runs.lines(tmp_path)]
+    assert moved[0] < 1e-4 < moved[1]
+    assert runs.relative(*replayed(tmp_path, 1)) < 1e-5
+
+
+def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path):
     def begin(folder, steps=runs.STEPS):
-        control = run_control(name, {}, target=Target("linear", to=0.5, steps=10))
+        options, target = {"mode": "complete"}, Target("linear", to=0.5, steps=10)
+        control = run_control("bonus", options, target=target)
         return trainer(folder, control, steps=steps)
 
     whole, parts = tmp_path / "whole", tmp_path / "parts"

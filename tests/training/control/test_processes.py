@@ -25,7 +25,7 @@ CONTROLS = {
 
 def settings(folder, name, out):
     control = {"name": name} | CONTROLS[name]
-    made = runs.settings(folder, training=SIZES, control=control, sampling={"max_new_tokens": 3})
+    made = runs.settings(folder, training=SIZES, control=control)
     return made | {"output": made["output"] | {"directory": str(folder / out)}}
 
 

@@ -14,7 +14,7 @@ holds fewer tokens than ρN, all of them are taken.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -41,7 +41,6 @@ class ClipCov(TokenRule):
     bounds: Literal["quantile", "published"] = "quantile"
     lower: float | None = None
     upper: float | None = None
-    two_sided: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         low, high = self._limits

@@ -3,11 +3,13 @@
     c'_ik = c_ik + w_i α |A_i| 1{token among the likely},     α = −strength
 
 Source: yk7333/EntroPIC, `core_algos.py`, `dp_actor.py` (arXiv 2511.15248):
-α = clip(k_p e + k_i Σe, −1, 1), e = h − h*, k_p = 1, k_i = .01, h* = .1. A positive strength
-raises entropy, as in every control here.
+α = clip(k_p e + k_i Σe, −1, 1), e = h − h*, k_p = 1, k_i = .01, h* = .1; likely is π > .95. A
+positive strength raises entropy, as in every control here.
 
-Different here: likely are the share of the batch's tokens with the highest log-probability, where
-the source has a threshold on π (option `threshold`). Feedback replaces its own controller.
+Different here: likely are the share of the batch's tokens with the highest log-probability, and the
+published threshold is an option. The source takes its term as a mean over the likely tokens alone;
+here it has the weight w_i of every token, so it is smaller by their share. Feedback replaces the
+source's own controller.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class EntroPIC(TokenRule):
     Attributes:
         strength: −α.
         share: Of the tokens, those that are likely.
-        threshold: A least π of likely tokens, in place of the share; null: the share.
+        threshold: A least π of likely tokens (.95 in the source), in place of the share; null: the
+            share.
     """
 
     strength: Annotated[float, Field(ge=-1, le=1)] = 0.1

@@ -14,7 +14,7 @@ then use larger groups, as the source does.
 from __future__ import annotations
 
 from math import comb, sqrt
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -37,7 +37,6 @@ class PassAtK(TokenRule):
     strength: Share = 1.0
     k: Annotated[int, Field(ge=2)] = 4
     right: float = 1.0
-    two_sided: ClassVar[bool] = False
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Replace advantages.

@@ -13,7 +13,7 @@ Different here: A' is not divided by the group's standard deviation.
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -34,7 +34,6 @@ class QuantileAdvantage(TokenRule):
 
     strength: Share = 1.0
     quantile: Annotated[float, Field(gt=0, le=1)] = 0.4
-    two_sided: ClassVar[bool] = False
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Replace the baseline.
