@@ -22,8 +22,10 @@ def read_lines(file: Path) -> Rows:
 
 def write_page(folder: Path, path: Path) -> None:
     """Write what is there."""
-    sections = [unbiased(folder), judged(folder), held(folder), cost(folder), lags(folder)]
-    text = HEAD.format(today=date.today()) + "\n".join(x for x in sections if x)
+    made = {part.__name__: part(folder) for part in (unbiased, judged, held, cost, lags)}
+    text = HEAD.format(today=date.today()) + "\n".join(x for x in made.values() if x)
+    if missing := [NAMES[name] for name, section in made.items() if not section]:
+        text += f"\n## Not measured yet\n\n{'; '.join(missing)}.\n"
     path.write_text(text)
     print(text)
 
@@ -102,10 +104,12 @@ def held(folder: Path) -> str:
             f"| {file.parent.name} | {last['step']} | {path} | {min(strays):+.1%} … "
             f"{max(strays):+.1%} | {reward} | {last['pass8']:.3f} |"
         )
+    if not rows:
+        return ""
     error = np.mean(
         [x["h_se"] / x["h"] for f in folder.glob("*/evaluated.jsonl") for x in read_lines(f)]
     )
-    return HELD.format(rows="\n".join(rows), error=error) if rows else ""
+    return HELD.format(rows="\n".join(rows), error=error)
 
 
 def cost(folder: Path) -> str:
@@ -135,6 +139,15 @@ def lags(folder: Path) -> str:
         rows.append(f"| {file.stem.removeprefix('lags_')} | {cells} |")
     return LAGS.format(rows="\n".join(rows)) if rows else ""
 
+
+NAMES = {
+    "unbiased": "whether λ is unbiased (`unbiased`)",
+    "judged": "the measured change against the one that was asked (`judged`)",
+    "held": "entropy and reward over 120 steps (`runs`)",
+    "cost": "the control's part of a step's time (`runs`)",
+    "lags": "how long an entropy gradient lasts, and so what `average` should be (`lags`)",
+}
+"""What each part would show."""
 
 HEAD = """# The isentropic step
 
