@@ -12,8 +12,9 @@ stopped and gone on with. All start from `isentrope sft configs/sft_toy.yaml`, s
     runs      120 steps of configs/train_toy.yaml by each of `VARIANTS`; pass@1 and h every 10 steps
               on held-out prompts, responses that no run has used
     lags      P-cosines of g_H between checkpoints, noise taken out by two samples of E each
-    unbiased  200 draws of E at checkpoints of the vanilla run: the share of δH₁ that is left. The
-              truth for one draw is the mean of g_H over all others.
+    unbiased  independent halves of E at checkpoints of the vanilla run, and the correction from
+              each pair of them: the share of δH₁ that is left. The truth for a pair is the mean
+              of g_H over all other halves.
     judged    a run in which a probe measures every step on responses of its own
     page      writes docs/results/isentropic.md from what is there
 """
@@ -155,36 +156,58 @@ def flat(x: Vector) -> torch.Tensor:
     return torch.cat([y.double().flatten() for y in x.values()])
 
 
-def unbiased_at(checkpoint: Path, draws: int, half: int) -> dict[str, Any]:
-    """The share of δH₁ left by each of `draws` corrections, by three rules for λ."""
+def unbiased_at(checkpoint: Path, samples: int, half: int) -> dict[str, Any]:
+    """The share of δH₁ left by the correction from each pair of `samples` independent halves.
+
+    λ is the product's formula on the table of inner products, held against `correct` for a pair.
+    """
     policy, v, P, eta = step_of(checkpoint)
-    gradients, weights, none = [], {"across": [], "same": []}, 0
-    for k in range(draws):
-        a, b = (gradient_groups(policy, draw(policy, half, 2 * k + i)) for i in (0, 1))
-        found = correct(Halves(a, b), v, P, eta, 1e9)
-        none += found.weight == 0.0
-        mean = {n: (x + total(b)[n]) / 2 for n, x in total(a).items()}
-        gradients.append(flat(mean))
-        along_v = found.numbers["predicted"] / eta
-        weights["across"].append(found.weight)
-        weights["same"].append(-along_v / float(flat(mean) @ (flat(P) * flat(mean))))
-    G = torch.stack(gradients)
-    along_v, gram = G @ flat(v), (G * flat(P)) @ G.T
-    others = (gram.sum(0) - gram.diagonal()) / (draws - 1)  # <mean of the others, P g_k>
-    truth = (along_v.sum() - along_v) / (draws - 1)
-    left = {n: (1 + torch.tensor(w) * others / truth) for n, w in weights.items()}
-    size = {"draws": draws, "half": half, "without": none}
-    return size | {name: x.tolist() for name, x in left.items()}
+    drawn = [gradient_groups(policy, draw(policy, half, k)) for k in range(samples)]
+    groups = len(next(iter(drawn[0].values())))
+    G = torch.stack([torch.cat([x.flatten(1) for x in g.values()], 1) for g in drawn])  # (M, K, d)
+    table = torch.einsum("mkd,nld->mnkl", G * flat(P), G)
+    along_v = (G @ flat(v)).sum(1)
+    whole = table.sum((2, 3))  # <g_m, P g_n>
+    rows = []
+    for a in range(samples):
+        for b in range(a + 1, samples):
+            one = table[a, b]
+            rest = one - one.mean(1, keepdim=True) - one.mean(0) + one.mean()
+            own = [float(groups * one.sum(k).var()) for k in (0, 1)]
+            twice = float(groups**2 * (rest**2).sum() / (groups - 1) ** 2)
+            se = max(sum(own) - twice, *own) ** 0.5
+            predicted = float(along_v[a] + along_v[b]) / 2
+            same = float(whole[a, a] + whole[b, b] + 2 * whole[a, b]) / 4
+            kept = torch.ones(samples, dtype=torch.bool)
+            kept[[a, b]] = False
+            truth = float(along_v[kept].mean())
+            effect = float((whole[a, kept] + whole[b, kept]).mean()) / 2
+            gain = float(whole[a, b])
+            left = {
+                "across": 1 - predicted / gain * effect / truth if gain > 2 * se else None,
+                "same": 1 - predicted / same * effect / truth,
+            }
+            rows.append({"a": a, "b": b, **left, "gain": gain, "gain_se": se})
+    found = correct(Halves(drawn[0], drawn[1]), v, P, eta, 1e9)
+    assert np.isclose(found.numbers["gain"], rows[0]["gain"])
+    assert np.isclose(found.numbers["gain_se"], rows[0]["gain_se"])
+    inflation = float(whole.diagonal().mean() / (whole.sum() - whole.diagonal().sum()))
+    return {
+        "samples": samples,
+        "half": half,
+        "inflation": inflation * samples * (samples - 1),
+        "pairs": rows,
+    }
 
 
-def part_unbiased(folder: Path, draws: int) -> None:
+def part_unbiased(folder: Path, samples: int, half: int) -> None:
     """At checkpoints of the vanilla run of seed 0."""
     for name, step in (("vanilla_0", 20), ("vanilla_0", 40)):
         file = folder / f"unbiased_{name}_{step}.json"
         if not file.exists():
-            found = unbiased_at(RunFiles(folder / name).checkpoint(step), draws, 64)
+            found = unbiased_at(RunFiles(folder / name).checkpoint(step), samples, half)
             file.write_text(json.dumps(found))
-            print(name, step, {k: np.mean(found[k]).round(3) for k in ("across", "same")})
+            print(name, step, len(found["pairs"]), flush=True)
 
 
 LAGGED = (20, (0, 1, 2, 4, 8, 16))
@@ -240,7 +263,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
     parser.add_argument("--prompts", type=int, default=256, help="evaluated (%(default)s)")
-    parser.add_argument("--draws", type=int, default=200, help="of E (%(default)s)")
+    parser.add_argument("--samples", type=int, default=400, help="halves of E (%(default)s)")
+    parser.add_argument("--half", type=int, default=128, help="responses of a half (%(default)s)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.part == "runs":
@@ -248,7 +272,7 @@ def main() -> None:
     elif asked.part == "lags":
         part_lags(asked.folder)
     elif asked.part == "unbiased":
-        part_unbiased(asked.folder, asked.draws)
+        part_unbiased(asked.folder, asked.samples, asked.half)
     elif asked.part == "judged":
         part_judged(asked.folder)
     else:

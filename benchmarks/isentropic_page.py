@@ -22,8 +22,10 @@ def read_lines(file: Path) -> Rows:
 
 def write_page(folder: Path, path: Path) -> None:
     """Write what is there."""
-    sections = [unbiased(folder), judged(folder), held(folder), cost(folder), lags(folder)]
-    text = HEAD.format(today=date.today()) + "\n".join(x for x in sections if x)
+    made = {part.__name__: part(folder) for part in (unbiased, judged, held, cost, lags)}
+    text = HEAD.format(today=date.today()) + "\n".join(x for x in made.values() if x)
+    if missing := [NAMES[name] for name, section in made.items() if not section]:
+        text += f"\n## Not measured yet\n\n{'; '.join(missing)}.\n"
     path.write_text(text)
     print(text)
 
@@ -33,15 +35,24 @@ def unbiased(folder: Path) -> str:
     rows = []
     for file in sorted(folder.glob("unbiased_*.json")):
         found = json.loads(file.read_text())
-        where = file.stem.removeprefix("unbiased_")
-        cells = []
-        for rule in ("across", "same"):
-            x = np.array(found[rule])
-            cells.append(f"{x.mean():+.3f} ± {x.std(ddof=1) / math.sqrt(len(x)):.3f}")
-            cells.append(f"{x.std(ddof=1):.2f}")
-        size = f"{found['draws']} | 2 × {found['half']} | {found['without']}"
-        rows.append(f"| {where} | {size} | {' | '.join(cells)} |")
+        where, pairs = file.stem.removeprefix("unbiased_"), found["pairs"]
+        none = np.mean([x["across"] is None for x in pairs])
+        cells = [left_by(pairs, rule, found["samples"]) for rule in ("across", "same")]
+        rows.append(
+            f"| {where} | {found['samples']} × {found['half']} | {len(pairs)} "
+            f"| {found['inflation']:.1f} | {none:.0%} | {' | '.join(cells)} |"
+        )
     return UNBIASED.format(rows="\n".join(rows)) if rows else ""
+
+
+def left_by(pairs: Rows, rule: str, samples: int) -> str:
+    """Mean over pairs, its error by the jackknife over halves, and the spread of single draws."""
+    known = [x for x in pairs if x[rule] is not None]
+    values = np.array([x[rule] for x in known])
+    of = np.array([[x["a"], x["b"]] for x in known])
+    without = np.array([values[(of != k).all(1)].mean() for k in range(samples)])
+    error = math.sqrt((samples - 1) / samples * ((without - without.mean()) ** 2).sum())
+    return f"{values.mean():+.3f} ± {error:.3f} | {values.std(ddof=1):.2f}"
 
 
 def judged(folder: Path) -> str:
@@ -93,10 +104,12 @@ def held(folder: Path) -> str:
             f"| {file.parent.name} | {last['step']} | {path} | {min(strays):+.1%} … "
             f"{max(strays):+.1%} | {reward} | {last['pass8']:.3f} |"
         )
+    if not rows:
+        return ""
     error = np.mean(
         [x["h_se"] / x["h"] for f in folder.glob("*/evaluated.jsonl") for x in read_lines(f)]
     )
-    return HELD.format(rows="\n".join(rows), error=error) if rows else ""
+    return HELD.format(rows="\n".join(rows), error=error)
 
 
 def cost(folder: Path) -> str:
@@ -127,6 +140,15 @@ def lags(folder: Path) -> str:
     return LAGS.format(rows="\n".join(rows)) if rows else ""
 
 
+NAMES = {
+    "unbiased": "whether λ is unbiased (`unbiased`)",
+    "judged": "the measured change against the one that was asked (`judged`)",
+    "held": "entropy and reward over 120 steps (`runs`)",
+    "cost": "the control's part of a step's time (`runs`)",
+    "lags": "how long an entropy gradient lasts, and so what `average` should be (`lags`)",
+}
+"""What each part would show."""
+
 HEAD = """# The isentropic step
 
 `python -m benchmarks.isentropic` with `runs`, `unbiased`, `judged`, `lags` and `page`, {today}, one
@@ -137,13 +159,15 @@ per step, LoRA of rank 16, learning rate 1e-3) on two-digit addition.
 UNBIASED = """
 ## Is λ unbiased?
 
-At two checkpoints of the vanilla run of seed 0, with the step that training took from there. Each
-draw is an E of its own; the truth for a draw is the mean of g_H over all other draws. The table has
-the share of δH₁ that is left after the correction: 1 is no control, 0 is held. "Across" is λ with
-its denominator across the two halves, "same" the rule λ = −<g,v>/<g,Pg> with one g twice.
+At checkpoints of the vanilla run of seed 0, with the step that training took from there. The
+correction is made from each pair of independent halves of E; the truth for a pair is the mean of
+g_H over all other halves. The table has the share of δH₁ that is left: 1 is no control, 0 is held.
+"Across" is λ with its denominator across the halves, where the gain is above two errors; "same" the
+rule λ = −<g,v>/<g,Pg> with one g twice. Errors are of the jackknife over halves. "Inflation" is
+<g,Pg> of one half over that across halves.
 
-| checkpoint | draws | E | without a correction | across: mean | sd | same: mean | sd |
-|---|---|---|---|---|---|---|---|
+| checkpoint | halves | pairs | inflation | no_gain | across: mean | sd | same: mean | sd |
+|---|---|---|---|---|---|---|---|---|
 {rows}
 """
 
