@@ -102,7 +102,8 @@ def figure(tasks: Mapping[str, Sequence[Row]], path: Path) -> None:
         family = [c for row in rows for c in row.cells if c["control"] in FAMILY]
         _, (a, b) = law_residual(family, family)
         if not math.isnan(a):
-            h = np.linspace(*right.get_xlim(), 50)
+            low, high = right.get_xlim()
+            h = np.linspace(low, high, 50)
             right.plot(h, b - a * np.exp(h), "k:", lw=1, label="vanilla's law")
         left.set(title=task, xlabel="pass@1", ylabel="pass@64")
         right.set(title=task, xlabel="entropy h, nats per token", ylabel="pass@1")

@@ -52,7 +52,7 @@ def curve(task: str, seed: int, folder: Path, every: int) -> Cell:
     base = fine_tuned(task, folder)
     found = run(configuration(task, base, folder / f"run_{task}_{seed}", seed))
     problem, prompts = held_out(task, PROMPTS)
-    points = [{"step": 0} | measured(base, problem, prompts, task)]
+    points: list[Cell] = [{"step": 0, **measured(base, problem, prompts, task)}]
     wanted = [step for step in found.checkpoints if step % every == 0]
     for step in sorted({*wanted, max(found.checkpoints)}):
         reading = measured(found.checkpoints[step], problem, prompts, task)

@@ -221,7 +221,7 @@ def test_coverage_is_the_share_of_correct_answers_that_were_given(monkeypatch):
 
     monkeypatch.setattr(control_runs, "respond", drawn)
     found = control_runs.evaluate(policy, task, prompts, 4, samples=6)
-    assert found["coverage"] == 3 / 80
+    assert found["coverage"] == 3 / 16
     assert found["pass_1"] == 4 / 6
     assert found["pass_64"] is None
 
