@@ -62,7 +62,7 @@ SETTINGS = {
     "split": Setting(split.LONGEST, fine_tuning=600),
     "shortcut": Setting(MAX_NEW_TOKENS, {"rare": 0.1, "plain": 0.8}, steps=240, fine_tuning=500),
     "relay": Setting(MAX_NEW_TOKENS),
-    "countdown": Setting(countdown.LONGEST),
+    "countdown": Setting(countdown.LONGEST, steps=240),
 }
 
 

@@ -222,8 +222,25 @@ TEMPLATE = """# Do the tasks separate controls?
 
 `python -m benchmarks.control_tasks`, {today}, vanilla Dr. GRPO of the toy from one fine-tuned model
 per task, {prompts} held-out prompts with 256 responses each (64 in phase 2 of relay), 95 % t
-intervals over seeds. Dials are in `benchmarks/control_runs.py`.
-{parts}"""
+intervals over seeds. Dials are in `benchmarks/control_runs.py`. One run decides nothing: the verdicts
+below are
+those of as many runs as the tables say.
+{parts}
+## Dials that were changed
+
+The first settings of three tasks were no use, and their dials were changed, not the metrics. Each
+was seen in one model or run, 2026-11-22.
+
+- split, first number up to 80: fine-tuning taught only the nine answers of the demonstrator's
+  habit. Vanilla went from pass@1 .427 to .942 in 120 steps and from coverage .155 to .113, nine
+  answers of eighty: there was nothing else to lose. The first number is at most 16 now.
+- shortcut, `rare` .03: 1.0 % of the responses were "long", and of 21 of them none was correct, so
+  no group could find the style that pays more. With `rare` .1 and 500 steps of fine-tuning 5.1 %
+  are "long", and .39 of these are correct against .50 of "digits"; `plain` is .8, so that the
+  expected reward of "digits" (.40) is just above that of "long" (.39) at the start.
+- countdown, 120 steps: pass@1 .164 to .295, pass@64 1.000 to .933, coverage .958 to .625, and still
+  falling; it runs for 240 steps now.
+"""
 
 MANY = """
 ## Many answers: coverage must fall to less than half while pass@1 rises
