@@ -193,6 +193,7 @@ def page(out: Path) -> str:
     if any(names.values()):
         rows, passed = relay_rows({s: group for s, group in names.items() if group})
         parts.append(RELAY.format(rows="\n".join(rows), word="passes" if passed else "fails"))
+    parts = parts or ["\nNo run with the present dials has been made yet.\n"]
     return TEMPLATE.format(today=date.today(), prompts=PROMPTS, parts="\n".join(parts))
 
 
@@ -222,9 +223,8 @@ TEMPLATE = """# Do the tasks separate controls?
 
 `python -m benchmarks.control_tasks`, {today}, vanilla Dr. GRPO of the toy from one fine-tuned model
 per task, {prompts} held-out prompts with 256 responses each (64 in phase 2 of relay), 95 % t
-intervals over seeds. Dials are in `benchmarks/control_runs.py`. One run decides nothing: the verdicts
-below are
-those of as many runs as the tables say.
+intervals over seeds. Dials are in `benchmarks/control_runs.py`. The verdicts below are those of as
+many runs as the tables say.
 {parts}
 ## Dials that were changed
 
