@@ -176,7 +176,10 @@ def _stops(cell: Cell, found: Run, sizes: Sizes) -> Content:
 
 def second_phase(cell: Cell, start: Path, out: Path, sizes: Sizes) -> Content:
     """Phase 2 of `relay`, vanilla: pass@1 of the new rule on the way, and of the old at its end."""
-    phase = {"data": {"dataset_options": {"phase": 2}}, "training": {"steps": PHASE_2}}
+    phase = {
+        "data": {"dataset_options": {**SETTINGS["relay"].options, "phase": 2}},
+        "training": {"steps": PHASE_2},
+    }
     folder = out / f"run_{cell.name}_2"
     found = run(configuration("relay", start, folder, cell.seed + 1000, phase))
     task, prompts = held_out("relay", 10**9, phase=2)

@@ -73,7 +73,10 @@ def relay(seed: int, folder: Path, switch: int) -> Cell:
     first = run(configuration("relay", base, folder / f"run_relay_{seed}_{switch}", seed, steps))
     start = first.checkpoints[max(first.checkpoints)]
     before = measured(start, *held_out("relay", PROMPTS), "relay")
-    changes = {"data": {"dataset_options": {"phase": 2}}, "training": {"steps": PHASE_2}}
+    changes = {
+        "data": {"dataset_options": {**SETTINGS["relay"].options, "phase": 2}},
+        "training": {"steps": PHASE_2},
+    }
     second = run(
         configuration("relay", start, folder / f"run_relay_{seed}_{switch}_2", seed + 1000, changes)
     )

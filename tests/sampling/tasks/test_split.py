@@ -1,5 +1,6 @@
 import pytest
 
+from benchmarks.control_runs import SETTINGS
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.split import LONGEST, Split
@@ -83,13 +84,13 @@ def test_demonstrations_have_the_stated_rates():
     assert shown == task.demonstrations(n, seed=0) != task.demonstrations(n, seed=1)
 
 
-def test_prompts_and_answers_are_in_the_alphabet():
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_prompts_and_answers_are_in_the_alphabet_and_fit_the_length_of_the_runs(name):
     tokenizer = character_tokenizer()
-    for name in ("split", "shortcut", "relay", "countdown"):
-        for prompt, text in load_task(name).demonstrations(50, seed=0):
-            ids = tokenizer(prompt.text + text)["input_ids"]
-            assert tokenizer.unk_token_id not in ids
-            assert len(ids) <= 32 + len(prompt.text)
+    for prompt, text in load_task(name).demonstrations(2000, seed=0):
+        ids = tokenizer(prompt.text + text)["input_ids"]
+        assert tokenizer.unk_token_id not in ids
+        assert len(ids) - len(prompt.text) + 1 <= SETTINGS[name].length <= 32
 
 
 def test_options_out_of_range_are_refused_by_name():
