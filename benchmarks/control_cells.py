@@ -131,15 +131,17 @@ def perform(cell: Cell, out: Path, budget: float | None, sizes: Sizes) -> Conten
     folder = out / f"run_{cell.name}"
     changed = changes(cell, _base_entropy(cell.task, base, out, sizes))
     config = configuration(cell.task, base, folder, cell.seed, changed)
+    tokens = float("inf") if budget is None else budget
     try:
-        found = run(config, float("inf") if budget is None else budget)
+        found = run(config, tokens)
     except TrainingDivergedError as error:
         return vars(cell) | {"ended": str(error), "readings": {}}
-    if cell.control in SAMPLES_OF_ITS_OWN and "control/tokens" not in found.lines[0]:
+    silent = not any("control/tokens" in line for line in found.lines)
+    if cell.control in SAMPLES_OF_ITS_OWN and found.lines and silent:
         raise ValueError(f"{cell.control} does not log control/tokens: its cost is not known.")
     if not found.checkpoints:
         return vars(cell) | {"ended": f"no checkpoint: {found.ended}", "readings": {}}
-    last = max(found.checkpoints)
+    last = found.at(tokens)
     vanilla = cell.control == VANILLA
     content: Content = vars(cell) | {
         "steps": last,
@@ -174,7 +176,10 @@ def _stops(cell: Cell, found: Run, sizes: Sizes) -> Content:
 
 def second_phase(cell: Cell, start: Path, out: Path, sizes: Sizes) -> Content:
     """Phase 2 of `relay`, vanilla: pass@1 of the new rule on the way, and of the old at its end."""
-    phase = {"data": {"dataset_options": {"phase": 2}}, "training": {"steps": PHASE_2}}
+    phase = {
+        "data": {"dataset_options": {**SETTINGS["relay"].options, "phase": 2}},
+        "training": {"steps": PHASE_2},
+    }
     folder = out / f"run_{cell.name}_2"
     found = run(configuration("relay", start, folder, cell.seed + 1000, phase))
     task, prompts = held_out("relay", 10**9, phase=2)

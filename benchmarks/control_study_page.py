@@ -32,7 +32,7 @@ def table(task: str, rows: Sequence[Row]) -> str:
     for row in rows:
         of_vanilla = row.control == "vanilla"
         values = [
-            f"{row.mean(metric):.3f}" if of_vanilla else str(row.differences[name])
+            _number(row.mean(metric)) if of_vanilla else str(row.differences[name])
             for name, metric in METRICS[task].items()
         ]
         tokens = row.mean(lambda c: c.get("tokens"))
@@ -42,6 +42,10 @@ def table(task: str, rows: Sequence[Row]) -> str:
         line += [str(row.residual)] + ([ends_long(row)] if long else [])
         lines.append(f"| {' | '.join(line)} |")
     return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
 
 
 def ends_long(row: Row) -> str:
@@ -102,7 +106,8 @@ def figure(tasks: Mapping[str, Sequence[Row]], path: Path) -> None:
         family = [c for row in rows for c in row.cells if c["control"] in FAMILY]
         _, (a, b) = law_residual(family, family)
         if not math.isnan(a):
-            h = np.linspace(*right.get_xlim(), 50)
+            low, high = right.get_xlim()
+            h = np.linspace(low, high, 50)
             right.plot(h, b - a * np.exp(h), "k:", lw=1, label="vanilla's law")
         left.set(title=task, xlabel="pass@1", ylabel="pass@64")
         right.set(title=task, xlabel="entropy h, nats per token", ylabel="pass@1")
@@ -142,14 +147,14 @@ TEMPLATE = """# What each control is worth
 `python -m benchmarks.control_study`, then `--table`; {today}, {runs} runs of the toy.
 
 All runs of a seed have the same prompts and uniforms and generate equally many tokens, those that
-a control samples for itself included (to within five steps). The row of vanilla gives means; the
-other rows give differences to vanilla of the same seed, with 95 % t intervals over seeds, and no
-interval below three seeds. Held-out prompts; h in nats per token at temperature 1; pass@64
-is unbiased. "best T" is pass@64 at the best of the temperatures evaluated, of control and vanilla
-alike, so it says whether a higher temperature would do the same. "above the law" is pass@1 minus
-b − a e^h, fitted to vanilla at several learning rates and stops, with a bootstrap interval over
-seeds. Settings were fixed before the runs; many intervals are compared, and one in twenty
-leaves out 0 by chance.
+a control samples for itself included; they are matched at the nearest checkpoint, one in five
+steps. The row of vanilla gives means; the other rows give differences to vanilla of the same seed,
+with 95 % t intervals over seeds, and no interval below three seeds. Held-out prompts; h in nats per
+token; pass@64 is unbiased. "best T" is pass@64 at the best of the temperatures evaluated, of
+control and vanilla alike, so it says whether a higher temperature would do the same. "above the
+law" is pass@1 minus b − a e^h, fitted to vanilla at several learning rates and stops, with a
+bootstrap interval over seeds. Settings were fixed before the runs; many intervals are compared,
+and one in twenty leaves out 0 by chance.
 
 {parts}
 

@@ -52,7 +52,7 @@ def curve(task: str, seed: int, folder: Path, every: int) -> Cell:
     base = fine_tuned(task, folder)
     found = run(configuration(task, base, folder / f"run_{task}_{seed}", seed))
     problem, prompts = held_out(task, PROMPTS)
-    points = [{"step": 0} | measured(base, problem, prompts, task)]
+    points: list[Cell] = [{"step": 0, **measured(base, problem, prompts, task)}]
     wanted = [step for step in found.checkpoints if step % every == 0]
     for step in sorted({*wanted, max(found.checkpoints)}):
         reading = measured(found.checkpoints[step], problem, prompts, task)
@@ -73,7 +73,10 @@ def relay(seed: int, folder: Path, switch: int) -> Cell:
     first = run(configuration("relay", base, folder / f"run_relay_{seed}_{switch}", seed, steps))
     start = first.checkpoints[max(first.checkpoints)]
     before = measured(start, *held_out("relay", PROMPTS), "relay")
-    changes = {"data": {"dataset_options": {"phase": 2}}, "training": {"steps": PHASE_2}}
+    changes = {
+        "data": {"dataset_options": {**SETTINGS["relay"].options, "phase": 2}},
+        "training": {"steps": PHASE_2},
+    }
     second = run(
         configuration("relay", start, folder / f"run_relay_{seed}_{switch}_2", seed + 1000, changes)
     )
@@ -193,6 +196,7 @@ def page(out: Path) -> str:
     if any(names.values()):
         rows, passed = relay_rows({s: group for s, group in names.items() if group})
         parts.append(RELAY.format(rows="\n".join(rows), word="passes" if passed else "fails"))
+    parts = parts or ["\nNo run with the present dials has been made yet.\n"]
     return TEMPLATE.format(today=date.today(), prompts=PROMPTS, parts="\n".join(parts))
 
 
@@ -222,8 +226,24 @@ TEMPLATE = """# Do the tasks separate controls?
 
 `python -m benchmarks.control_tasks`, {today}, vanilla Dr. GRPO of the toy from one fine-tuned model
 per task, {prompts} held-out prompts with 256 responses each (64 in phase 2 of relay), 95 % t
-intervals over seeds. Dials are in `benchmarks/control_runs.py`.
-{parts}"""
+intervals over seeds. Dials are in `benchmarks/control_runs.py`. The verdicts below are those of as
+many runs as the tables say.
+{parts}
+## Dials that were changed
+
+The first settings of three tasks were no use, and their dials were changed, not the metrics. Each
+was seen in one model or run, 2026-11-22.
+
+- split, first number up to 80: fine-tuning taught only the nine answers of the demonstrator's
+  habit. Vanilla went from pass@1 .427 to .942 in 120 steps and from coverage .155 to .113, nine
+  answers of eighty: there was nothing else to lose. The first number is at most 16 now.
+- shortcut, `rare` .03: 1.0 % of the responses were "long", and of 21 of them none was correct, so
+  no group could find the style that pays more. With `rare` .1 and 500 steps of fine-tuning 5.1 %
+  are "long", and .39 of these are correct against .50 of "digits"; `plain` is .8, so that the
+  expected reward of "digits" (.40) is just above that of "long" (.39) at the start.
+- countdown, 120 steps: pass@1 .164 to .295, pass@64 1.000 to .933, coverage .958 to .625, and still
+  falling; it runs for 240 steps now.
+"""
 
 MANY = """
 ## Many answers: coverage must fall to less than half while pass@1 rises

@@ -318,6 +318,10 @@ CHANGES = {
         (*QUICK, "data.dataset_path=null", "data.dataset_name=addition"),
         "prompts",
     ),
+    "data.dataset_options": (
+        (*QUICK, "data.dataset_path=null", "data.dataset_name=addition"),
+        "{limit: 40}",
+    ),
     "data.dataset_path": (QUICK, "@/half.jsonl"),
     "data.chat_template": (CHAT, "true"),
     "data.system_prompt": (TEMPLATE, "1+"),

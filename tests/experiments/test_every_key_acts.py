@@ -54,11 +54,11 @@ CHANGES = {
         ["batch_config.dataset_path=null", "batch_config.dataset_name=addition", *SAMPLED[3:]],
         "addition_chat",
     ),
-    "batch_config.dataset_path": (QUICK, "@/others.jsonl"),
     "batch_config.dataset_options": (
         ["batch_config.dataset_path=null", "batch_config.dataset_name=addition", *SAMPLED[3:]],
-        "{digits: 1}",
+        "{limit: 40}",
     ),
+    "batch_config.dataset_path": (QUICK, "@/others.jsonl"),
     "batch_config.U_dataset_name": (QUICK, "addition"),
     "batch_config.U_dataset_path": (QUICK, "@/others.jsonl"),
     "batch_config.chat_template": (CHAT, "true"),

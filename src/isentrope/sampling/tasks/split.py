@@ -1,7 +1,7 @@
 """Split: many correct answers, of which training needs only one, and a test that wants others.
 
-A prompt "138=" is answered by two numbers with that sum, "8+130#": the first is 1 to 80, and its
-remainder modulo 80/m is that of the sum, which leaves m correct answers (`answers`, the dial). The
+A prompt "138=" is answered by two numbers with that sum, "8+130#": the first is 1 to 16, and its
+remainder modulo 16/m is that of the sum, which leaves m correct answers (`answers`, the dial). The
 reward does not depend on which of them is written. A demonstrator takes a small first number in
 most cases and slips in a digit of the second.
 
@@ -21,13 +21,13 @@ from collections import Counter
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.splits import in_test, limited, require_probability, require_split
 
-LARGEST = 80
+LARGEST = 16
 """Largest first number, and the largest number of correct answers."""
-SUMS = range(LARGEST + 1, 981)
-"""Sums that are asked for; the second number is never below 1."""
-SMALL = range(1, 10)
+SUMS = range(101, 1000)
+"""Sums that are asked for."""
+SMALL = range(1, 4)
 """First numbers of the demonstrator's habit."""
-LONGEST = len("80+900#") + 1
+LONGEST = len("16+983#") + 1
 """Tokens of the longest answer, EOS counted."""
 
 _ANSWER = re.compile(r"([1-9]\d*)\+([1-9]\d*)#")
@@ -39,7 +39,7 @@ class Split:
     Attributes:
         prompts: All sums of the split, or `limit` of them in seeded order; keys "split/138" and,
             of the second kind, "split/138c7".
-        modulus: 80 / m.
+        modulus: 16 / m.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Split:
 
         Args:
             split: "train" or "test"; disjoint whatever the other arguments.
-            answers: m, correct answers to a prompt of the first kind; divides 80.
+            answers: m, correct answers to a prompt of the first kind; divides 16.
             forbidden: Whether the prompts are of the second kind, with a forbidden digit.
             limit: Number of prompts, all by default.
             seed: Order in which `limit` takes them.
