@@ -33,6 +33,7 @@ from isentrope.training.loss_weights import ForwardPass, TrainedSequence, sequen
 from isentrope.training.observing import evaluating
 from isentrope.training.processes import gather, rank, together, world_size
 from isentrope.training.replay_error import replay_error, replay_tolerance
+from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
 T = TypeVar("T")
