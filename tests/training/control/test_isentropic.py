@@ -100,9 +100,11 @@ def test_the_probe_has_the_correction_as_a_part_of_the_step(folder):
         names = ("momentum", "decay", "gradient", "control")
         parts = [line[f"probe/{name}"] for name in names]
         assert line["probe/first_order"] == pytest.approx(sum(parts), rel=1e-6)
-        assert line["probe/control"] != 0
-        left = abs(line["probe/residual"]) / abs(line["probe/control"])
-        assert left < 0.1  # without that part the residual would be all of it
+        scale = 1e-2 * line["control/lambda"]  # η λ
+        error = math.hypot(line["probe/control_se"], scale * line["control/gain_se"])
+        expected = scale * line["control/gain"]  # on another E
+        assert abs(expected) > 7 * error  # so 0 would not pass
+        assert abs(line["probe/control"] - expected) < 6 * error
     assert "probe/control" not in runs.lines(folder / "plain")[0]
 
 
