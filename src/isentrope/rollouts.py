@@ -295,7 +295,8 @@ _LENGTH = b"max_new_tokens"
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """Join rollouts; prompt draws of different parts stay different draws.
 
-    A column is kept only if every part has it.
+    A column is kept only if every part has it; entropy weights that a part with token weights has
+    not are 0.
 
     Args:
         parts: At least one.
@@ -305,7 +306,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """
     columns: dict[str, Any] = {name: [] for name in _COLUMNS}
     offset = 0
-    parts = _with_masks(parts)
+    parts = _with_entropy_weights(_with_masks(parts))
     for part in parts:
         _, compact = part.prompt_index.unique(return_inverse=True)
         columns["prompt_index"].extend((compact + offset).tolist())
@@ -329,6 +330,18 @@ def _with_masks(parts: Sequence[Rollouts]) -> Sequence[Rollouts]:
         else part.with_columns(
             response_mask=[torch.ones(len(r), dtype=torch.bool) for r in part.response_ids]
         )
+        for part in parts
+    ]
+
+
+def _with_entropy_weights(parts: Sequence[Rollouts]) -> Sequence[Rollouts]:
+    """The parts; where one of them has entropy weights, those with token weights have zeros."""
+    if all(part.entropy_weights is None for part in parts):
+        return parts
+    return [
+        part
+        if part.token_weights is None or part.entropy_weights is not None
+        else part.with_columns(entropy_weights=[torch.zeros_like(x) for x in part.token_weights])
         for part in parts
     ]
 

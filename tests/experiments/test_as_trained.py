@@ -209,7 +209,7 @@ REFUSED = {
     "multi_objective_aggregation": "normalize_then_sum",
     "neftune_noise_alpha": 5.0,
 }
-STILL = {"entropy_coef", "use_adaptive_entropy", "neftune_noise_alpha"}
+STILL = {"entropy_coef", "neftune_noise_alpha"}
 STILL |= {"top_k", "top_p", "min_p", "repetition_penalty", "generation_kwargs"}
 
 
@@ -220,6 +220,17 @@ def test_what_the_step_lacks_is_refused_by_name_until_it_is_acknowledged(trained
     assert refused(trained, f"estimator.ignore_training_settings=[{name}]") == ""
     recorded = ("estimator.objective=recorded", f"batch_config.U_file={tmp_path}/U.jsonl")
     assert bool(refused(trained, *recorded)) == (name in STILL)
+
+
+def test_an_entropy_term_is_held_by_a_batch_that_recorded_it(trained, tmp_path):
+    with_arguments(trained, per_device_train_batch_size=8, entropy_coef=0.01)
+    ids = [torch.tensor([1, 2]), torch.tensor([3])]
+    weights = [torch.ones(2), torch.ones(1)]
+    U = Rollouts([torch.tensor([1])], ids, torch.zeros(2), token_weights=weights)
+    for name, batch in (("plain", U), ("bonus", U.with_columns(entropy_weights=weights))):
+        path = batch.save(tmp_path / f"{name}.parquet")
+        told = refused(trained, "estimator.objective=recorded", f"batch_config.U_file={path}")
+        assert ("an entropy term is in the loss" in told) == (name == "plain")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from isentrope.experiments.attribution.influence import find_influence
 from isentrope.experiments.attribution.kernel import find_kernel
 from isentrope.experiments.attribution.noise import find_noise
 from isentrope.experiments.attribution.run import run_verb
+from isentrope.experiments.attribution.trial import find_trial
 from isentrope.experiments.config_io import all_keys, load_config
 from isentrope.experiments.measure import measure
 from isentrope.rollouts import Rollouts
@@ -58,6 +59,10 @@ CHANGES = {
         "{limit: 40}",
     ),
     "batch_config.dataset_path": (QUICK, "@/others.jsonl"),
+    "batch_config.dataset_options": (
+        ["batch_config.dataset_path=null", "batch_config.dataset_name=addition", *SAMPLED[3:]],
+        "{digits: 1}",
+    ),
     "batch_config.U_dataset_name": (QUICK, "addition"),
     "batch_config.U_dataset_path": (QUICK, "@/others.jsonl"),
     "batch_config.chat_template": (CHAT, "true"),
@@ -124,6 +129,7 @@ VERBS = {
     "kernel": find_kernel,
     "noise": find_noise,
     "audit": find_audit,
+    "try": find_trial,
 }
 TASK = [  # of four prompts, as a noise scale needs
     *QUICK,
@@ -133,6 +139,7 @@ TASK = [  # of four prompts, as a noise scale needs
     ANY_U,
     "batch_config.B_U=8",
 ]
+TRIED = [*QUICK, "trial.controls=[clip_cov]", "trial.strengths=[1.0]", "trial.size=16"]
 # key → (verb, settings to compare with, another value)
 ATTRIBUTION = {
     "estimator.off_policy": ("influence", STALE, "true"),
@@ -160,6 +167,12 @@ ATTRIBUTION = {
     "fisher_kernel.clusters": ("kernel", QUICK, "2"),
     "fisher_kernel.right_above": ("kernel", QUICK, "-1"),
     "fisher_kernel.second_order": ("kernel", QUICK, "true"),
+    "trial.controls": ("try", TRIED, "[w_reinforce]"),
+    "trial.strengths": ("try", TRIED, "[0.5]"),
+    "trial.options": ("try", TRIED, "{clip_cov: {bounds: published}}"),
+    "trial.size": ("try", [*TRIED, "trial.controls=[influence]"], "20"),
+    "trial.random_masks": ("try", TRIED, "false"),
+    "trial.change": ("try", [*TRIED, "trial.controls=[negative_scale]"], "3e-5"),
 }
 BEFORE = {}
 

@@ -22,7 +22,7 @@ PHASES = {  # what is going on, and about how many seconds it takes
 }
 
 
-def go_on(folder, phase=None, entry=0, seconds=0.0):
+def go_on(folder, sections, phase=None, entry=0, seconds=0.0):
     """Start or resume the run in `folder`; die so long after the n-th entry into a phase."""
     if phase is not None:
         owner, name, _ = PHASES[phase]
@@ -38,4 +38,4 @@ def go_on(folder, phase=None, entry=0, seconds=0.0):
     if (folder / "run" / "config.yaml").exists():
         resume(folder / "run")
     else:
-        train(load_config(runs.settings(folder), root=TrainConfig))
+        train(load_config(runs.settings(folder, **sections), root=TrainConfig))

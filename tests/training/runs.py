@@ -47,14 +47,24 @@ def trl_args(folder, steps=STEPS, **options):
     )
 
 
-def trainer(folder, *, steps=STEPS, probe=None, weighting="uniform", longest=False, **options):
+def trainer(
+    folder,
+    *,
+    steps=STEPS,
+    probe=None,
+    weighting="uniform",
+    longest=False,
+    control=None,
+    precision="float32",
+    **options,
+):
     """A trainer over the base model in `folder`, which is made if need be."""
     from isentrope.training.trainer import EntropyGRPOTrainer
 
     folder = Path(folder)
     if not (folder / "base").exists():
         save_base_model(small_policy(), folder / "base")
-    policy = with_lora(Policy.from_checkpoint(folder / "base", precision="float32"), 2, seed=0)
+    policy = with_lora(Policy.from_checkpoint(folder / "base", precision=precision), 2, seed=0)
     task = Short()
     prompts = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(16)])
     sampler = PromptSampler([p.key for p in prompts], seed=3, weighting=weighting)
@@ -73,6 +83,7 @@ def trainer(folder, *, steps=STEPS, probe=None, weighting="uniform", longest=Fal
             "frozen_sha256": frozen_hash(policy.model),
         },
         stateful={} if probe is None else {"entropy_probe": probe},
+        control=control,
     )
     made.remove_callback(PrinterCallback)
     if probe is not None:

@@ -77,8 +77,45 @@ def test_a_recorded_run_is_the_same_run(tmp_path):
         assert torch.equal(parameter, following.trained(other)[name]), name
 
 
-def test_an_entropy_term_is_found_by_its_gradient_and_leaves_no_weights(tmp_path, caplog):
-    recorded(following.grpo(tmp_path, entropy_coef=0.5, **SAVING))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"entropy_coef": 0.5},
+        {"entropy_coef": 2.0, "loss_type": "grpo", "top_entropy_quantile": 0.5, "temperature": 0.7},
+    ],
+)
+def test_an_entropy_term_is_found_by_its_gradient_and_replayed(tmp_path, options):
+    recorded(following.grpo(tmp_path, **options, **SAVING))
+    for step in (1, 2):
+        assert replay_error(tmp_path, step) < 1e-4
+    U, _ = read_next_update(tmp_path / "out" / "checkpoint-1")
+    weights = torch.cat(U.entropy_weights)
+    tokens = 0.5 * len(weights) / 2 if "top_entropy_quantile" in options else len(weights) / 2
+    expected = options["entropy_coef"] / (2 * tokens)  # a mean over each of two micro-batches
+    acting = weights > expected / 4
+    assert float(weights[acting].mean()) == pytest.approx(expected, rel=0.1)
+    assert float(weights[~acting].abs().sum()) < 0.01 * float(weights.sum())
+
+
+def test_a_loss_without_an_entropy_term_has_no_entropy_weights(tmp_path):
+    recorded(following.grpo(tmp_path, loss_type="dapo", **SAVING))
+    U, _ = read_next_update(tmp_path / "out" / "checkpoint-1")
+    assert U.entropy_weights is None
+
+
+def test_a_loss_of_more_than_scores_is_found_by_its_gradient_and_leaves_no_weights(
+    tmp_path, caplog
+):
+    made = following.grpo(tmp_path, **SAVING)
+    plain = made._compute_loss
+
+    def with_penalty(model, inputs):
+        """A penalty on θ, which is a function of no token's scores."""
+        weights = sum(p.square().sum() for p in model.parameters() if p.requires_grad)
+        return plain(model, inputs) + 0.1 * weights
+
+    made._compute_loss = with_penalty
+    recorded(made)
     folder = tmp_path / "out" / "checkpoint-1"
     update = json.loads((folder / "next_update" / "update.json").read_text())
     assert update["replayable"] is False

@@ -155,3 +155,61 @@ def test_the_longest_normaliser_scales_each_group_by_its_longest_response(tmp_pa
     factor = runs.LENGTH / constant.groupby("prompt_index").length.transform("max")
     for one, other, by in zip(constant.token_weights, scaled.token_weights, factor, strict=True):
         torch.testing.assert_close(torch.tensor(other), torch.tensor(one) * by, rtol=1e-5, atol=0)
+
+
+MICRO_BATCHES = {
+    1: {"per_device_train_batch_size": runs.GROUPS * runs.SIZE, "gradient_accumulation_steps": 1},
+    2: {},
+    4: {"per_device_train_batch_size": runs.SIZE, "gradient_accumulation_steps": 4},
+}
+
+
+@pytest.mark.parametrize(("parts", "coefficient"), [(1, 0.01), (1, 2.0), (2, 2.0), (4, 2.0)])
+def test_a_step_with_an_entropy_bonus_is_rebuilt_from_both_cotangents(tmp_path, parts, coefficient):
+    runs.trainer(tmp_path, steps=3, entropy_coef=coefficient, **MICRO_BATCHES[parts]).train()
+    for step in (1, 2):
+        assert runs.relative(*replayed(tmp_path, step)) < 1e-5
+    U, _ = read_next_update(tmp_path / "training_state" / "step_1")
+    # TRL's bonus is the mean over the tokens of a micro-batch, then over micro-batches
+    size = len(U) // parts
+    for i in range(parts):
+        here = U.select(range(i * size, (i + 1) * size))
+        expected = coefficient / (parts * float(here.lengths.sum()))
+        weights = torch.cat(here.entropy_weights)
+        torch.testing.assert_close(weights, torch.full_like(weights, expected), rtol=1e-5, atol=0)
+
+
+def test_without_the_entropy_weights_the_step_is_another(tmp_path):
+    runs.trainer(tmp_path, steps=2, entropy_coef=2.0).train()
+    folder = tmp_path / "training_state" / "step_1"
+    U, update = read_next_update(folder)
+    policy = Policy.from_checkpoint(folder, precision="float64")
+    steps = [
+        optimizer_step(policy, batch, folder, objective="recorded")
+        for batch in (U, U.with_columns(entropy_weights=None))
+    ]
+    assert steps[0].gradient_norm == pytest.approx(update["gradient_norm"], rel=1e-5)
+    assert steps[1].gradient_norm != pytest.approx(update["gradient_norm"], rel=1e-2)
+
+
+def test_the_table_of_rollouts_has_entropy_weights_where_there_are_any(tmp_path):
+    runs.trainer(tmp_path / "plain", steps=1).train()
+    runs.trainer(tmp_path / "bonus", steps=1, entropy_coef=0.01).train()
+    plain, bonus = (
+        pd.read_parquet(tmp_path / name / "logs/rollouts/step_1.parquet")
+        for name in ("plain", "bonus")
+    )
+    assert "entropy_weights" not in plain
+    assert all(len(row.entropy_weights) == row.length for row in bonus.itertuples())
+
+
+def test_an_adaptive_bonus_is_rebuilt_while_it_acts_and_leaves_no_column_while_it_does_not(
+    tmp_path,
+):
+    for name, target in (("acts", 9.0), ("rests", 0.0)):
+        options = {"use_adaptive_entropy": True, "entropy_coef": 2.0, "entropy_target": target}
+        options |= {"entropy_coef_max": 4.0}
+        runs.trainer(tmp_path / name, steps=3, **options).train()
+        assert runs.relative(*replayed(tmp_path / name, 2)) < 1e-5
+        U, _ = read_next_update(tmp_path / name / "training_state" / "step_2")
+        assert (U.entropy_weights is None) == (name == "rests")

@@ -16,6 +16,7 @@ SIGNATURES = {
     "_generate_and_score_completions": ["self", "inputs"],
     "_generate": ["self", "prompts"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+    "_compute_loss": ["self", "model", "inputs"],
     "_get_grad_norm": ["self", "model", "grad_norm"],
     "_get_output_dir": ["self", "trial"],
     "_save_checkpoint": ["self", "model", "trial"],

@@ -99,6 +99,30 @@ def test_the_noise_scale_is_that_of_the_micro_batches_seen_alone(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["isentropic", "isentropic_reward_neutral"])
+def test_a_step_control_does_not_depend_on_the_number_of_processes(folder, name):
+    control = {
+        "name": name,
+        "target": {"kind": "hold"},
+        "options": {"size": 20, "start_size": 40, "average": 3, "reward_average": 4},
+    }
+    for n in ("one", "two"):
+        made = settings(folder, f"{name}_{n}") | {"control": control}
+        if n == "one":
+            train(load_config(made, root=TrainConfig))
+        else:
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(made))
+            torchrun(str(folder / f"{name}.yaml"))
+    one, two = (runs.lines(folder / f"{name}_{n}") for n in ("one", "two"))
+    assert any(line["control/lambda"] for line in one)
+    for a, b in zip(one, two, strict=True):
+        for key in ("entropy", "predicted", "gain", "gain_se", "lambda", "step_share"):
+            assert b[f"control/{key}"] == pytest.approx(a[f"control/{key}"], rel=1e-3, abs=1e-9)
+    last = [runs.parameters(folder / f"{name}_{n}", 10) for n in ("two", "one")]
+    assert runs.relative(*last) < 1e-4
+
+
+@pytest.mark.slow
 def test_two_processes_resume_to_the_bit_and_one_is_refused(folder):
     (folder / "parts.yaml").write_text(yaml.safe_dump(settings(folder, "parts")))
     torchrun(str(folder / "parts.yaml"), "--set", "training.steps=6")

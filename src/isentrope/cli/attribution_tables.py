@@ -49,7 +49,7 @@ def print_influence(console: Console, result: dict[str, Any], folder: Path) -> N
             f"noise; {kind}.parquet has what was measured"
         )
     lines.append(f"  by           {result['how']}; {_errors(result)}")
-    _print(console, lines, result["warnings"])
+    print_lines(console, lines, result["warnings"])
 
 
 def _shares(shares: dict[str, Any]) -> str:
@@ -152,10 +152,10 @@ def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
         if "sketch" in said:
             sketch = said["sketch"]
             lines.append(f"  sketch       {sketch['dimension']}: error {measured(sketch['error'])}")
-        _print(console, lines, [])
+        print_lines(console, lines, [])
     if "truncations" in result:
         console.print(_truncations(name, result["truncations"]))
-    _print(console, [], result["warnings"])
+    print_lines(console, [], result["warnings"])
 
 
 def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
@@ -165,7 +165,7 @@ def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
         console: Where to.
         result: The content of results.json.
     """
-    table = _table(
+    table = table_of(
         f"{result['policy']['name']}: noise", ["of", "quantity", "value", "interval", ""]
     )
     for of in ("gradient", "preconditioned", "entropy", "supervised"):
@@ -174,7 +174,7 @@ def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
             words = (of, name.replace("_", " "), measured(estimate), interval, estimate["unit"])
             table.add_row(*words)
     console.print(table)
-    _print(console, [f"  intervals    {LIGHT_TAILS}"], result["warnings"])
+    print_lines(console, [f"  intervals    {LIGHT_TAILS}"], result["warnings"])
 
 
 def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
@@ -189,11 +189,11 @@ def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
         names = list(dict.fromkeys(name for row in proxies.values() for name in row))
         shown = [n for n in names if n.split("@")[0] in _AUDITED]
         title = f"{result['policy']['name']}: {result[of]['items']} {of}, proxies against influence"
-        table = _table(title, ["proxy", *(n.replace("_", " ") for n in shown)])
+        table = table_of(title, ["proxy", *(n.replace("_", " ") for n in shown)])
         for proxy, row in proxies.items():
             table.add_row(proxy, *(measured(row.get(name)) for name in shown))
         console.print(table)
-    _print(console, [_reliability(result).strip()], result["warnings"])
+    print_lines(console, [_reliability(result).strip()], result["warnings"])
 
 
 def _difference(found: dict[str, Any]) -> str:
@@ -212,7 +212,7 @@ _PARTS = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 
 def _structure(title: str, structure: dict[str, Any]) -> Table:
     columns = ("mean", "spread", "mean_cosine", "rms_cosine")
-    table = _table(
+    table = table_of(
         f"{title}: pairs", ["relation", "entries", *(c.replace("_", " ") for c in columns)]
     )
     for relation, row in structure.items():
@@ -222,7 +222,7 @@ def _structure(title: str, structure: dict[str, Any]) -> Table:
 
 def _truncations(name: str, rows: dict[str, Any]) -> Table:
     columns = ("ratio", "pearson", "spearman")
-    table = _table(
+    table = table_of(
         f"{name}: how much of δH₁ on U a truncated kernel predicts",
         ["truncation", "share of δH₁", "Pearson by response", "Spearman by response"],
     )
@@ -231,7 +231,16 @@ def _truncations(name: str, rows: dict[str, Any]) -> Table:
     return table
 
 
-def _table(title: str, columns: list[str]) -> Table:
+def table_of(title: str, columns: list[str]) -> Table:
+    """An empty table.
+
+    Args:
+        title: Above it.
+        columns: Names; all but the first hold numbers.
+
+    Returns:
+        The table.
+    """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for k, column in enumerate(columns):
         table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
@@ -268,7 +277,14 @@ def bounds(low: float | None, high: float | None) -> str:
     return f"{left}, " + ("∞)" if high is None else f"{_number(high)}]")
 
 
-def _print(console: Console, lines: list[str], warnings: list[str]) -> None:
+def print_lines(console: Console, lines: list[str], warnings: list[str]) -> None:
+    """Print lines of text, then what limits the use of the numbers.
+
+    Args:
+        console: Where to.
+        lines: Text.
+        warnings: Sentences.
+    """
     for line in [*lines, *(f"  note         {sentence}" for sentence in warnings)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -20,6 +20,7 @@ from isentrope.cli import (
     report,
     sft,
     train,
+    try_controls,
 )
 from isentrope.cli.app import app, out
 
@@ -34,6 +35,7 @@ app.command(name="influence")(influence.influence)
 app.command(name="kernel")(kernel.kernel)
 app.command(name="noise")(noise.noise)
 app.command(name="audit")(audit.audit)
+app.command(name="try")(try_controls.try_controls)
 app.command(name="check")(check.check)
 app.command(name="report")(report.report)
 app.add_typer(config.app, name="config")

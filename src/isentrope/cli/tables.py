@@ -102,7 +102,7 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
             f"samples (what an entropy bonus sees) "
             f"{_measured(pathwise['value'], pathwise['se'])}"
         )
-        known = ("momentum", "decay", "gradient", "rounding")
+        known = ("momentum", "decay", "gradient", "control", "rounding")
         names = [name for name in known if name in budget]
         parts = [f"{name} {_measured(budget[name], budget[f'{name}_se'])}" for name in names]
         lines.append(f"  of which     {', '.join(parts)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
@@ -50,7 +50,23 @@ def cotangents(sample: EntropySample) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         Two (n, t) arrays.
     """
-    omega = torch.full((len(sample.entropies),), 1.0, dtype=torch.float64)
-    return torch.func.grad(lambda r, h: sample.functional(omega, r, h), argnums=(0, 1))(
-        sample.log_ratios, sample.entropies
+    return cotangents_of_arrays(sample.functional, sample.log_ratios, sample.entropies)
+
+
+def cotangents_of_arrays(
+    functional: Functionals, log_ratios: torch.Tensor, entropies: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """∂F/∂r and ∂F/∂H at equal weights.
+
+    Args:
+        functional: F.
+        log_ratios: (n, t) r, nats.
+        entropies: (n, t) H, nats.
+
+    Returns:
+        Two (n, t) arrays.
+    """
+    omega = torch.full((len(entropies),), 1.0, dtype=torch.float64)
+    return torch.func.grad(lambda r, h: functional(omega, r, h), argnums=(0, 1))(
+        log_ratios, entropies
     )

@@ -93,7 +93,12 @@ def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTr
     training = read_training_settings(checkpoint)
     given = _given(config)
     objective, missing = _objective(config, training, given)
-    use = Use(objective, config.estimator.off_policy, _brings_advantages(config))
+    use = Use(
+        objective,
+        config.estimator.off_policy,
+        _brings_advantages(config),
+        _brings_entropy_weights(config),
+    )
     acting = _acting(config, training, use)
     origins: dict[str, Origin] = {}
     obstacles = list(missing)
@@ -236,6 +241,17 @@ def _brings_advantages(config: MeasureConfig) -> bool:
     if path is None or config.estimator.advantages is not None or Path(path).suffix != ".parquet":
         return False
     return "advantages" in pq.read_schema(path).names
+
+
+def _brings_entropy_weights(config: MeasureConfig) -> bool:
+    """Whether U's file has a recorded entropy term."""
+    path = None if config.batch_config.U_file is None else Path(config.batch_config.U_file)
+    if path is None or not path.is_file():
+        return False
+    if path.suffix == ".parquet":
+        return "entropy_weights" in pq.read_schema(path).names
+    with path.open(encoding="utf-8") as file:
+        return '"entropy_weights"' in file.readline()
 
 
 def _same(own: Any, trained: Any) -> bool:

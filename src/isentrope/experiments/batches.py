@@ -86,7 +86,7 @@ def make_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> B
             E = sample_evaluation(config, policy, _taken(config, U), progress)
         if U is None:
             U, report = _sample_update(config, policy, _taken(config, E), progress)
-    if not batch.allow_overlap and (both := _prompts(E) & _prompts(U)):
+    if not batch.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
         raise ValueError(
             f"{len(both)} prompts are in both E and U: use other prompts, or set "
             "batch_config.allow_overlap=true."
@@ -239,8 +239,16 @@ def _taken(config: MeasureConfig, other: Rollouts | None) -> set[PromptIds]:
     """Token ids of prompts that the other batch has, if they may not be shared."""
     if other is None or config.batch_config.allow_overlap:
         return set()
-    return _prompts(other)
+    return prompts_of(other)
 
 
-def _prompts(rollouts: Rollouts) -> set[PromptIds]:
+def prompts_of(rollouts: Rollouts) -> set[PromptIds]:
+    """Token ids of the prompts of a batch.
+
+    Args:
+        rollouts: The batch.
+
+    Returns:
+        Each once.
+    """
     return {tuple(ids.tolist()) for ids in rollouts.prompt_ids}

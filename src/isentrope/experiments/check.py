@@ -31,7 +31,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTRACT
 from isentrope.training.saved_arguments import TRAINING_ARGS
-from isentrope.update.objective import RECORDED, token_weights
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.vectors import Vector
 
@@ -150,4 +150,6 @@ def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollout
         clip_high=clip[1] if clip else None,
         micro_batch=estimator.micro_batch,
     )
-    return policy.weighted_gradient(rollouts, weights)
+    return policy.weighted_gradient(
+        rollouts, weights, entropy_weights(rollouts, estimator.objective)
+    )

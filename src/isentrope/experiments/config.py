@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from isentrope.experiments.config_analysis import AnalysisConfig, KernelConfig
+from isentrope.experiments.config_control import TrialConfig
 from isentrope.experiments.config_stages import (
     Count,
     LoggingConfig,
@@ -130,9 +131,9 @@ class BatchConfig(PromptsConfig):
 
     @property
     def seeds(self) -> dict[str, int]:
-        """The seeds of E, of U and of fresh responses."""
+        """The seeds of E, of U, of fresh responses, and of the controls' own E."""
         U = self.seed + 1 + 3 * self.first_repeat
-        return {"E": self.seed, "U": U, "resample": U + 1}
+        return {"E": self.seed, "U": U, "resample": U + 1, "control": U + 2}
 
     @property
     def repeat_numbers(self) -> range:
@@ -248,7 +249,7 @@ class EstimatorConfig(Section):
 
 
 class MeasureConfig(Section):
-    """Everything that measure, influence, kernel, noise, audit and check are told."""
+    """Everything that measure, influence, kernel, noise, audit, try and check are told."""
 
     checkpoint: CheckpointConfig
     batch_config: BatchConfig = BatchConfig()
@@ -257,6 +258,7 @@ class MeasureConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     analysis: AnalysisConfig = AnalysisConfig()
     fisher_kernel: KernelConfig = KernelConfig()
+    trial: TrialConfig = TrialConfig()
     detailed_logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None

@@ -59,6 +59,47 @@ class ControlConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings of the control."""
 
+    @model_validator(mode="after")
+    def _known(self) -> ControlConfig:
+        control = self.build()
+        if control is None:
+            given = self.strength is not None or self.options or self.target.kind != "none"
+            if given:
+                raise ValueError(
+                    "name is none, and a strength, a target or options are given: name the control"
+                )
+        elif self.target.kind != "none" and not getattr(control, "targetable", True):
+            raise ValueError(
+                f"the control {self.name!r} cannot use a target: it has no strength that moves "
+                "entropy one way; leave control.target out"
+            )
+        return self
+
+    def build(self) -> Any:
+        """The control, or None where there is none."""
+        if self.name == "none":
+            return None
+        from isentrope.training.control import controls
+
+        return controls.build(self.name, self.strength, self.options)
+
     def build_feedback(self) -> Feedback:
         """The feedback, with nothing seen yet."""
         return Feedback(self.target.build(), **self.feedback.model_dump())
+
+
+class TrialConfig(Section):
+    """What `isentrope try` tries on a checkpoint's step."""
+
+    controls: list[str] | None = None
+    """Controls to try; null: every one that acts while the batch is on-policy."""
+    strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
+    """Multiples of each control's default strength; null: 0.25, 0.5, 1 and 2, where they fit."""
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of the controls, by name."""
+    size: Annotated[int, Field(ge=4)] = 256
+    """Responses of the controls' own E, for those that need one; others than those of E."""
+    random_masks: bool = True
+    """Beside each control, a random mask of as many tokens."""
+    change: float | None = None
+    """Instead of `strengths`: the change of entropy per step that a strength is looked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -32,7 +32,7 @@ class PromptsConfig(Section):
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
     dataset_options: dict[str, Any] = {}
-    """Options of the task of dataset_name, such as phase: 2 of relay."""
+    """Options of the task that dataset_name names, such as phase: 2 of relay."""
 
     @model_validator(mode="before")
     @classmethod
@@ -72,8 +72,7 @@ class PromptsConfig(Section):
         Returns:
             The task.
         """
-        own = name == cast(Any, self).dataset_name  # a data set of U may be another
-        options = self.dataset_options if own else {}
+        options = self.dataset_options if name == getattr(self, "dataset_name", name) else {}
         task = load_task(name, split, path, tokenizer=tokenizer, **options)
         if not self.chat_template:
             return task

@@ -235,7 +235,7 @@ def _budget(
     parts = [budget[name].value for name in step.components]
     require_agreement(
         policy,
-        "The parts of δH₁ (momentum, decay, gradient) added up and δH₁ along the whole step",
+        "The parts of δH₁ (momentum, decay, gradient, control) added up and δH₁ along the step",
         sum(parts),
         budget["total"].value,
         sum(map(abs, parts)),

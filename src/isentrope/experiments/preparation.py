@@ -18,6 +18,7 @@ from isentrope.experiments.real_step import real_step
 from isentrope.experiments.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.training.contract import NEXT_UPDATE, read_control
 from isentrope.training.settings_rules import Obstacle
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
@@ -82,6 +83,8 @@ def prepare_checkpoint(
             batches, clipped = _stale(config, policy, batches)
             said += clipped
         step = update_step(config, policy, batches.U, subject.optimizer)
+        step, of_control = with_control(config, policy, subject.path, step)
+        said += of_control
         real = real_step(config, policy, subject, state, step)
         step = replace(real.step, warnings=(*said, *real.step.warnings))
     described = _describe(config, policy, subject)
@@ -165,6 +168,40 @@ def update_step(config: MeasureConfig, policy: Policy, U: Rollouts, optimizer: P
             "advantage, and the optimizer has neither momentum nor decay."
         )
     return step
+
+
+def with_control(
+    config: MeasureConfig, policy: Policy, checkpoint: Path, step: Step
+) -> tuple[Step, tuple[str, ...]]:
+    """The step as training took it, where a step control corrected it and U is training's own.
+
+    Args:
+        config: What was asked.
+        policy: The policy.
+        checkpoint: Its folder.
+        step: The optimizer's step on U.
+
+    Returns:
+        The step with the part "control", and a sentence; the step as it is where none was added.
+
+    Raises:
+        ValueError: If the record of what was added is missing.
+    """
+    record = checkpoint / NEXT_UPDATE
+    control = read_control(checkpoint) if (record / "update.json").is_file() else None
+    if control is None:
+        return step, ()
+    U_file = config.batch_config.U_file
+    if U_file is None or Path(U_file).resolve() != (record / "rollouts.parquet").resolve():
+        return step, (
+            "Training corrected the step from this checkpoint by a control. U is another batch, so "
+            "what is measured is the optimizer's step without a correction.",
+        )
+    own = {n: x.to(policy.device) for n, x in control.items()}
+    return step.corrected(own), (
+        "The step has a part that a control added in training. Attributions to sequences and "
+        "tokens are of the optimizer's own step.",
+    )
 
 
 def _describe(config: MeasureConfig, policy: Policy, subject: Subject) -> dict[str, object]:

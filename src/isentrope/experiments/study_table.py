@@ -23,7 +23,7 @@ from isentrope.estimate import t_quantile
 from isentrope.experiments.run_folder import parquet, write_bytes
 from isentrope.experiments.study import Item, Study
 
-ERRORS_OVER_E = ("measure", "influence")
+ERRORS_OVER_E = ("measure", "influence", "try")
 """Verbs whose errors are over the prompts of E, which all repeats share."""
 
 MEAN = "mean"

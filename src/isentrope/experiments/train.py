@@ -12,6 +12,12 @@ from typing import Any
 import torch
 
 from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.experiments.control_options import (
+    contract_entry,
+    inert_reasons,
+    measures,
+    run_control,
+)
 from isentrope.experiments.one_writer import one_writer
 from isentrope.experiments.progress import Progress
 from isentrope.experiments.replayable import balancing_weight
@@ -20,6 +26,7 @@ from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import advantages_of, grpo_options, objective_of
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.training.alarm import Alarm
 from isentrope.training.contract import (
     environment,
     frozen_hash,
@@ -27,6 +34,9 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
+from isentrope.training.control.adaptive_state import AdaptiveState
+from isentrope.training.control.isentropic import IsentropicStep
+from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.models import load_trainable
 from isentrope.training.noise_scale import NoiseScaleMonitor
@@ -142,6 +152,8 @@ def _trainer(
     if "tensorboard" in config.output.report_to:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     args = grpo_options(config, files.checkpoints)
+    for reason in inert_reasons(config):
+        logging.getLogger("isentrope").warning(reason)
     model, tokenizer = load_trainable(**config.model.model_dump(), seed=config.training.seed)
     policy = Policy(model, tokenizer, precision="as_is")
     task = config.data.load_task(
@@ -182,13 +194,11 @@ def _contract(
     for prompt in prompts:
         digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
     training = config.training
-    unrecorded = (
-        args.entropy_coef or args.use_adaptive_entropy or balancing_weight(policy.model, vars(args))
-    )
     return {
         "schema": 1,
         "objective": objective_of(config),
         "advantages": advantages_of(config),
+        "control": contract_entry(config),
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
@@ -202,7 +212,7 @@ def _contract(
         "world_size": world_size(),
         "seed": training.seed,
         "sampler": "vllm" if args.use_vllm else "transformers",
-        "replayable": not unrecorded,
+        "replayable": not balancing_weight(policy.model, vars(args)),
         "base_model": config.model.path,
         "frozen_sha256": frozen_hash(policy.model),
         "trainable": trainable_shapes(policy.model),
@@ -226,8 +236,11 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer
 
-    probe, noise = _probe(config, tokenizer, batches), _noise_scale(config, model, args)
-    parts = {"entropy_probe": probe, "noise_scale": noise}
+    held_out = _held_out(config, tokenizer, batches)
+    control = _step_control(config, held_out)
+    probe, noise = _probe(config, held_out, control), _noise_scale(config, model, args)
+    alarm = _alarm(config, probe)
+    parts = {"entropy_probe": probe, "alarm": alarm, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
         tokenizer,
@@ -238,23 +251,30 @@ def _assembled(
         longest_normaliser=config.training.normaliser == "longest",
         contract=contract,
         stateful={name: part for name, part in parts.items() if part is not None},
+        step_control=control,
         keep=(config.training.keep_last, config.training.keep_every),
         step_log=StepLog(
             files,
             rollouts_every=config.output.rollouts_every,
             observe=progress.training(config.training.steps),
         ),
+        control=run_control(config, args, held_out, batches.task),
     )
+    if args.use_adaptive_entropy and config.control.name != "none":
+        trainer.stateful["control"] = AdaptiveState(trainer)
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
+    if alarm is not None:
+        trainer.add_callback(alarm)  # behind the probe, whose readings it watches
+        alarm.batch_entropies = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies
     return trainer
 
 
-def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> EntropyProbe | None:
-    asked = config.entropy_probe
-    if not asked.enabled:
-        return None
+def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> list[Prompt]:
+    """Prompts for evaluation batches, where the run has any."""
+    if not config.entropy_probe.enabled and not measures(config):
+        return []
     held_out = config.data.load_task(
         config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
     )
@@ -265,8 +285,30 @@ def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Entro
             "The data set has no split of its own for the probe: it reads the entropy of fresh "
             "responses to prompts that are trained on, not to held-out ones."
         )
+    return prompts or held_out.prompts
+
+
+def _step_control(config: TrainConfig, held_out: list[Prompt]) -> IsentropicStep | None:
+    """What corrects the steps, if the control is one that does."""
+    options = config.control.build()
+    if not isinstance(options, IsentropicOptions):
+        return None
+    return IsentropicStep(
+        held_out,
+        options=options,
+        feedback=config.control.build_feedback(),
+        seed=config.training.seed,
+    )
+
+
+def _probe(
+    config: TrainConfig, held_out: list[Prompt], control: IsentropicStep | None
+) -> EntropyProbe | None:
+    asked = config.entropy_probe
+    if not asked.enabled:
+        return None
     return EntropyProbe(
-        prompts or held_out.prompts,
+        held_out,
         every=asked.every,
         size=asked.size,
         functional=asked.functional,
@@ -275,6 +317,20 @@ def _probe(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> Entro
         fresh=asked.fresh,
         seed=config.training.seed,
         memory=asked.memory,
+        control=control,
+    )
+
+
+def _alarm(config: TrainConfig, probe: EntropyProbe | None) -> Alarm | None:
+    asked = config.alarm
+    if probe is None or not asked.enabled:
+        return None
+    return Alarm(
+        probe,
+        functional=config.entropy_probe.functional,
+        false_alarms=asked.false_alarms,
+        half_life=asked.half_life,
+        stop=asked.stop,
     )
 
 

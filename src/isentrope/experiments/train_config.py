@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from isentrope.experiments.config import Rate
+from isentrope.experiments.config_control import ControlConfig
 from isentrope.experiments.config_stages import Count, OutputConfig, Section, TaskConfig
 
 
@@ -115,6 +116,19 @@ class ProbeConfig(Section):
     """Of the running mean over readings: how much of it the next reading leaves standing."""
 
 
+class AlarmConfig(Section):
+    """The alarm on the probe's readings: entropy is spent faster than before, or soon spent."""
+
+    enabled: bool = True
+    """Warn in the log; it needs the probe."""
+    false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.005
+    """Largest probability of a false alarm per reading."""
+    half_life: Count = 50
+    """Steps: warn where, at the present rate, half of the entropy is spent within fewer."""
+    stop: bool = False
+    """Save a checkpoint and stop training at an alarm."""
+
+
 class NoiseScaleConfig(Section):
     """The online gradient noise scale; it needs two micro-batches a step or more."""
 
@@ -146,12 +160,20 @@ class TrainConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     entropy_probe: ProbeConfig = ProbeConfig()
+    alarm: AlarmConfig = AlarmConfig()
     noise_scale: NoiseScaleConfig = NoiseScaleConfig()
+    control: ControlConfig = ControlConfig()
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml."""
+
+    @model_validator(mode="after")
+    def _something_to_watch(self) -> TrainConfig:
+        if self.alarm.stop and not (self.alarm.enabled and self.entropy_probe.enabled):
+            raise ValueError("alarm.stop needs alarm.enabled and entropy_probe.enabled")
+        return self
 
 
 class FineTuningConfig(Section):

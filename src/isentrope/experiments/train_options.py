@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from isentrope.experiments.config_io import ConfigError
+from isentrope.experiments.control_options import trainer_fields
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.trainer_options import trainer_options
 from isentrope.training.processes import world_size
@@ -78,6 +80,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     given = trainer_options(config.trainer, GRPOConfig, TAKEN)
     micro_batch, accumulation = _sizes(config)
     _require_fit(config, given)
+    of_control = trainer_fields(config)
     fixed = {
         "output_dir": str(checkpoints),
         "max_steps": training.steps,
@@ -110,7 +113,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "use_cpu": on_cpu,
         "ddp_find_unused_parameters": False,
     } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
-    options: dict[str, Any] = usual | given | fixed
+    options: dict[str, Any] = usual | given | of_control | fixed
     return GRPOConfig(**options)
 
 
@@ -147,6 +150,35 @@ def _require_fit(config: TrainConfig, given: dict[str, Any]) -> None:
         raise ConfigError("training.normaliser=longest goes with trainer.loss_type=dr_grpo only.")
 
 
+REWEIGHTING: dict[str, tuple[Any, ...]] = {
+    "beta": (0,),
+    "entropy_coef": (0,),
+    "use_adaptive_entropy": (False,),
+    "top_entropy_quantile": (1,),
+    "off_policy_mask_threshold": (),
+    "num_iterations": (1,),
+    "use_vllm": (False,),
+    "reward_weights": ([1.0], (1.0,)),
+    "multi_objective_aggregation": ("sum_then_normalize",),
+}
+"""TRL's options that make token weights other than w_i A_i, and the values that do not; None never
+does. Others act beside them only (`use_bias_correction_kl`), or not while every ratio is 1."""
+
+
+def reweighting_options(trainer: Mapping[str, Any]) -> list[str]:
+    """The options of TRL under which no objective's name is exact.
+
+    Args:
+        trainer: The options given.
+
+    Returns:
+        Their names.
+    """
+    given = {name: value for name, value in trainer.items() if value is not None}
+    acting = [n for n, usual in REWEIGHTING.items() if n in given and given[n] not in usual]
+    return acting + (["delta"] if given.get("delta", 1.0) < 1 else [])
+
+
 def objective_of(config: TrainConfig) -> str:
     """The name under which `measure` knows what a run optimises.
 
@@ -157,8 +189,8 @@ def objective_of(config: TrainConfig) -> str:
         One of the objectives of `optimizer_step`; "recorded" where no other name is exact.
     """
     loss = config.trainer.get("loss_type", "dr_grpo")
-    plain = config.trainer.get("beta", 0.0) == 0.0 and not config.trainer.get("use_vllm")
-    if not plain or loss not in OBJECTIVES:
+    controlled = config.control.name != "none"
+    if controlled or loss not in OBJECTIVES or reweighting_options(config.trainer):
         return RECORDED
     return "dr_grpo_longest" if config.training.normaliser == "longest" else loss
 

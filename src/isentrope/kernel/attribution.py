@@ -70,6 +70,7 @@ class Influence:
         U: The update batch.
         scores: s and H of U's tokens at θ, or None where tokens were not asked for.
         coefficients: (n, t) c_ik of the step.
+        entropy_coefficients: (n, t) d_ik of the step, or None for 0.
         functional: "per_token" or "per_sequence".
         how: The passes that were made, in words.
         reliability: Rank correlation with the influence that an infinite E would give, about, of
@@ -83,10 +84,17 @@ class Influence:
     U: Rollouts
     scores: Scores | None
     coefficients: Tensor
+    entropy_coefficients: Tensor | None
     functional: Functional
     how: str
     reliability: dict[str, Estimate]
     listed_share: dict[str, float]
+
+    @property
+    def acting(self) -> Tensor:
+        """(n, t) bool, the tokens that the step is made of."""
+        d = self.entropy_coefficients
+        return (self.coefficients != 0) if d is None else (self.coefficients != 0) | (d != 0)
 
     @property
     def groups(self) -> int:

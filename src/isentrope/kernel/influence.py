@@ -1,8 +1,9 @@
 """Influence: how much of δH₁ each sequence and each token of an update batch causes (T6).
 
-    δH_ik = c_ik ∂_u s_ik,     δH_i = Σ_k δH_ik,     u = P g_H          per unit η
+    δH_ik = c_ik ∂_u s_ik + d_ik ∂_u H_ik,     δH_i = Σ_k δH_ik,     u = P g_H     per unit η
     δH₁ = <g_H, momentum> + <g_H, decay> + Σ_i δH_i
 
+c and d are the step's token weights and, of a recorded entropy term, entropy weights (else 0).
 One backward pass over E gives u; then one backward pass over U gives every sequence, or one
 forward-mode pass every token. With g_J, the gradient of the expected reward, the same passes give
 δJ_ik: what each token earned. g_H and g_J come in groups of prompts (`gradient_groups`), which is
@@ -28,11 +29,11 @@ from isentrope.kernel.gradient_groups import GradientGroups, entropy_groups, rew
 from isentrope.kernel.gram import gram
 from isentrope.kernel.reliability import listed_share, rank_correlation
 from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
-from isentrope.kernel.weighted import Weighted
+from isentrope.kernel.weighted import Weighted, step_functions
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.scoring import Scores
-from isentrope.policy.slopes import logprob_slopes
+from isentrope.policy.slopes import logprob_slopes, score_slopes
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
@@ -149,14 +150,15 @@ def influence(
         U=U,
         scores=scores,
         coefficients=step.token_weights,
+        entropy_coefficients=step.entropy_weights,
         functional=functional,
         how=_words(tokens, overlap, passes, errors=groups > 1 and functional == "per_token"),
         reliability=_by_kind(
             found[0],
-            step.token_weights != 0,
+            step.acting,
             lambda by_group: rank_correlation(by_group, E.n_prompts),
         ),
-        listed_share=_by_kind(found[0], step.token_weights != 0, listed_share),
+        listed_share=_by_kind(found[0], step.acting, listed_share),
     )
 
 
@@ -242,14 +244,19 @@ def _words(tokens: bool, overlap: Overlap, passes: Passes, errors: bool) -> str:
 def _tokens(
     policy: Policy, U: Rollouts, step: Step, directions: list[Vector]
 ) -> tuple[Scores, Tensor]:
-    """c_ik ∂_u s_ik for every direction, (directions, n, t)."""
+    """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t)."""
     found: list[Tensor] = []
     scores = None
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
         some = directions[start : start + DIRECTIONS_AT_ONCE]
         with DerivativeOfTraining():  # U's tokens as the step has them
-            scores, slopes = logprob_slopes(policy, U, some)
-        found += [step.token_weights * slope for slope in slopes]
+            if step.entropy_weights is None:
+                scores, slopes = logprob_slopes(policy, U, some)
+                found += [step.token_weights * slope for slope in slopes]
+            else:
+                c, d = step.token_weights, step.entropy_weights
+                scores, both = score_slopes(policy, U, some)
+                found += [c * slope.logprobs + d * slope.entropies for slope in both]
     assert scores is not None
     return scores, torch.stack(found)
 
@@ -257,7 +264,7 @@ def _tokens(
 def _sequences(
     policy: Policy, U: Rollouts, step: Step, directions: list[Vector], passes: Passes
 ) -> Tensor:
-    """<u, Σ_k c_ik ∂s_ik> for every direction, (directions, n)."""
+    """<u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)> for every direction, (directions, n)."""
     out = torch.zeros(len(U), len(directions), dtype=torch.float64, device=policy.device)
     stacked = {
         n: torch.stack([u[n].flatten() for u in directions]).to(p) for n, p in policy.theta.items()
@@ -266,7 +273,7 @@ def _sequences(
     def project(name: str, rows: Tensor, gradients: Tensor) -> None:
         out.index_add_(0, rows, (gradients.flatten(1) @ stacked[name].T).double())
 
-    update = Weighted(U, step.token_weights).as_trained()
+    update = step_functions(U, step)
     SequenceGradients(policy, passes).visit(update, project)
     return out.T.cpu()
 
@@ -277,7 +284,7 @@ def _without_own_prompt(
     """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
     a, b = gradient.logprob_weights, gradient.entropy_weights
     left = Weighted(U, a, b)
-    right = Weighted(U, step.token_weights).as_trained()
+    right = step_functions(U, step)
     pairs = gram(policy, left, right, step.preconditioner, passes=passes)
     own = U.prompt_index[:, None] == U.prompt_index
     pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)

@@ -50,7 +50,8 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
 
     Returns:
         Columns: sequence, prompt, position (from 0), length, token_id, s and H (nats), coefficient
-        (c_ik), reward, advantage, deltaH and deltaJ with _se (per unit η), text.
+        (c_ik), entropy_coefficient (d_ik, where the step has an entropy term), reward, advantage,
+        deltaH and deltaJ with _se (per unit η), text.
 
     Raises:
         ValueError: If tokens were not asked for.
@@ -73,6 +74,7 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
         "s": scores.logprobs[scores.mask].numpy(),
         "H": scores.entropies[scores.mask].numpy(),
         "coefficient": found.coefficients[scores.mask].numpy(),
+        **_entropy_coefficient(found, scores.mask),
         "reward": of_sequence(U.rewards),
         "advantage": of_sequence(U.advantages),
     }
@@ -87,6 +89,11 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
         text = [known[int(i)] for i in ids]
     columns["text"] = text
     return pd.DataFrame(columns)
+
+
+def _entropy_coefficient(found: Influence, mask: torch.Tensor) -> dict[str, Any]:
+    d = found.entropy_coefficients
+    return {} if d is None else {"entropy_coefficient": d[mask].numpy()}
 
 
 def _parts(found: Influence) -> list[tuple[str, Attribution]]:

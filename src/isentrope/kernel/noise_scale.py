@@ -48,6 +48,7 @@ from isentrope.kernel.storage_plan import Storage
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.update.objective import entropy_weights as of_entropies
 from isentrope.update.objective import token_weights as objective_weights
 from isentrope.vectors import Vector
 
@@ -90,6 +91,7 @@ def noise_scale(
     *,
     preconditioner: Vector | None = None,
     token_weights: Tensor | None = None,
+    entropy_weights: Tensor | None = None,
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     confidence: float = 0.95,
@@ -105,7 +107,9 @@ def noise_scale(
             whose weights are all zero are left out, and counted in the warnings. What normalises
             the batch as a whole (the tokens of "dapo") is held fixed.
         preconditioner: P, diagonal, for the noise scale of preconditioned gradients; None for 1.
-        token_weights: (n, t) c_ik of the gradient Σ c_ik ∂s_ik; `Step.token_weights` will do.
+        token_weights: (n, t) c_ik of the gradient Σ (c_ik ∂s_ik + d_ik ∂H_ik);
+            `Step.token_weights` will do.
+        entropy_weights: (n, t) d_ik, `Step.entropy_weights` will do; None for 0.
         objective: Where no weights are given, the objective they are made from.
         max_response_length: L of "dr_grpo".
         confidence: Nominal coverage.
@@ -117,8 +121,8 @@ def noise_scale(
         The noise scale, in prompts.
 
     Raises:
-        ValueError: If a group has one response, there are fewer than four groups, or no weight is
-            other than zero.
+        ValueError: If a group has one response, there are fewer than four groups, no weight is
+            other than zero, or there are entropy weights without token weights.
     """
     units, place = U.prompt_index.unique(return_inverse=True)
     alone = units[place.bincount() == 1]
@@ -129,13 +133,20 @@ def noise_scale(
             "a batch with two responses a prompt or more."
         )
     if token_weights is None:
+        if entropy_weights is not None:
+            raise ValueError("entropy_weights are those of a step: give its token_weights too.")
         token_weights = objective_weights(U, objective, max_response_length)
-    if not bool(token_weights.any()):
+        entropy_weights = of_entropies(U, objective)
+    acting, d = token_weights != 0, entropy_weights
+    if d is not None:
+        acting = acting | (d != 0)
+    if not bool(acting.any()):
         raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
-    heard = groups_with_weight(U.prompt_index, token_weights).nonzero()[:, 0]
+    heard = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
     kept, place = place[heard].unique(return_inverse=True)
     require_units(len(kept), "prompt groups")
-    groups = Weighted(U, len(kept) * token_weights).as_trained().select(heard, place)
+    scaled = Weighted(U, len(kept) * token_weights, None if d is None else len(kept) * d)
+    groups = scaled.as_trained().select(heard, place)
     products = gram(
         policy, groups, None, preconditioner, passes=passes, storage=storage, announce=announce
     )
@@ -145,19 +156,19 @@ def noise_scale(
     return found if silent == 0 else _with_warning(found, silent, len(units))
 
 
-def groups_with_weight(prompt_index: Tensor, token_weights: Tensor) -> Tensor:
+def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
     """Which sequences are in a group that has any weight in the step.
 
     Args:
         prompt_index: (n,) prompt draw of each sequence.
-        token_weights: (n, t) c_ik.
+        acting: (n, t) where a token has a weight, bool or the weights themselves.
 
     Returns:
         (n,) bool, the same for all sequences of a group.
     """
     units, place = prompt_index.unique(return_inverse=True)
     weighted = torch.zeros(len(units), dtype=torch.bool)
-    weighted[place[token_weights.any(1).cpu()]] = True
+    weighted[place[acting.any(1).cpu()]] = True
     return weighted[place]
 
 

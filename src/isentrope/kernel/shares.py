@@ -1,6 +1,7 @@
 """Whose update moved whose entropy: self, same-prompt and other-prompt shares (T6), (T7).
 
-    M_ij = <e_i, P Σ_k c_jk ∂s_jk>,     e_i = Σ_k (a_ik ∂s_ik + b_ik ∂H_ik),     Σ_i M_ij = δH_j
+    M_ij = <e_i, P u_j>,     Σ_i M_ij = δH_j
+    e_i = Σ_k (a_ik ∂s_ik + b_ik ∂H_ik),     u_j = Σ_k (c_jk ∂s_jk + d_jk ∂H_jk)
 
 Row i is a response on which entropy is measured, column j a response that the step is made of.
 The shares need an E that holds U's prompts, and say something of the entropy on those prompts:
@@ -27,7 +28,7 @@ from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.prompt_pairs import shared_identities
 from isentrope.kernel.sequence_gradients import Passes
 from isentrope.kernel.storage_plan import Storage
-from isentrope.kernel.weighted import Weighted
+from isentrope.kernel.weighted import Weighted, step_functions
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
@@ -95,7 +96,7 @@ def influence_shares(
     sample = draw_sample(policy, E, functional=functional, method=method)
     a, b = cotangents(sample)
     options = {"passes": passes, "storage": storage, "announce": announce}
-    update = Weighted(U, step.token_weights).as_trained()
+    update = step_functions(U, step)
     pairs = gram(policy, Weighted(E, a, b), update, step.preconditioner, **options)
     units, place = E.prompt_index.unique(return_inverse=True)
     by_unit = {k: _by_unit(pairs, mask, place, len(units)) for k, mask in masks.items()}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from isentrope.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from isentrope.update.step import Step
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,19 @@ class Weighted:
             rows,
             self.of_training,
         )
+
+
+def step_functions(U: Rollouts, step: Step) -> Weighted:
+    """What a step is made of: c_ik s_ik + d_ik H_ik of every token, as training differentiates it.
+
+    Args:
+        U: The update batch of the step.
+        step: The step.
+
+    Returns:
+        One function per sequence.
+    """
+    return Weighted(U, step.token_weights, step.entropy_weights).as_trained()
 
 
 def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> Weighted:

@@ -75,6 +75,22 @@ def pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) 
     return hidden_gradient(hidden, head, targets, ones, None, temperature)
 
 
+def entropy_pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) -> Tensor:
+    """∂H_k/∂hidden_k of the distribution of every token.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        targets: (m,) predicted tokens.
+        temperature: Sampling temperature T.
+
+    Returns:
+        (m, d) at the dtype of `hidden`.
+    """
+    ones = torch.ones(len(hidden), dtype=hidden.dtype, device=hidden.device)
+    return hidden_gradient(hidden, head, targets, torch.zeros_like(ones), ones, temperature)
+
+
 def logit_gradient(
     logits: Tensor, targets: Tensor, a: Tensor, b: Tensor | None, temperature: float
 ) -> Tensor:

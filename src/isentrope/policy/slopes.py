@@ -1,6 +1,6 @@
-"""Slopes of the log-probabilities along several directions, in one forward-mode pass.
+"""Slopes of log-probabilities and entropies along several directions, in one forward-mode pass.
 
-    ∂_v s_k = <∂s_k/∂h_k, ∂_v h_k>
+    ∂_v s_k = <∂s_k/∂h_k, ∂_v h_k>,     ∂_v H_k = <∂H_k/∂h_k, ∂_v h_k>
 
 Forward mode goes through the decoder only; the head enters by the pull of each token on its hidden
 state (`head`), which is the same for every direction. A head that is not a plain frozen linear
@@ -9,14 +9,14 @@ layer is gone through like the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from isentrope.policy.batching import MicroBatch
-from isentrope.policy.head import is_frozen_linear, pulls
+from isentrope.policy.head import entropy_pulls, is_frozen_linear, pulls
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import Scores, collect, score_along_each, token_statistics
 from isentrope.rollouts import Rollouts
@@ -40,6 +40,48 @@ def logprob_slopes(
     if not is_frozen_linear(head):
         scores, *slopes = score_along_each(policy, rollouts, directions)
         return scores, [slope.logprobs for slope in slopes]
+
+    def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        s = (slopes * pulls(hidden, head, targets, policy.temperature)).sum(-1)
+        return s, torch.zeros_like(s)
+
+    scores, found = _through_hidden(policy, rollouts, directions, along)
+    return scores, [slope.logprobs for slope in found]
+
+
+def score_slopes(
+    policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
+) -> tuple[Scores, list[Scores]]:
+    """Scores at θ, and the first derivative of every log-probability and entropy.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        directions: v_1 … v_m, at least one.
+
+    Returns:
+        Scores, and for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
+    """
+    head = policy.head
+    if not is_frozen_linear(head):
+        scores, *slopes = score_along_each(policy, rollouts, directions)
+        return scores, slopes
+
+    def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        of_s = pulls(hidden, head, targets, policy.temperature)
+        of_entropy = entropy_pulls(hidden, head, targets, policy.temperature)
+        return (slopes * of_s).sum(-1), (slopes * of_entropy).sum(-1)
+
+    return _through_hidden(policy, rollouts, directions, along)
+
+
+def _through_hidden(
+    policy: Policy,
+    rollouts: Rollouts,
+    directions: Sequence[Vector],
+    along: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Scores, list[Scores]]:
+    """Scores, and (directions, m) slopes of s and H by the slopes of the hidden states."""
     for direction in directions:
         policy.require_direction(direction)
 
@@ -48,18 +90,17 @@ def logprob_slopes(
         with torch.no_grad(), policy.precision.active():
             scores = token_statistics(
                 hidden,
-                head,
+                policy.head,
                 batch.targets,
                 temperature=policy.temperature,
                 vocab_chunk=policy.vocab_chunk,
                 dtype=policy.precision.entropy,
             )
-            pull = pulls(hidden, head, batch.targets, policy.temperature)
-            along = (slopes * pull).sum(-1)  # (directions, m)
-        return (*scores, *(x for s in along for x in (s, torch.zeros_like(s))))
+            pairs = zip(*along(hidden, batch.targets, slopes), strict=True)
+        return (*scores, *(x for pair in pairs for x in pair))
 
     scores, *found = collect(policy, rollouts, packed)
-    return scores, [slope.logprobs for slope in found]
+    return scores, found
 
 
 def _hidden_slopes(

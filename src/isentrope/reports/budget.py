@@ -56,7 +56,8 @@ def _waterfall(measured: Measurement) -> Panel:
     rate = results["step"].get("rate_of_interest") or 1.0
     steps = [
         _step(name, budget[name] * rate, budget[f"{name}_se"] * rate, "part")
-        for name in ("momentum", "decay", "gradient")
+        for name in ("momentum", "decay", "gradient", "control")
+        if name in budget
     ]
     steps.append(_step("first order", budget["total"] * rate, budget["total_se"] * rate, "first"))
     if row is not None and row["deltaH_second"] is not None:

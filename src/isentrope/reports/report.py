@@ -16,6 +16,7 @@ from isentrope.experiments.run_folder import write_bytes
 from isentrope.reports.audit import audit_panels
 from isentrope.reports.budget import budget_panels
 from isentrope.reports.checks import checks_panel
+from isentrope.reports.control import control_panels
 from isentrope.reports.curves import curve_panels
 from isentrope.reports.delta_h import delta_h_panels
 from isentrope.reports.kernel_map import kernel_panels
@@ -142,6 +143,7 @@ def sections_of(reading: Reading) -> Iterator[Section]:
         "kernel": _of(reading, "kernel", kernel_panels),
         "audit": _of(reading, "audit", audit_panels),
         "training": curve_panels(reading),
+        "control": control_panels(reading),
         "checks": [panel for panel in (checks_panel(reading),) if panel is not None],
         "study": study_panels(reading),
         "provenance": [provenance_panel(reading)],
@@ -180,6 +182,10 @@ HEADINGS = {
         "Published shortcuts, held against the measured influence.",
     ),
     "training": ("How did training go?", ""),
+    "control": (
+        "What did the control do?",
+        "Entropy wanted and attained, what was changed for it, and the time it took.",
+    ),
     "checks": ("Is the instrument sound?", ""),
     "study": ("How does it change along training?", "The same measurements at every checkpoint."),
     "provenance": ("Where do the numbers come from?", ""),

@@ -114,7 +114,7 @@ def _parts(results: dict[str, Any]) -> str:
     budget = results.get("budget") or {}
     parts = {
         name: {"value": budget[name], "se": budget[f"{name}_se"]}
-        for name in ("momentum", "decay", "gradient")
+        for name in ("momentum", "decay", "gradient", "control")
         if budget.get(name) is not None
     }
     return _split(parts, budget.get("total"))
@@ -136,6 +136,7 @@ def _split(parts: Mapping[str, Number], total: float | None) -> str:
         "momentum": "momentum, decided by earlier batches,",
         "decay": "weight decay",
         "gradient": "this batch's gradient",
+        "control": "the control's correction",
     }
     aligned = all(part["value"] * total > 0 for part in acting.values())
     if aligned:

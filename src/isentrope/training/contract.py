@@ -4,8 +4,10 @@ training_state/step_N/
   contract.json            settings, trainable set, optimizer, base weights' hash, versions
   parameter_names.json     the optimizer's parameters in its order, one list a param group
   next_update/             arrives one step later: what took θ_N to θ_N+1
-    rollouts.parquet       ids, rewards, advantages, sampler log-probabilities, token weights
+    rollouts.parquet       ids, rewards, advantages, sampler log-probabilities, token weights,
+                           entropy weights where the loss has an entropy term
     update.json            learning rate, gradient norm, clip norm, loss of that step
+    control.safetensors    λu, where a step control added it: θ_N+1 = θ_N + η (v + λu)
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from isentrope.rollouts import Rollouts
 from isentrope.training.checkpoints import whole_or_nothing
 from isentrope.update.parameter_names import SIDECAR
+from isentrope.vectors import Vector
 
 CONTRACT = "contract.json"
 NEXT_UPDATE = "next_update"
+CONTROL = "control.safetensors"
 _FIXED = {
     "trainable": "the trainable parameters",
     "frozen_sha256": "the frozen weights of the base model",
@@ -37,6 +42,7 @@ _FIXED = {
     "eos_token_ids": "the tokens that end a response",
     "temperature": "sampling.temperature",
     "max_grad_norm": "training.max_grad_norm",
+    "control": "control",
     "objective": "the objective",
     "loss_type": "trainer.loss_type",
     "seed": "training.seed",
@@ -44,7 +50,9 @@ _FIXED = {
 }
 """What has to be the same for a run to go on, in words."""
 _ADDED = ("eos_token_ids",)
-"""Those that older checkpoints do not hold."""
+"""Those that older checkpoints do not hold, and that are not known of them."""
+_UNSAID = {"control": None}
+"""Those that older checkpoints do not hold, and what they had."""
 
 
 def frozen_hash(model: nn.Module) -> str:
@@ -156,16 +164,22 @@ def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for key, words in _FIXED.items():
         if key in _ADDED and key not in saved:
             continue
-        if saved[key] != now[key]:
+        if key == "objective" and now[key] == "recorded":
+            continue  # what is called so has grown: the loss's settings are compared by themselves
+        before = saved.get(key, _UNSAID[key]) if key in _UNSAID else saved[key]
+        if before != now[key]:
+            differ = _other_shapes if key == "trainable" else _other_value
             raise ValueError(
-                f"The run cannot be resumed: {words} {_difference(saved[key], now[key])}. Resume "
+                f"The run cannot be resumed: {words} {differ(before, now[key])}. Resume "
                 "with what the run was started with, or start a new one."
             )
 
 
-def _difference(saved: Any, now: Any) -> str:
-    if not isinstance(saved, Mapping):
-        return f"was {saved!r} and is {now!r}"
+def _other_value(saved: Any, now: Any) -> str:
+    return f"was {saved!r} and is {now!r}"
+
+
+def _other_shapes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     other = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
     return (
         f"differ in {len(other)} of {len(saved)}, the first is {other[0]!r} "
@@ -173,20 +187,53 @@ def _difference(saved: Any, now: Any) -> str:
     )
 
 
-def write_next_update(checkpoint: Path, rollouts: Rollouts, update: Mapping[str, Any]) -> None:
+def write_next_update(
+    checkpoint: Path,
+    rollouts: Rollouts,
+    update: Mapping[str, Any],
+    control: Vector | None = None,
+) -> None:
     """Put the step taken from a checkpoint beside it; once there, it stays.
 
     Args:
         checkpoint: Folder of step N.
         rollouts: The batch that took θ_N to θ_N+1, with token weights.
         update: What else that step was made of.
+        control: What a step control added to v, or None.
     """
     target = checkpoint / NEXT_UPDATE
     if target.exists():
         return
     with whole_or_nothing(target) as partial:
         rollouts.save(partial / "rollouts.parquet")
+        if control is not None:
+            save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)
+            update = {**update, "controlled": True}
         (partial / "update.json").write_text(json.dumps(update, indent=2) + "\n")
+
+
+def read_control(checkpoint: str | Path) -> Vector | None:
+    """What a step control added to the step taken from a checkpoint.
+
+    Args:
+        checkpoint: Folder of step N.
+
+    Returns:
+        λu by parameter name, float64, per unit learning rate; None if nothing was added.
+
+    Raises:
+        ValueError: If something was added and its file is missing.
+    """
+    folder = Path(checkpoint) / NEXT_UPDATE
+    update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    if not update.get("controlled", False):
+        return None
+    if not (folder / CONTROL).is_file():
+        raise ValueError(
+            f"{folder} has no {CONTROL}: the step was corrected by a control, and without it the "
+            "step cannot be replayed."
+        )
+    return load_file(folder / CONTROL)
 
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
@@ -211,8 +258,8 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
     if update.get("replayable") is False:
         raise ValueError(
             f"{folder} does not replay its step: the gradient of its token weights is off by "
-            f"{update['replay_error']:.2g} of the one that was used. Train without entropy terms, "
-            "router losses, dropout and packing, or measure with an objective by name."
+            f"{update['replay_error']:.2g} of the one that was used. Train without router "
+            "losses, dropout and packing, or measure with an objective by name."
         )
     return Rollouts.load(folder / "rollouts.parquet"), update
 

@@ -21,11 +21,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -35,6 +34,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
+from isentrope.training.coming_step import coming_step
 from isentrope.training.observing import evaluating
 from isentrope.training.probe_reading import (
     Foresight,
@@ -53,13 +53,22 @@ from isentrope.training.probe_requirements import (
 from isentrope.training.processes import rank, together, world_size
 from isentrope.training.running_mean import RunningMean
 from isentrope.training.step_record import StepRecorder
-from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import follow_rule
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
 Hook = Callable[..., None]
+
+
+class StepControl(Protocol):
+    """What adds a part of its own to an optimizer's step.
+
+    Attributes:
+        component: λu of the step about to be taken or just taken, per unit learning rate; None
+            where there is none.
+    """
+
+    component: Vector | None
 
 
 def _never_raising(hook: Hook) -> Hook:
@@ -100,6 +109,7 @@ class EntropyProbe(TrainerCallback):
         max_new_tokens: int | None = None,
         path: str | Path | None = None,
         record: bool = False,
+        control: StepControl | None = None,
     ) -> None:
         """Say what is probed, and how often.
 
@@ -119,6 +129,8 @@ class EntropyProbe(TrainerCallback):
             record: Also write `next_update/` into each checkpoint that the trainer saves: the
                 batch of the step taken from it with the token weights −∂loss/∂s, which
                 `objective="recorded"` replays whatever the loss; it needs `attach`.
+            control: What corrects the steps, if anything does: its λu is a part of the step. It
+                must be among the trainer's callbacks before the probe.
 
         Raises:
             ValueError: If a number is out of range or there are no prompts.
@@ -133,6 +145,7 @@ class EntropyProbe(TrainerCallback):
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
+        self._control = control
         self._off = False
         self._means = {name: RunningMean(memory) for name in _MEANS}
         self._policy: Policy | None = None
@@ -232,13 +245,19 @@ class EntropyProbe(TrainerCallback):
         self, args: Any, kwargs: Mapping[str, Any]
     ) -> tuple[Policy, dict[str, Vector], float]:
         policy = self._live_policy(args, kwargs)
-        return policy, *_components(policy, kwargs["optimizer"])
+        coming = coming_step(policy, kwargs["optimizer"])
+        parts = dict(coming.components)
+        if parts and self._control is not None and self._control.component is not None:
+            parts["control"] = self._control.component
+        moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
+        return policy, moving, coming.learning_rate
 
     @_never_raising
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
-            replayable = self._recorder.write(_bare(kwargs["model"]), kwargs["optimizer"])
+            added = None if self._control is None else self._control.component
+            replayable = self._recorder.write(_bare(kwargs["model"]), kwargs["optimizer"], added)
             if not replayable:
                 self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
@@ -325,22 +344,3 @@ _LENGTH = ("max_completion_length", "max_new_tokens")
 def _bare(model: Any) -> Any:
     """The model below the wrapper of distributed training."""
     return getattr(model, "module", model) if world_size() > 1 else model
-
-
-def _components(policy: Policy, optimizer: Any) -> tuple[dict[str, Vector], float]:
-    """The parts of v that are not zero, and η; no parts if the gradient is not finite."""
-    inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
-    state = load_optimizer_state(policy, inner)
-    gradient = {n: policy.model.get_parameter(n).grad for n in policy.names}
-    idle = [n for n, g in gradient.items() if g is None]
-    if idle:
-        raise ValueError(
-            f"Parameter {idle[0]!r} has no gradient on this process: the entropy probe needs "
-            "whole gradients (no FSDP, no ZeRO) of every trainable parameter."
-        )
-    whole: Vector = {n: cast(Tensor, g).double() for n, g in gradient.items()}
-    if not all(bool(g.isfinite().all()) for g in whole.values()):
-        return {}, state.learning_rate
-    parts, _ = follow_rule(policy, state, whole)
-    moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
-    return moving, state.learning_rate

@@ -1,6 +1,7 @@
 """One reading of the probe: what the step about to be taken does to entropy, told and seen.
 
-    before the step    scores at θ and their derivatives along v = momentum + decay + gradient
+    before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
+                       and + control where the step is corrected
     after the step     scores at θ' = θ + ηv, on the same samples
 
     told  ηδH₁ (split by component), η²δH₂;    seen  ΔH;    residual  ΔH − ηδH₁ (− η²δH₂)
@@ -32,7 +33,8 @@ from isentrope.rollouts import Rollouts
 from isentrope.training.processes import gather, together
 from isentrope.vectors import Vector
 
-COMPONENTS = ("momentum", "decay", "gradient")
+COMPONENTS = ("momentum", "decay", "gradient", "control")
+"""Parts of a step; the last one only where a control corrected it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class ProbeReading:
         per_token: h at θ.
         per_sequence: ℋ at θ.
         first_order: ηδH₁.
-        components: Its parts by "momentum", "decay" and "gradient".
+        components: Its parts by "momentum", "decay", "gradient", and "control" where there is one.
         predicted: ηδH₁, and η²δH₂ where it is known.
         second_order: η²δH₂, or None.
         linear_fraction: η/η*, or None.
@@ -200,7 +202,7 @@ def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
         gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
         require_agreement(
             policy,
-            f"The slopes of the {name} along momentum, decay and gradient, and along their sum,",
+            f"The slopes of the {name} along the parts of the step, and along their sum,",
             float(total.norm() + gap.norm()),
             float(total.norm()),
             float(slopes.abs().sum(0).norm()),
@@ -288,14 +290,18 @@ def read(
         per_token=estimate(0, "nats per token"),
         per_sequence=estimate(1, "nats per sequence"),
         first_order=estimate(2),
-        components={name: estimate(3 + k) for k, name in enumerate(COMPONENTS)},
-        predicted=estimate(10),
-        second_order=estimate(6) if curved else None,
-        linear_fraction=with_fieller(estimate(7, "η/η*"), result, 6, 2, name="δH₁", confidence=0.95)
+        components={
+            name: estimate(3 + k)
+            for k, name in enumerate(COMPONENTS)
+            if name != "control" or name in before.slopes
+        },
+        predicted=estimate(11),
+        second_order=estimate(7) if curved else None,
+        linear_fraction=with_fieller(estimate(8, "η/η*"), result, 7, 2, name="δH₁", confidence=0.95)
         if curved
         else None,
-        change=estimate(8, trust=trust),
-        residual=estimate(9, trust=of_residual),
+        change=estimate(9, trust=trust),
+        residual=estimate(10, trust=of_residual),
         fresh=fresh,
         trust=trust,
     )
@@ -309,7 +315,7 @@ def _statistics(
     log_ratios: Tensor,
     entropies: Tensor,
 ) -> Tensor:
-    """(h, ℋ, ηδH₁, its three parts, η²δH₂, η/η*, ΔH, residual, predicted) as functions of ω."""
+    """(h, ℋ, ηδH₁, its four parts, η²δH₂, η/η*, ΔH, residual, predicted) as functions of ω."""
     base = before.base.logprobs - before.sampler, before.base.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
     value = f(omega, *base)

@@ -105,11 +105,12 @@ def require_whole_parameters(trainer: Any) -> None:
             )
 
 
-def require_known_optimizer(trainer: Any) -> None:
+def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -> None:
     """Refuse an optimizer whose step cannot be predicted, where the trainer tells it already.
 
     Args:
         trainer: A transformers Trainer.
+        follower: Who has to follow it.
 
     Raises:
         ValueError: Naming the optimizer.
@@ -126,7 +127,7 @@ def require_known_optimizer(trainer: Any) -> None:
         choose_rule(inner.param_groups)
     except ValueError as error:
         raise ValueError(
-            f"The entropy probe cannot follow the optimizer {type(inner).__name__}: {error}"
+            f"{follower} cannot follow the optimizer {type(inner).__name__}: {error}"
         ) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CONTRACT, STATE = "contract.json", "isentrope_state.json"
+CONTROL_STATE = "step_control.safetensors"
 _ALWAYS = (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
 _WAY_OUT = (
     "Put back what the run saved there, or remove the folder to resume from the checkpoint before "
@@ -56,7 +57,8 @@ def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
         yield weights
     if not any(there(name) for name in (_SHARDED if sharded else ("optimizer.pt",))):
         yield "optimizer.pt"
-    for name in (*_ALWAYS, *(("scaler.pt",) if scaled else ())):
+    controlled = (CONTROL_STATE,) if _controlled(checkpoint / STATE) else ()
+    for name in (*_ALWAYS, *(("scaler.pt",) if scaled else ()), *controlled):
         if not there(name):
             yield name
     processes = _processes(checkpoint / CONTRACT)
@@ -68,6 +70,16 @@ def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
 
 def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
+
+
+def _controlled(state: Path) -> bool:
+    """Whether a control corrected the steps, by what was saved of it."""
+    if not _has_content(state):
+        return False
+    try:
+        return "step_control" in json.loads(state.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{state} cannot be read ({error}).") from error
 
 
 def _processes(contract: Path) -> int:

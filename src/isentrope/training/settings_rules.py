@@ -2,8 +2,8 @@
 
 On-policy every ratio is 1: clips, caps and gates do not act, per token or per sequence, so most of
 what a loss is made of leaves the first update on a batch as it is (`update.objective`). The rules
-are of what does not. Recorded token weights (−∂loss/∂s of every token) hold all of it except what
-is no function of the sampled tokens' log-probabilities, and except noise.
+are of what does not. Recorded weights (−∂loss/∂s and −∂loss/∂H of every token) hold all of it
+except what is no function of the tokens' log-probabilities and entropies, and except noise.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class Use:
         objective: Its objective.
         off_policy: Whether tokens are weighted by ratios to their sampler.
         own_advantages: Whether the batch brings its advantages.
+        entropy_weights: Whether the batch brings recorded entropy weights.
     """
 
     objective: str
     off_policy: bool = False
     own_advantages: bool = False
+    entropy_weights: bool = False
 
 
 def trainer_of(arguments: SavedArguments) -> Trainer:
@@ -136,6 +138,11 @@ class _Arguments:
         self.uses = self.get("num_iterations") or 1
 
     @property
+    def recorded(self) -> bool:
+        """Whether the weights of the step are recorded ones."""
+        return self.use.objective == RECORDED
+
+    @property
     def stale(self) -> bool:
         """Whether some steps use responses of an earlier policy."""
         return self.sampled and self.parts % (self.per_generation * self.uses) != 0
@@ -175,9 +182,10 @@ def _filter(name: str, *usual: Any) -> _Rule:
     return _Rule(name, lambda a: a.sampled and a.differs(name, *usual), words, of_recorded=True)
 
 
-def _entropy_term(name: str) -> _Rule:
-    words = "an entropy term is in the loss ({name}={value}), which no token weight holds"
-    return _Rule(name, lambda a: a.sampled and a.differs(name, 0), words, of_recorded=True)
+_ENTROPY_TERM = (
+    "an entropy term is in the loss ({name}={value}): record the step (objective recorded, with "
+    "the entropy_weights of the checkpoint's next_update/rollouts.parquet)"
+)
 
 
 _LOSS = "the loss {name}={value} is not known here"
@@ -205,8 +213,22 @@ _RULES = (
         "a KL term is in the rewards ({name}={value}): give batch_config.U_file with its own "
         "advantages",
     ),
-    _entropy_term("entropy_coef"),
-    _entropy_term("use_adaptive_entropy"),
+    _Rule(
+        "entropy_coef",
+        # an adaptive term is absent from the steps whose entropy is above its target
+        lambda a: (
+            a.sampled
+            and a.differs("entropy_coef", 0)
+            and not (a.recorded and (a.use.entropy_weights or a.get("use_adaptive_entropy")))
+        ),
+        _ENTROPY_TERM,
+        of_recorded=True,
+    ),
+    _Rule(
+        "use_adaptive_entropy",
+        lambda a: a.sampled and a.differs("use_adaptive_entropy", False),
+        _ENTROPY_TERM,
+    ),
     _Rule(
         "top_entropy_quantile",
         lambda a: a.sampled and a.differs("top_entropy_quantile", 1),

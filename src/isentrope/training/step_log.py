@@ -17,6 +17,7 @@ from isentrope.training.processes import rank
 from isentrope.training.run_files import RunFiles
 from isentrope.training.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.update_batches import UpdateBatch
+from isentrope.vectors import Vector
 
 
 class StepLog:
@@ -52,6 +53,9 @@ class StepLog:
         record: TokenRecord,
         eos_token_ids: Collection[int],
         readings: Mapping[str, float],
+        *,
+        seconds: Mapping[str, float] | None = None,
+        control: Vector | None = None,
     ) -> dict[str, float]:
         """Write a step; only the first process does.
 
@@ -60,7 +64,9 @@ class StepLog:
             batch: The update batch.
             record: What training did with its tokens.
             eos_token_ids: Tokens that end a response.
-            readings: Of the probe and the noise scale.
+            readings: Of the probe, the noise scale and the control.
+            seconds: Times of parts of the step, by name.
+            control: What a step control added to v, or None.
 
         Returns:
             The step's metrics and times, for trackers.
@@ -68,26 +74,35 @@ class StepLog:
         line = {k: v for k, v in told.items() if k != "max_grad_norm"}
         line |= step_metrics(batch, record, eos_token_ids) | dict(readings)
         now = time.perf_counter()
-        seconds, self._last_time = now - self._last_time, now
+        elapsed, self._last_time = now - self._last_time, now
         tokens = float(batch.rollouts.lengths.sum())
-        timing = {"seconds": seconds, "tokens_per_second": tokens / seconds}
+        timing = {"seconds": elapsed, "tokens_per_second": tokens / elapsed, **(seconds or {})}
         if (sentence := off_policy_warning(line)) and not self._warned:
             self._warned = True
             logging.getLogger("isentrope").warning(sentence)
         if rank() == 0:
-            self._write(told, batch, record)
+            self._write(told, batch, record, control)
             self.files.log(line, {"step": line["step"]} | timing)
             self._observe(line | timing)
         return {k: v for k, v in (line | timing).items() if k != "step"}
 
-    def _write(self, told: Mapping[str, Any], batch: UpdateBatch, record: TokenRecord) -> None:
+    def _write(
+        self,
+        told: Mapping[str, Any],
+        batch: UpdateBatch,
+        record: TokenRecord,
+        control: Vector | None,
+    ) -> None:
         step = int(told["step"])
         if self._rollouts_every and step % self._rollouts_every == 0:
             write_table(self.files.rollouts / f"step_{step}.parquet", step, batch, record)
         before = self.files.checkpoint(step - 1)
         if before.is_dir():
-            replayable = batch.rollouts.with_columns(token_weights=record.weights)
-            write_next_update(before, replayable, {k: v for k, v in told.items() if k != "tokens"})
+            replayable = batch.rollouts.with_columns(
+                token_weights=record.weights, entropy_weights=record.entropy_weights
+            )
+            update = {k: v for k, v in told.items() if k != "tokens"}
+            write_next_update(before, replayable, update, control)
 
 
 def step_metrics(
@@ -133,7 +148,7 @@ def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) 
     import pandas as pd
 
     U = batch.rollouts
-    columns: Mapping[str, Any] = {
+    columns: dict[str, Any] = {
         "step": [step] * len(U),
         "prompt_key": U.prompt_keys,
         "prompt_index": U.prompt_index.tolist(),
@@ -150,6 +165,8 @@ def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) 
         "entropies": [x.tolist() for x in record.entropies],
         "token_weights": [x.tolist() for x in record.weights],
     }
+    if record.entropy_weights is not None:
+        columns["entropy_weights"] = [x.tolist() for x in record.entropy_weights]
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     pd.DataFrame(columns).to_parquet(partial)

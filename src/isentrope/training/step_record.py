@@ -1,12 +1,14 @@
-"""Recording the step of any trainer: the tokens it trained on and c = −∂loss/∂s of each.
+"""Recording the step of any trainer: its tokens, and c = −∂loss/∂s, d = −∂loss/∂H of each.
 
-A loss that depends on the model through log-probabilities s alone has the gradient −Σ_ik c_ik ∂s_ik
-whatever it is made of; `loss_weights` finds c. That sum is compared with the gradient that the
-optimizer is given. It is another where the loss is more than a function of s (an entropy term, a
+A loss that depends on the model through log-probabilities s and entropies H alone has the gradient
+−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) whatever it is made of; `loss_weights` finds c and d. That sum is
+compared with the gradient that the optimizer is given, first with d = 0 and then, where that does
+not replay it, with both. It is another where the loss is more than a function of s and H (a
 router's loss) or the forward pass is not the policy's (dropout, packed sequences): then the record
 says that it does not replay, and holds no weights.
 
-checkpoint-N/next_update/rollouts.parquet    ids, token weights, advantages where there are any
+checkpoint-N/next_update/rollouts.parquet    ids, token weights, entropy weights and advantages
+                                             where there are any
 checkpoint-N/next_update/update.json         step, rate, norms, temperature, replayable, its error
 """
 
@@ -31,7 +33,7 @@ from isentrope.training.contract import NEXT_UPDATE, optimizer_names, write_name
 from isentrope.training.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.training.observing import evaluating
 from isentrope.training.processes import gather, rank, together, world_size
-from isentrope.update.objective import token_weights
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.vectors import Vector, norm
 
 log = logging.getLogger("isentrope")
@@ -171,9 +173,14 @@ class StepRecorder:
         with evaluating(model):
             options: dict[str, Any] = {"temperature": _temperature(args), "precision": "as_is"}
             policy = together(lambda: Policy(model, tokenizer, **options))
-            mine = together(lambda: _rollouts(self._rows, policy))
-            max_norm = args.max_grad_norm or None
+            max_norm, tolerance = args.max_grad_norm or None, _tolerance(args, policy)
+            mine = together(lambda: _rollouts(self._rows, entropy_term=False))
             error, size = _replay_error(policy, mine, max_norm)
+            if error > tolerance:
+                both = together(lambda: _rollouts(self._rows, entropy_term=True))
+                with_term, its_size = _replay_error(policy, both, max_norm)
+                if with_term < error:
+                    mine, error, size = both, with_term, its_size
         rate = float(optimizer.param_groups[0]["lr"])
         update = {
             "step": step,
@@ -181,18 +188,19 @@ class StepRecorder:
             "gradient_norm": size,
             "max_grad_norm": max_norm,
             "temperature": policy.temperature,
-            "replayable": error <= _tolerance(args, policy),
+            "replayable": error <= tolerance,
             "replay_error": error,
         }
         shares = [share for share in gather(mine) if share is not None]
         self._record = (_joined(shares, policy), update)
 
-    def write(self, model: Any, optimizer: Any) -> bool:
+    def write(self, model: Any, optimizer: Any, control: Vector | None = None) -> bool:
         """Write the record of the step that was just taken; every process calls this.
 
         Args:
             model: The model in training.
             optimizer: Its optimizer.
+            control: What a step control added to v, or None.
 
         Returns:
             Whether records of this trainer replay its steps, as far as is known.
@@ -203,20 +211,20 @@ class StepRecorder:
             return True
         rollouts, update = record
         if not update["replayable"]:
-            rollouts = rollouts.with_columns(token_weights=None)
+            rollouts = rollouts.with_columns(token_weights=None, entropy_weights=None)
         inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
 
         def save() -> None:
             if rank() == 0 and checkpoint.is_dir():
                 write_names(checkpoint, optimizer_names(model, inner))
-                write_next_update(checkpoint, rollouts, update)
+                write_next_update(checkpoint, rollouts, update, control)
 
         together(save)
         if not update["replayable"]:
             log.warning(
                 "The step from %s cannot be replayed from its token weights: the gradient they "
                 "give is off by %.2g of the one that was used. The loss has a part that is no "
-                "function of the log-probabilities (an entropy term, a router's loss), or the "
+                "function of the log-probabilities and entropies (a router's loss), or the "
                 "forward pass is not the policy's (dropout, packed sequences). No more steps are "
                 "recorded.",
                 checkpoint,
@@ -255,8 +263,8 @@ def _layout(inputs: Any) -> _Inputs:
     return _Inputs(starts, advantages.tolist() if flat else None)
 
 
-def _rollouts(rows: list[TrainedSequence], policy: Policy) -> Rollouts | None:
-    """This process's sequences; None if it has none with a response."""
+def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | None:
+    """This process's sequences, with c, or with c and d; None if it has none with a response."""
     kept = [row for row in rows if row.start < len(row.ids)]
     if not kept:
         return None
@@ -268,11 +276,20 @@ def _rollouts(rows: list[TrainedSequence], policy: Policy) -> Rollouts | None:
         response_ids=[torch.tensor(row.ids[row.start :]) for row in kept],
         prompt_index=torch.tensor([groups.setdefault(tuple(p), len(groups)) for p in prompts]),
         advantages=None if None in advantages else torch.tensor(advantages, dtype=torch.float64),
-        token_weights=[
-            torch.tensor(row.weights[row.start :], dtype=torch.float64) / world_size()
-            for row in kept
-        ],
+        token_weights=_responses(kept, [r.both[0] if entropy_term else r.weights for r in kept]),
+        entropy_weights=_responses(kept, [r.both[1] for r in kept]) if entropy_term else None,
     )
+
+
+def _responses(rows: list[TrainedSequence], values: list[list[float]]) -> list[Tensor]:
+    """The values of each response, as shares of the mean over processes."""
+    pairs = zip(rows, values, strict=True)
+    return [torch.tensor(x[r.start :], dtype=torch.float64) / world_size() for r, x in pairs]
+
+
+def _negative_weights(mine: Rollouts) -> tuple[Tensor, Tensor | None]:
+    d = entropy_weights(mine, RECORDED)
+    return -token_weights(mine, RECORDED), None if d is None else -d
 
 
 def _replay_error(
@@ -283,7 +300,7 @@ def _replay_error(
         lambda: (
             {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
             if mine is None
-            else policy.weighted_gradient(mine, -token_weights(mine, "recorded"))
+            else policy.weighted_gradient(mine, *_negative_weights(mine))
         )
     )
     if world_size() > 1:
@@ -322,4 +339,7 @@ def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
         prompt_keys=keys,
         response_texts=decode(policy, responses),
         token_weights=[x for share in shares for x in share.token_weights or ()],
+        entropy_weights=None
+        if shares[0].entropy_weights is None
+        else [x for share in shares for x in share.entropy_weights or ()],
     )

@@ -1,6 +1,7 @@
-"""What training really did with each token: s_k, H_k, and c_k = −∂loss/∂s_k, as it ran.
+"""What training really did with each token: s_k, H_k, c_k = −∂loss/∂s_k and d_k = −∂loss/∂H_k.
 
-The gradient of the loss is −Σ_ik c_ik ∂s_ik whatever the loss is made of, so c replays the step.
+The gradient of a loss of log-probabilities and entropies is −Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik)
+whatever else it is made of, so c and d replay the step. d is 0 without an entropy term.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ class TokenRecord:
         logprobs: s_k at the θ of the step, nats.
         entropies: H_k, nats.
         weights: c_k = −∂loss/∂s_k.
+        entropy_weights: d_k = −∂loss/∂H_k; None where all are 0.
     """
 
     logprobs: list[Tensor]
     entropies: list[Tensor]
     weights: list[Tensor]
+    entropy_weights: list[Tensor] | None = None
 
 
 class TokenRecorder:
@@ -44,10 +47,13 @@ class TokenRecorder:
 
         Args:
             logprobs: (b, t) s, right-padded, part of the loss's graph.
-            entropies: (b, t) H.
+            entropies: (b, t) H; where the loss has an entropy term, part of its graph.
         """
         piece = {"logprobs": logprobs.detach(), "entropies": entropies.detach()}
+        piece["entropy_weights"] = torch.zeros_like(piece["entropies"])
         logprobs.register_hook(lambda gradient: piece.update(weights=-gradient.detach()))
+        if entropies.requires_grad:  # the hook is called only where the loss depends on them
+            entropies.register_hook(lambda grad: piece.update(entropy_weights=-grad.detach()))
         self._pieces.append(piece)
 
     def collect(self, lengths: list[int]) -> TokenRecord:
@@ -65,18 +71,17 @@ class TokenRecorder:
             padded = [row for piece in pieces for row in piece[name].double().cpu()]
             return [row[:length].clone() for row, length in zip(padded, lengths, strict=True)]
 
-        mine = TokenRecord(
-            column("logprobs"),
-            column("entropies"),
+        def cotangents(name: str) -> list[Tensor]:
             # the processes' gradients are averaged, so each counts for its share
-            [weights / world_size() for weights in column("weights")],
+            return [weights / world_size() for weights in column(name)]
+
+        names = ("logprobs", "entropies")
+        mine = [*map(column, names), *map(cotangents, ("weights", "entropy_weights"))]
+        logprobs, entropies, weights, entropy_weights = (
+            [x for part in parts for x in part] for parts in zip(*gather(mine), strict=True)
         )
-        parts = gather(mine)
-        return TokenRecord(
-            [x for part in parts for x in part.logprobs],
-            [x for part in parts for x in part.entropies],
-            [x for part in parts for x in part.weights],
-        )
+        bonus = any(bool(x.any()) for x in entropy_weights)
+        return TokenRecord(logprobs, entropies, weights, entropy_weights if bonus else None)
 
 
 def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:

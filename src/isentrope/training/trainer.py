@@ -8,6 +8,7 @@ is kept of it, is ours:
     _generate_and_score_completions       the batch comes from `UpdateBatches`, redraws and all
     _generate, _calculate_rewards         hand TRL that batch instead of drawing one
     _get_per_token_logps_and_entropies    records s, H and −∂loss/∂s of every token
+    _compute_loss                         adds what a control has beside token weights
     _get_grad_norm, training_step         gradient norms before clipping
     _save_checkpoint                      whole folders `training_state/step_N` with a contract
 """
@@ -23,6 +24,7 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from trl.models.utils import unwrap_model_for_generation
@@ -31,11 +33,17 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import Drawn, sample_responses
 from isentrope.training.contract import hyper_parameters, optimizer_names, write_contract
+from isentrope.training.control.isentropic import IsentropicStep
+from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
+from isentrope.training.observing import evaluating
+from isentrope.training.probe_requirements import require_known_optimizer
 from isentrope.training.processes import barrier, rank, world_size
-from isentrope.training.resumable import STATE
+from isentrope.training.resumable import CONTROL_STATE, STATE
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.token_record import TokenRecorder
@@ -68,8 +76,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
         longest_normaliser: bool = False,
         contract: Mapping[str, Any] | None = None,
         stateful: Mapping[str, Any] | None = None,
+        step_control: IsentropicStep | None = None,
         keep: tuple[int | None, int | None] = (None, None),
         step_log: StepLog | None = None,
+        control: RunControl | None = None,
     ) -> None:
         """Set a run up; nothing is sampled yet.
 
@@ -85,11 +95,16 @@ class EntropyGRPOTrainer(GRPOTrainer):
             contract: What every checkpoint says of the run.
             stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt
                 sampler is always among them.
+            step_control: What corrects the steps; it is attached, and its state saved with each
+                checkpoint.
             keep: `keep_last` and `keep_every` of the checkpoints.
             step_log: What becomes of each step's numbers.
+            control: What is done to the token weights of each batch; one of the parts that are
+                saved.
 
         Raises:
-            ValueError: If parameters are sharded and TRL's vLLM does not sample.
+            ValueError: If parameters are sharded and TRL's vLLM does not sample, or there is a
+                control; or a control that measures cannot follow the optimizer.
         """
         super().__init__(
             model=model,
@@ -103,6 +118,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 "Responses cannot be sampled here from parameters that FSDP shards: set "
                 "trainer.use_vllm=true, or train without FSDP."
             )
+        if control is not None and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ValueError(
+                "A control scores batches by itself and needs whole parameters: train without "
+                "FSDP and DeepSpeed, or without control."
+            )
+        if control is not None and "influence" in control.controller.control.needs:
+            require_known_optimizer(self, "The control 'influence'")
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
         self.batches, self.files = batches, files
@@ -111,9 +133,14 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.batch: UpdateBatch | None = None
         self.gradient_norm = float("nan")
         self.contract = dict(contract or {})
-        self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {})}
+        self.run_control, self._scored = control, cast(tuple[Tensor, Tensor] | None, None)
+        parts = {} if control is None else {"control": control.controller}
+        self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {}), **parts}
         self.keep, self.step_log = keep, step_log or StepLog(files)
         self.noise_scale = self.stateful.get("noise_scale")
+        self.step_control = step_control
+        if step_control is not None:
+            step_control.attach(self)
 
     # --- batches -----------------------------------------------------------------------------
 
@@ -133,9 +160,26 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
         keys = self._mine(self.batch).prompt_keys or []
         outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
+        if self.run_control is not None:
+            outputs |= self._controlled(self.run_control, outputs)
         if self.longest_normaliser:
-            outputs["advantages"] = outputs["advantages"] * self._longest_factor(outputs)
+            factor = self._longest_factor(outputs)
+            whole = outputs["advantages"].dim() == 1
+            outputs["advantages"] = outputs["advantages"] * (factor if whole else factor[:, None])
         return outputs
+
+    def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
+        """The columns that a control replaces or adds, for this process's rows."""
+        batch = cast(UpdateBatch, self.batch)
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # below accelerate's wrapper
+        tokens, made = control.rewrite(
+            *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
+            *(self.state.global_step + 1, cast(torch.optim.Optimizer, inner)),
+        )
+        share = len(batch.rollouts) // world_size()
+        rows = slice(rank() * share, (rank() + 1) * share)
+        width = outputs["completion_mask"].shape[1]
+        return control.columns(tokens, made, outputs["advantages"], rows, width)
 
     def _mine(self, batch: UpdateBatch) -> Any:
         share = len(batch.rollouts) // world_size()
@@ -152,7 +196,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             ids = [p.tolist() for p in prompt_ids]
             drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
             assert logprobs is not None
-            return Drawn(*([torch.tensor(x) for x in y] for y in (drawn, logprobs)), None)
+            responses, sampled = ([torch.tensor(x) for x in y] for y in (drawn, logprobs))
+            return Drawn(responses, sampled, self._entropies(prompt_ids, responses))
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,
@@ -170,6 +215,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 )
             finally:
                 self.model.train(training)
+
+    def _entropies(self, prompt_ids: list[Tensor], responses: list[Tensor]) -> list[Tensor] | None:
+        """Entropies that vLLM does not give, by a pass without gradient, where a control is on."""
+        if self.run_control is None:
+            return None
+        rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
+        with evaluating(self.policy.model):
+            found = score(self.policy, rollouts).entropies
+        return [row[: len(r)].clone() for row, r in zip(found, responses, strict=True)]
 
     def _generate(self, prompts: list) -> tuple:
         batch = cast(UpdateBatch, self.batch)
@@ -197,7 +251,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
         logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if logprobs.requires_grad:
             self.recorder.watch(logprobs, entropies)
+            self._scored = logprobs, entropies
         return logprobs, entropies, auxiliary
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        loss = super()._compute_loss(model, inputs)
+        scored, self._scored = self._scored, None
+        if self.run_control is None or scored is None:
+            return loss
+        return loss + self.run_control.loss_term(inputs, *scored)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One micro-batch, forward and backward.
@@ -251,8 +313,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
         }
         ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
+        corrected, component = self.step_control, None
+        times = {} if self.run_control is None else self.run_control.times()
+        if corrected is not None:
+            parts.append(corrected.latest())
+            times, component = {"control/seconds": corrected.seconds}, corrected.component
         line = self.step_log.finish(
-            told, batch, record, ends, {k: v for p in parts for k, v in p.items()}
+            *(told, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
+            seconds=times,
+            control=component,
         )
         self._metrics["train"].clear()  # TRL's own, of which the line has what is exact
         super().log(line, start_time)
@@ -300,6 +369,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
         }
         write_contract(made, contract, optimizer_names(self.policy.model, optimizer))
         state = {name: part.state_dict() for name, part in self.stateful.items()}
+        if self.step_control is not None:
+            state["step_control"] = self.step_control.state_dict()
+            save_file(self.step_control.tensors(), made / CONTROL_STATE)
         (made / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
     def restore(self, checkpoint: Path) -> None:
@@ -309,17 +381,27 @@ class EntropyGRPOTrainer(GRPOTrainer):
             checkpoint: The folder that `train(resume_from_checkpoint=...)` will be given.
 
         Raises:
-            ValueError: If the checkpoint was made with other parts.
+            ValueError: If the checkpoint was made with other parts; those of `_LATER_PARTS` may
+                be missing there.
         """
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        if set(state) != set(self.stateful):
+        control = self.step_control
+        parts = set(self.stateful) | ({"step_control"} if control else set())
+        if not set(state) <= parts <= set(state) | _LATER_PARTS:
             raise ValueError(
-                f"{checkpoint} holds the state of {sorted(state)}, the run has "
-                f"{sorted(self.stateful)}: entropy_probe.enabled and noise_scale.enabled must be "
-                "as they were."
+                f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(parts)}: "
+                "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
+                "they were."
             )
-        for name, part in self.stateful.items():
-            part.load_state_dict(state[name])
+        if control is not None:
+            tensors = load_file(checkpoint / CONTROL_STATE)
+            control.load_state_dict(state["step_control"], tensors)
+        for name in set(state) & set(self.stateful):
+            self.stateful[name].load_state_dict(state[name])
+
+
+_LATER_PARTS = {"alarm"}
+"""Parts whose state older checkpoints do not hold; they start with nothing seen."""
 
 
 def _never_called(*_: Any, **__: Any) -> list[float]:

@@ -51,10 +51,11 @@ READ = {
 }
 
 _FILTERED = "responses are drawn from another distribution than the policy's"
+_BONUS = "{}: an entropy term; recorded entropy weights (objective recorded) hold it"
 REFUSED = {
     "beta": Field("refused", "not 0: a KL term; of RLOO, where advantages are computed here"),
-    "entropy_coef": Field("refused", "not 0: an entropy term, which no token weight holds"),
-    "use_adaptive_entropy": Field("refused", "true: an entropy term, which no token weight holds"),
+    "entropy_coef": Field("refused", _BONUS.format("not 0")),
+    "use_adaptive_entropy": Field("refused", _BONUS.format("true")),
     "top_entropy_quantile": Field("refused", "below 1: only tokens of high entropy count"),
     **_fields("refused", f"set: {_FILTERED}", "top_k top_p min_p repetition_penalty"),
     **_fields("refused", f"set: {_FILTERED}", "generation_kwargs vllm_structured_outputs_regex"),

@@ -13,7 +13,8 @@
     luspo     as rloo              each response's loss times its length, mean over responses
     vespo     as dapo              its weight e^λ r^k e^{−λr} is 1 at r = 1
     sft       w_i = 1/Σ_j T_j      cross-entropy of given responses: A_i = 1
-    recorded  any w_ik, token by token: what training itself recorded (`Rollouts.token_weights`)
+    recorded  any c_ik and d_ik, token by token: what training itself recorded
+              (`Rollouts.token_weights`, `Rollouts.entropy_weights`), J = Σ_ik c_ik s_ik + d_ik H_ik
 
 n is the number of responses (prompts × group). On-policy the importance ratio r is 1 and its
 clipping never acts, so ∂J is the gradient that the first update on a batch takes. That holds for
@@ -92,6 +93,22 @@ def token_weights(
             "rollouts.with_columns(advantages=...)."
         )
     return (weights * rollouts.advantages)[:, None] * mask
+
+
+def entropy_weights(rollouts: Rollouts, objective: str = "dr_grpo") -> Tensor | None:
+    """The coefficient d_ik of each token's entropy in ∂J = Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik).
+
+    Args:
+        rollouts: n sequences, the whole batch of the step.
+        objective: As for `token_weights`; only "recorded" has entropy weights.
+
+    Returns:
+        (n, t) float64, 0 where there is no token; None where all are 0.
+    """
+    if objective != RECORDED or rollouts.entropy_weights is None:
+        return None
+    weights = rollouts.padded("entropy_weights")
+    return weights if bool(weights.any()) else None
 
 
 def sequence_weights(

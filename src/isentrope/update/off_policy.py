@@ -80,12 +80,18 @@ class ImportanceRatios:
             A copy whose `token_weights` are c_ik.
 
         Raises:
-            ValueError: If the objective is none of `CLIPPED`.
+            ValueError: If the objective is none of `CLIPPED`, or the batch has entropy weights.
         """
         if objective not in CLIPPED:
             raise ValueError(
                 f"The weights of a stale batch under {objective!r} are not known here: choose one "
                 f"of {', '.join(CLIPPED)}, or record them while training (objective 'recorded')."
+            )
+        if rollouts.entropy_weights is not None:
+            raise ValueError(
+                "The batch has recorded entropy weights, and the clipped surrogate has no entropy "
+                "term: replay it as recorded (objective 'recorded'), or drop them "
+                "(rollouts.with_columns(entropy_weights=None)) for a step without that term."
             )
         weights = token_weights(rollouts, objective, max_response_length, micro_batch=micro_batch)
         ratios = self.ratios

@@ -4,7 +4,8 @@
 
     v = v_base + Σ_i v_i,     v_base = momentum + decay,     v_i = P Σ_k c_ik ∂s_ik
 
-c_ik = w_i A_i for the objectives of `objective`, so that v_i = w_i A_i · P ∂S(t_i).
+c_ik = w_i A_i for the objectives of `objective`, so that v_i = w_i A_i · P ∂S(t_i). A recorded
+batch of a loss with an entropy term has d_ik ∂H_ik beside every c_ik ∂s_ik.
 
 v is what the optimizer would really do to θ, divided by η, the learning rate of its first param
 group; a group with another rate η_g is scaled by η_g/η. P contains the clip factor and the second
@@ -16,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
-from isentrope.update.objective import token_weights
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_rules import RULES
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.parameter_names import Names
@@ -38,14 +39,16 @@ class Step:
     Attributes:
         direction: v, float64.
         preconditioner: P, diagonal, clip factor and group rates included, float64.
-        components: "momentum", "decay" and "gradient" (= Σ_i v_i); they sum to `direction`.
+        components: "momentum", "decay" and "gradient" (= Σ_i v_i), and "control" where a control
+            corrected the step; they sum to `direction`.
         token_weights: (n, t) float64, c_ik; 0 where there is no token.
         batch: Fingerprint of the update batch.
         learning_rate: η that the optimizer would use.
-        gradient_norm: ‖Σ_ik c_ik ∂s_ik‖ over all of θ, before clipping.
+        gradient_norm: ‖Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik)‖ over all of θ, before clipping.
         clip_factor: What clipping multiplied the gradient by; 1 where it did not act.
         matched_by: How the optimizer's parameters were named (`OptimizerState.matched_by`).
         warnings: Sentences on what limits the step's use.
+        entropy_weights: (n, t) float64, d_ik of a recorded entropy term; None for 0.
     """
 
     direction: Vector
@@ -58,11 +61,38 @@ class Step:
     clip_factor: float
     matched_by: str
     warnings: tuple[str, ...] = ()
+    entropy_weights: Tensor | None = None
+
+    @property
+    def acting(self) -> Tensor:
+        """(n, t) bool, the tokens that the step is made of: c_ik or d_ik is not 0."""
+        acting = self.token_weights != 0
+        return acting if self.entropy_weights is None else acting | (self.entropy_weights != 0)
 
     @property
     def baseline(self) -> Vector:
         """v_base: what the step would be if this batch had no gradient, P held fixed."""
         return axpy(1.0, self.components["momentum"], self.components["decay"])
+
+    def corrected(self, control: Vector) -> Step:
+        """The step with what a step control added to it.
+
+        Args:
+            control: λu, per unit learning rate.
+
+        Returns:
+            A step with one more component.
+
+        Raises:
+            ValueError: If it is over other parameters, or the step is corrected already.
+        """
+        if "control" in self.components:
+            raise ValueError("The step has a part of a control already.")
+        return replace(
+            self,
+            direction=axpy(1.0, control, self.direction),
+            components=self.components | {"control": control},
+        )
 
     @property
     def loss_gradient(self) -> Vector:
@@ -132,7 +162,9 @@ def optimizer_step(
         rollouts, objective, max_response_length, clip_high=clip_high, micro_batch=micro_batch
     )
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
-    loss_gradient = policy.weighted_gradient(rollouts, -coefficients)
+    of_entropies = entropy_weights(rollouts, objective)
+    negative = None if of_entropies is None else -of_entropies
+    loss_gradient = policy.weighted_gradient(rollouts, -coefficients, negative)
     size = norm(loss_gradient)
     clip = _clip_factor(size, max_grad_norm)
     components, preconditioner = follow_rule(policy, state, loss_gradient, clip)
@@ -140,7 +172,6 @@ def optimizer_step(
     direction = axpy(1.0, baseline, components["gradient"])
     policy.require_direction(direction)
     short = (SHORT_MOMENTS,) if short_types(policy, state, {}) else ()
-    idle = ("All advantages are zero: the step is momentum and decay alone.",)
     return Step(
         direction=direction,
         preconditioner=preconditioner,
@@ -151,12 +182,25 @@ def optimizer_step(
         gradient_norm=size,
         clip_factor=clip,
         matched_by=state.matched_by,
-        warnings=state.warnings + short + (() if bool(coefficients.any()) else idle),
+        warnings=state.warnings + short + _notes(rollouts, objective, coefficients, of_entropies),
+        entropy_weights=of_entropies,
     )
 
 
+def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> tuple[str, ...]:
+    found = []
+    if d is None and not bool(c.any()):
+        found.append("All advantages are zero: the step is momentum and decay alone.")
+    if objective != RECORDED and rollouts.entropy_weights is not None:
+        found.append(
+            f"The rollouts hold recorded entropy weights, which objective {objective!r} leaves "
+            'out: the step has no entropy term; "recorded" has it.'
+        )
+    return tuple(found)
+
+
 def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Iterator[Vector]:
-    """Each sequence's part of the step, v_i = P Σ_k c_ik ∂s_ik, by one backward pass each.
+    """Each sequence's part of the step, P Σ_k (c_ik ∂s_ik + d_ik ∂H_ik), one backward pass each.
 
     Args:
         policy: The policy at the θ of the step.
@@ -171,7 +215,9 @@ def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Itera
     """
     step.require_batch(rollouts)
     for i in range(len(rollouts)):
-        gradient = policy.weighted_gradient(rollouts.select([i]), step.token_weights[i : i + 1])
+        d = None if step.entropy_weights is None else step.entropy_weights[i : i + 1]
+        c = step.token_weights[i : i + 1]
+        gradient = policy.weighted_gradient(rollouts.select([i]), c, d)
         yield multiply(step.preconditioner, gradient)
 
 

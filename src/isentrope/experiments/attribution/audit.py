@@ -69,7 +69,7 @@ def audits_of(table: Influence, config: MeasureConfig) -> dict[str, Audit]:
         "confidence": config.estimator.confidence,
     }
     s, H, A = scores.logprobs, scores.entropies, U.advantages
-    acting = table.coefficients != 0
+    acting = table.acting
     whole = acting.any(1)
     proxies = sequence_proxies(s, H, scores.mask, A)
     tokens, sequences = _halves(table.entropy)

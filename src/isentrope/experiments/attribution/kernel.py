@@ -158,8 +158,8 @@ def _describe(
 
 
 _UNEQUAL = (
-    "the step weights the tokens of a response unequally, so responses have no weight each that "
-    "the kernel could be multiplied with."
+    "the step weights the tokens of a response unequally, or their entropies too, so responses "
+    "have no weight each that the kernel could be multiplied with."
 )
 _SILENT = "no response has a weight in the step, which is momentum and decay alone."
 _FEW = "U has fewer than three prompts, and errors are over prompts."
@@ -191,7 +191,9 @@ def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any
 
 
 def _sequence_weights(ready: Prepared) -> Tensor | None:
-    """(n,) w_i A_i where the tokens of a response share it."""
+    """(n,) w_i A_i where the tokens of a response share it and entropies have no weight."""
+    if ready.step.entropy_weights is not None:
+        return None
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
     return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None

@@ -47,13 +47,14 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
                 U,
                 preconditioner=P,
                 token_weights=step.token_weights,
+                entropy_weights=step.entropy_weights,
                 confidence=config.estimator.confidence,
                 passes=config.analysis.passes,
                 storage=config.fisher_kernel.held,
             )
             found[name] = _of(scale)
     table = influence_of(config, ready, progress, tokens=False, reward=False)
-    heard = groups_with_weight(U.prompt_index, step.token_weights)
+    heard = groups_with_weight(U.prompt_index, step.acting)
     moved = entropy_noise_scale(
         table.per_sequence[heard],
         U.prompt_index[heard],

@@ -31,13 +31,14 @@ from isentrope.experiments.study_table import write_study
 
 log = logging.getLogger("isentrope")
 
-Verb = Literal["influence", "kernel", "noise", "audit"]
+Verb = Literal["influence", "kernel", "noise", "audit", "try"]
 
 FIRST_TABLE: dict[Verb, str] = {
     "influence": "sequences",
     "kernel": "structure",
     "noise": "noise",
     "audit": "audit",
+    "try": "trial",
 }
 """The table of each verb that is joined over the items of a study."""
 

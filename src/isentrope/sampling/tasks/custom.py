@@ -7,7 +7,7 @@ Responses:  the same with "response": "4", and "reward", "advantage" and "finish
 Instead of a text, "messages" (or a list as "prompt") gives a conversation for the tokenizer's chat
 template, and "prompt_ids" and "response_ids" give token ids. With "response_ids" a line may hold
 one number per token: "response_mask" (0 where the policy did not draw the token, such as a tool's
-output), "sampler_logprobs" and "token_weights".
+output), "sampler_logprobs", "token_weights" and "entropy_weights".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isentrope.sampling.tasks.passes import in_passes
 
 _PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
 _DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
-_PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights")
+_PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
 _NUMBERS = {"reward": "rewards", "advantage": "advantages"}
 _RESPONSE_FIELDS = (
     _PROMPT_FIELDS | {"response", "response_ids", "finished"} | {*_NUMBERS, *_PER_TOKEN}

@@ -34,6 +34,10 @@ class Tokens:
         group: (n,) which prompt draw a sequence belongs to.
         step: Number of the step, from 1.
         seed: Fixes what a control draws at random.
+        kept_mass: (n, t) probability that a min-p filter keeps at each position, 0 where it does
+            not keep the token itself; None where nobody asked for it.
+        influence: (n, t) δH_ik of the plain objective's tokens, or None.
+        reward_influence: (n, t) δJ_ik, or None.
     """
 
     logprobs: Tensor
@@ -45,6 +49,9 @@ class Tokens:
     group: Tensor
     step: int
     seed: int = 0
+    kept_mass: Tensor | None = None
+    influence: Tensor | None = None
+    reward_influence: Tensor | None = None
 
     @classmethod
     def of(
@@ -55,6 +62,8 @@ class Tokens:
         *,
         step: int,
         seed: int = 0,
+        clip_high: float | None = None,
+        micro_batch: int | None = None,
     ) -> Tokens:
         """Of an update batch as it was drawn.
 
@@ -65,6 +74,8 @@ class Tokens:
             max_response_length: L of "dr_grpo".
             step: Number of the step, from 1.
             seed: Fixes what a control draws at random.
+            clip_high: As for `update.objective.sequence_weights`.
+            micro_batch: As for `update.objective.sequence_weights`.
 
         Returns:
             The batch.
@@ -81,7 +92,11 @@ class Tokens:
             logprobs=rollouts.padded("sampler_logprobs"),
             entropies=rollouts.padded("sampler_entropies"),
             mask=rollouts.mask,
-            sequence_weights=sequence_weights(rollouts, objective, max_response_length),
+            sequence_weights=sequence_weights(
+                *(rollouts, objective, max_response_length),
+                clip_high=clip_high,
+                micro_batch=micro_batch,
+            ),
             advantages=rollouts.advantages,
             rewards=rollouts.rewards,
             group=rollouts.prompt_index.unique(return_inverse=True)[1],
@@ -127,12 +142,19 @@ class TokenControl(Protocol):
         on_policy: Whether it acts while every ratio of policy to sampler is 1.
         two_sided: Whether a negative strength is the same rule in the other direction; where it is
             not, a strength below 0 is 0.
+        targetable: Whether its strength moves entropy one way, so that feedback can set it.
         strength: How hard it acts; 0 leaves the plain objective, exactly.
     """
 
     on_policy: ClassVar[bool]
     two_sided: ClassVar[bool]
+    targetable: ClassVar[bool]
     strength: float
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Optional columns of `Tokens` that it reads."""
+        ...
 
     def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
         """Rewrite the weights of a batch.

@@ -1,0 +1,241 @@
+"""What does each control gain in one step? Every token control and the isentropic step, one table.
+
+    python -m benchmarks.control_trials
+
+For three seeds it fine-tunes the toy policy (configs/sft_toy.yaml), trains it for 40 steps
+(configs/train_toy.yaml, a checkpoint every 8), and runs `isentrope try all` on the five
+checkpoints: the same update batch for all controls, and the same E of 1,024 responses, disjoint
+from the controls' own. The table has the gain over vanilla as a share of vanilla's |ΔH| (and of
+vanilla's |ΔJ|): the sum of gains over the 15 checkpoints over the sum of vanilla's. Intervals are
+t over the three seeds. `over random` is the same against a random mask of as many tokens.
+
+Writes docs/results/control_trials.md and control_trials.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from benchmarks.toy_training import QUIET
+from isentrope.estimate import t_quantile
+from isentrope.experiments.attribution.run import run_verb
+from isentrope.experiments.attribution.trial import find_trial
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.config_io import load_config
+from isentrope.experiments.sft import sft
+from isentrope.experiments.train import train
+from isentrope.experiments.train_config import SftConfig, TrainConfig
+
+SEEDS = (0, 1, 2)
+STEPS = (8, 16, 24, 32, 40)
+PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
+GAINS = ("gained_deltaH", "gained_deltaJ", "over_random_deltaH", "over_random_deltaJ")
+
+
+def trained(folder: Path, seed: int) -> Path:
+    """The run of a seed, made where it is not there yet."""
+    base, run = folder / f"sft_{seed}", folder / f"train_{seed}"
+    if not (base / "model").exists():
+        settings = [f"fine_tuning.seed={seed}", f"output.directory={base}", *QUIET]
+        sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
+    if not (run / "training_state" / f"step_{STEPS[-1]}").exists():
+        settings = [
+            f"model.path={base / 'model'}",
+            f"training.seed={seed}",
+            f"training.save_every={STEPS[0]}",
+            f"output.directory={run}",
+            "entropy_probe.enabled=false",
+            *QUIET,
+        ]
+        train(load_config("configs/train_toy.yaml", settings, TrainConfig))
+    return run
+
+
+def tried(run: Path, seed: int, size: int) -> list[dict[str, Any]]:
+    """results.json of `try all` at each checkpoint."""
+    config = load_config(
+        {
+            "checkpoint": {
+                "checkpoint_path": [str(run / "training_state" / f"step_{s}") for s in STEPS]
+            },
+            "batch_config": {
+                "dataset_name": "addition",
+                "B_E": size,
+                "B_U": 16,
+                "G": 8,
+                "seed": 1000 + seed,
+            },
+            "sampling": {"max_new_tokens": 23},
+            "precision": {"runtime_dtype": "float32"},
+            "output": {"directory": str(run / "tried"), "log_level": "WARNING"},
+        },
+        root=MeasureConfig,
+    )
+    return run_verb("try", find_trial, config).results
+
+
+def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
+    """One row per control and strength: gains as shares of vanilla's change, mean and half width.
+
+    Args:
+        found: Results by seed.
+        part: "step" or "gradient".
+
+    Returns:
+        Columns control, strength, touched, and each of GAINS with _half; seeds as units.
+    """
+    rows = []
+    names = list(found[SEEDS[0]][0]["tried"])
+    for name in names:
+        entries = {seed: [r["tried"].get(name) for r in found[seed]] for seed in found}
+        if not all(all(e is not None for e in x) for x in entries.values()):
+            continue
+        first = entries[SEEDS[0]][0]
+        row: dict[str, Any] = {k: first[k] for k in ("control", "strength")}
+        shares = [e["did"].get("touched", math.nan) for x in entries.values() for e in x]
+        row["touched"] = sum(shares) / len(shares)
+        for gain in GAINS:
+            of = "deltaH" if gain.endswith("H") else "deltaJ"
+            by_seed = []
+            for seed, some in entries.items():
+                if any(gain not in e[part] for e in some):
+                    break
+                whole = sum(r["vanilla"][part][of]["value"] for r in found[seed])
+                by_seed.append(sum(e[part][gain]["value"] for e in some) / abs(whole))
+            row[gain], row[f"{gain}_half"] = mean_and_half(by_seed)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half of its 95 % t-interval; NaN for fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return math.nan, math.nan
+    mean = sum(values) / n
+    spread = math.sqrt(sum((x - mean) ** 2 for x in values) / (n - 1) / n)
+    return mean, t_quantile(n - 1) * spread
+
+
+def frontier(table: pd.DataFrame) -> list[bool]:
+    """Rows that no other row beats in both entropy and reward gained."""
+    points = list(zip(table["gained_deltaH"], table["gained_deltaJ"], strict=True))
+    return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
+
+
+def markdown(table: pd.DataFrame) -> list[str]:
+    """The table of one part, sorted by control and strength."""
+    lines = [
+        "| control | strength | touched | ΔH gained | ΔJ gained | ΔH over random | frontier |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for _, row in table.iterrows():
+        cells = [
+            f"`{row['control']}`",
+            f"{row['strength']:.3g}",
+            "–" if math.isnan(row["touched"]) else f"{100 * row['touched']:.2g} %",
+            *(_with_half(row, gain) for gain in GAINS[:3]),
+            "yes" if row["frontier"] else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _with_half(row: pd.Series, gain: str) -> str:
+    value, half = row[gain], row[f"{gain}_half"]
+    return "–" if math.isnan(value) else f"{value:+.3f} ± {half:.3f}"
+
+
+def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
+    """Entropy gained against reward gained, one curve per control."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    drawn, places = plt.subplots(1, 2, figsize=(10, 5.2), layout="constrained")
+    for axes, (part, table) in zip(places, tables.items(), strict=True):
+        axes.axhline(0, color="0.8", lw=0.8)
+        axes.axvline(0, color="0.8", lw=0.8)
+        colors = plt.get_cmap("tab20").colors
+        for k, (control, rows) in enumerate(table.groupby("control", sort=False)):
+            axes.errorbar(
+                rows["gained_deltaJ"],
+                rows["gained_deltaH"],
+                xerr=rows["gained_deltaJ_half"],
+                yerr=rows["gained_deltaH_half"],
+                marker="osD^v<>PX*"[k % 10],
+                color=colors[k % 20],
+                ms=4,
+                lw=1,
+                elinewidth=0.4,
+                label=control,
+            )
+        axes.set(title=PARTS[part], xlabel="ΔJ gained / |ΔJ of vanilla|")
+        axes.set_xlim(-2, 2)
+        axes.set_ylim(-1.2, 1.8)
+    places[0].set_ylabel("ΔH gained / |ΔH of vanilla|")
+    handles, labels = places[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    drawn.savefig(path, dpi=150)
+
+
+def page(found: dict[int, list[dict[str, Any]]], tables: dict[str, pd.DataFrame]) -> str:
+    """docs/results/control_trials.md."""
+    whole = [r["vanilla"]["step"]["deltaH"]["value"] for x in found.values() for r in x]
+    part = [r["vanilla"]["gradient"]["deltaH"]["value"] for x in found.values() for r in x]
+    reward = [r["vanilla"]["step"]["deltaJ"]["value"] for x in found.values() for r in x]
+    n = len(whole)
+    intro = [
+        "# What each control gains in one step",
+        "",
+        "```",
+        "python -m benchmarks.control_trials",
+        "```",
+        "",
+        f"Written on {date.today()}. Toy policy, addition, seeds {', '.join(map(str, SEEDS))}, "
+        f"checkpoints {', '.join(map(str, STEPS))} of 40: {n} steps, each tried on the same update "
+        "batch (16 × 8) and measured on the same E. Vanilla's step changes h by "
+        f"{sum(whole) / n:+.2e} nats per token on average, its gradient part alone by "
+        f"{sum(part) / n:+.2e}, and the reward by {sum(reward) / n:+.2e}. Gains are shares of "
+        "vanilla's change, summed over the checkpoints; ± is half of a 95 % t-interval over the "
+        "three seeds. A gain of +1 in ΔH is a step that leaves entropy as it is. `over random` is "
+        "the gain over a random mask of as many tokens. `frontier`: no other row gains more of "
+        "both.",
+        "",
+        "![Entropy gained against reward gained](control_trials.png)",
+    ]
+    for name, title in PARTS.items():
+        intro += ["", f"## {title}", "", *markdown(tables[name])]
+    return "\n".join([*intro, ""])
+
+
+def main() -> None:
+    """Run everything that is not there yet, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", default="runs/control_trials", help="(%(default)s)")
+    parser.add_argument("--size", type=int, default=1024, help="of E (%(default)s)")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    results = Path("docs/results")
+    runs = {seed: trained(Path(asked.run), seed) for seed in SEEDS}
+    found = {seed: tried(run, seed, asked.size) for seed, run in runs.items()}
+    tables = {part: gains(found, part) for part in PARTS}
+    for table in tables.values():
+        table["frontier"] = frontier(table)
+    figure(tables, results / "control_trials.png")
+    (results / "control_trials.md").write_text(page(found, tables), encoding="utf-8")
+    print(json.dumps({p: len(t) for p, t in tables.items()}))
+
+
+if __name__ == "__main__":
+    main()

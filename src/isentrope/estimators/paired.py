@@ -1,0 +1,208 @@
+"""What several steps do to entropy and to reward at one learning rate, on the same E (T2), (T11).
+
+    ΔH_d(η) = F(r_d, H_d) − F(r_0, H_0)
+    ΔJ_d(η) = Σ_i ω_i W_i R_i / Σ_i ω_i W_i − Σ_i ω_i W⁰_i R_i / Σ_i ω_i W⁰_i
+
+W_i = exp Σ_k r_ik is the weight of a whole response at θ + ηv_d, W⁰_i that at θ. Every direction is
+scored on the same responses, and all changes and their differences come from one jackknife: the
+sampling noise that two directions share cancels in their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_change import trust_of_change
+from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.sample import draw_sample
+from isentrope.policy.chi_square import score_moved
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import NotFiniteError
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+REWARD = "reward"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of entropy and of reward, or what one step changes them by more than another.
+
+    Attributes:
+        entropy: ΔH(η).
+        reward: ΔJ(η); None where the responses have no rewards.
+    """
+
+    entropy: Estimate
+    reward: Estimate | None
+
+
+@dataclass(frozen=True)
+class PairedChanges:
+    """What several steps do at one learning rate.
+
+    Attributes:
+        changes: By name of the step.
+        differences: By (name, name of the step it is compared with): the first less the second.
+        verdicts: On the weights that each ΔH is made with.
+    """
+
+    changes: dict[str, Change]
+    differences: dict[tuple[str, str], Change]
+    verdicts: dict[str, Verdict]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """E at θ + ηv: log-ratios to the sampler, entropies, and diagnostics for ΔH and ΔJ."""
+
+    log_ratios: Tensor
+    entropies: Tensor
+    of_entropy: Trust
+    of_reward: Trust
+
+
+class PairedSteps:
+    """Steps that are compared on one E-batch.
+
+    Attributes:
+        eta: η.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        E: Rollouts,
+        eta: float,
+        *,
+        functional: Functional = "per_token",
+        method: Method = "prefix",
+        confidence: float = 0.95,
+    ) -> None:
+        """Score E at θ.
+
+        Args:
+            policy: The policy at θ, which drew E.
+            E: An unfiltered E-batch, other samples than any of the steps was computed from; with
+                rewards, ΔJ too.
+            eta: η.
+            functional: "per_token" (h) or "per_sequence" (ℋ).
+            method: "prefix" or "sequence", of ΔH.
+            confidence: Nominal coverage of the intervals.
+        """
+        self._policy, self._E, self._confidence = policy, E, confidence
+        self.eta = eta
+        self._sample = draw_sample(policy, E, functional=functional, method=method)
+        self._moved: dict[str, _Moved] = {}
+
+    def add(self, name: str, direction: Vector) -> None:
+        """Score E after a step; the direction is not kept.
+
+        Args:
+            name: What the step is called.
+            direction: v = Δθ/η.
+
+        Raises:
+            ValueError: If there is a step of that name.
+            NotFiniteError: If the scores are not finite there.
+        """
+        if name in self._moved:
+            raise ValueError(f"There are two steps called {name!r}.")
+        policy, sample = self._policy, self._sample
+        policy.require_direction(direction)
+        temperature = sample.sampler_temperature
+        found = score_moved(
+            policy, self._E, direction, [self.eta], sampler_temperature=temperature
+        )[0]
+        if found is None:
+            raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
+        scores, divergence = found
+        f, base = sample.functional, sample.trust
+        log_ratios = scores.logprobs - sample.sampler_logprobs
+        trust, _ = trust_of_change(f, log_ratios, divergence)
+        rule = rule_of("per_sequence", "sequence")
+        whole = diagnose(log_ratios, f.tokens, divergence.jumps, rule)
+        of_both = trust.or_worse(base), whole.or_worse(base)
+        self._moved[name] = _Moved(log_ratios, scores.entropies, *of_both)
+
+    def changes(self, pairs: Sequence[tuple[str, str]] = ()) -> PairedChanges:
+        """All changes, and differences between some of them, from one jackknife.
+
+        Args:
+            pairs: Names of steps to compare: the first less the second.
+
+        Returns:
+            Where weights cannot be trusted there is a value and no interval.
+
+        Raises:
+            ValueError: If a pair names no step.
+        """
+        one = self._moved
+        if unknown := {name for pair in pairs for name in pair} - set(one):
+            raise ValueError(f"No step is called {sorted(unknown)[0]!r}.")
+        result = infinitesimal_jackknife(
+            lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
+        )
+        rows = torch.stack((result.values, result.standard_errors), 1).view(-1, 2, 2).tolist()
+        alone = {name: self._change(row, one[name]) for name, row in zip(one, rows, strict=False)}
+        compared = {
+            pair: self._change(row, one[pair[0]], one[pair[1]])
+            for pair, row in zip(pairs, rows[len(one) :], strict=True)
+        }
+        return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
+
+    def _change(self, row: list[list[float]], *made_of: _Moved) -> Change:
+        """From ((ΔH, its error), (ΔJ, its error)) and the weights that they are made with."""
+        f, n = self._sample.functional, self._E.n_prompts
+        of_entropy, *others = (x.of_entropy for x in made_of)
+        of_reward, *rest = (x.of_reward for x in made_of)
+        for trust in others:
+            of_entropy = of_entropy.or_worse(trust)
+        for trust in rest:
+            of_reward = of_reward.or_worse(trust)
+
+        def estimate(numbers: list[float], trust: Trust, unit: str, method: str) -> Estimate:
+            value, se = numbers
+            return Estimate.from_standard_error(
+                value,
+                se,
+                n,
+                unit=unit,
+                method=method,
+                confidence=self._confidence,
+                ess=trust.ess_whole if method == "sequence" else trust.ess,
+                khat=trust.khat,
+                warnings=trust.warnings,
+                trusted=trust.verdict == "trust",
+            )
+
+        reward = estimate(row[1], of_reward, REWARD, "sequence")
+        entropy = estimate(row[0], of_entropy, f.unit, f.method)
+        return Change(entropy, None if self._E.rewards is None else reward)
+
+    def _statistics(self, omega: Tensor, pairs: Sequence[tuple[str, str]]) -> Tensor:
+        """(ΔH, ΔJ) of every step, then of every pair, flat."""
+        f, sample = self._sample.functional, self._sample
+        entropy = f(omega, sample.log_ratios, sample.entropies)
+        reward = self._reward(omega, sample.log_ratios)
+
+        def change(one: _Moved) -> Tensor:
+            moved = f(omega, one.log_ratios, one.entropies)
+            return torch.stack((moved - entropy, self._reward(omega, one.log_ratios) - reward))
+
+        alone = {name: change(one) for name, one in self._moved.items()}
+        compared = [alone[name] - alone[other] for name, other in pairs]
+        return torch.stack([*alone.values(), *compared]).flatten()
+
+    def _reward(self, omega: Tensor, log_ratios: Tensor) -> Tensor:
+        if self._E.rewards is None:
+            return omega.sum() * 0
+        weights = omega * log_ratios.sum(1).exp()
+        return (weights @ self._E.rewards) / weights.sum()

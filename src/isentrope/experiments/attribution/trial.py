@@ -1,0 +1,255 @@
+"""`isentrope try`: what controls would do to the next step, before a run.
+
+results.json    vanilla, and one entry per control and strength: what it did to the batch; of the
+                whole step and of its gradient part alone ΔH and ΔJ, what each gains over vanilla,
+                and over a random mask of as many tokens; every one an Estimate
+trial.parquet   the same, one row per control, strength and part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
+from isentrope.experiments.attribution.influence import rewarded, weighted_method
+from isentrope.experiments.attribution.run import Found
+from isentrope.experiments.attribution.trial_steps import TrialSteps
+from isentrope.experiments.config import MeasureConfig
+from isentrope.experiments.preparation import Prepared
+from isentrope.experiments.progress import Progress
+from isentrope.training.control.controls import STEP, TOKEN, build
+from isentrope.training.control.trial import Trial, strength_for
+from isentrope.vectors import Vector, dot
+
+VANILLA = "vanilla"
+RANDOM = "random_mask"
+PARTS = ("step", "gradient")
+MULTIPLES = (0.25, 0.5, 1.0, 2.0)
+"""Strengths that are tried where none are given, as multiples of a control's default."""
+LARGEST = 64.0
+"""Largest multiple of a default strength that is tried for a wanted change."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A control at a strength, and what it did to the batch.
+
+    Attributes:
+        control: Its name.
+        strength: How hard it acts.
+        numbers: What it did.
+        predicted: ηδH₁ of the step, where the strength was looked for.
+        mask: Name of the random mask of as many tokens, or None.
+    """
+
+    control: str
+    strength: float
+    numbers: dict[str, float] = field(default_factory=dict)
+    predicted: float | None = None
+    mask: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Control and strength."""
+        return f"{self.control}@{self.strength:.6g}"
+
+
+def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+    """Try controls on the step of a checkpoint.
+
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        Changes of entropy and reward with paired intervals.
+
+    Raises:
+        ValueError: If the objective has no advantages to rewrite, or a control is not known.
+    """
+    asked = config.trial
+    acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
+    tried = asked.controls or acting
+    steps = TrialSteps(config, ready, tried, progress)
+    eta = config.estimator.single_eta or ready.step.learning_rate
+    E = rewarded(config, ready, ready.batches.E) if config.analysis.reward else ready.batches.E
+    paired = PairedSteps(
+        ready.policy,
+        E,
+        eta,
+        functional=config.estimator.functional,
+        method=weighted_method(config),
+        confidence=config.estimator.confidence,
+    )
+    _add(paired, VANILLA, Trial.of(ready.step, {}))
+    candidates: list[Candidate] = []
+    with progress.stages("trying controls", len(tried)) as begin:
+        for control in tried:
+            begin(control)
+            for candidate, trial in _candidates(config, ready, steps, control, eta):
+                _add(paired, candidate.name, trial)
+                candidates.append(candidate)
+        masks = {c.mask: c.numbers["touched"] for c in candidates if c.mask is not None}
+        for mask, share in masks.items():
+            _add(paired, mask, steps.trial(RANDOM, share))
+    pairs = [
+        (f"{candidate.name}/{part}", f"{against}/{part}")
+        for candidate in candidates
+        for part in PARTS
+        for against in (VANILLA, candidate.mask)
+        if against is not None
+    ]
+    return _found(candidates, paired.changes(pairs), eta)
+
+
+def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
+    paired.add(f"{name}/step", trial.whole)
+    paired.add(f"{name}/gradient", trial.gradient)
+
+
+def _candidates(
+    config: MeasureConfig, ready: Prepared, steps: TrialSteps, control: str, eta: float
+) -> Iterator[tuple[Candidate, Trial]]:
+    """The control at each strength, with its step."""
+    asked = config.trial
+    if asked.change is not None:
+        strength, predicted = _strength_for(config, ready, steps, control, eta)
+        strengths = [strength]
+    else:
+        strengths, predicted = _strengths(config, control), None
+    for strength in strengths:
+        trial = steps.trial(control, strength)
+        share = trial.numbers.get("touched", 0.0)
+        mask = f"{RANDOM}@{share:.6g}" if asked.random_masks and 0 < share < 1 else None
+        yield Candidate(control, strength, trial.numbers, predicted, mask), trial
+
+
+def _strengths(config: MeasureConfig, control: str) -> list[float]:
+    asked, options = config.trial, config.trial.options.get(control, {})
+    default = build(control, None, options).strength
+    if asked.strengths is not None:
+        given = [multiple * default for multiple in asked.strengths]
+        return [build(control, strength, options).strength for strength in given]
+    found = []
+    for multiple in MULTIPLES:
+        try:
+            found.append(build(control, multiple * default, options).strength)
+        except ValueError:
+            continue  # a share cannot exceed 1
+    return found
+
+
+def _strength_for(
+    config: MeasureConfig, ready: Prepared, steps: TrialSteps, control: str, eta: float
+) -> tuple[float, float]:
+    """The strength that changes entropy by the amount asked for, by the first order."""
+    wanted, options = config.trial.change, config.trial.options.get(control, {})
+    assert wanted is not None
+    gradient = entropy_gradient(
+        ready.policy,
+        ready.batches.E,
+        functional=config.estimator.functional,
+        method=weighted_method(config),
+    )
+
+    def change(strength: float) -> float:
+        whole: Vector = (
+            ready.step.direction if not strength else steps.trial(control, strength).whole
+        )
+        return eta * dot(gradient, whole)
+
+    default = build(control, None, options).strength
+    largest = default
+    while largest < LARGEST * default and _allowed(control, 2 * largest, options):
+        largest *= 2
+    return strength_for(wanted, change, largest)
+
+
+def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
+    try:
+        build(control, strength, options)
+    except ValueError:
+        return False
+    return True
+
+
+def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Found:
+    entries, rows = {}, []
+    for one in candidates:
+        parts = {part: _part(one, part, found) for part in PARTS}
+        head = {"control": one.control, "strength": one.strength}
+        entries[one.name] = head | {"predicted": one.predicted, "did": one.numbers} | parts
+        for part, changes in parts.items():
+            flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
+            verdict = found.verdicts[f"{one.name}/{part}"]
+            said = {"part": part, "eta": eta, "verdict": verdict}
+            rows.append(head | one.numbers | said | flat)
+    table = pd.DataFrame(rows)
+    for part in PARTS:
+        here = table["part"] == part
+        table.loc[here, "frontier"] = on_frontier(table[here])
+    results = {
+        "eta": eta,
+        "vanilla": {part: _changes("", found.changes[f"{VANILLA}/{part}"]) for part in PARTS},
+        "tried": entries,
+    }
+    return Found(results, {"trial": table}, warnings=_warnings(candidates, found))
+
+
+def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:
+    name = f"{one.name}/{part}"
+    told = _changes("", found.changes[name])
+    told |= _changes("gained_", found.differences[name, f"{VANILLA}/{part}"])
+    if one.mask is not None:
+        told |= _changes("over_random_", found.differences[name, f"{one.mask}/{part}"])
+    return told
+
+
+def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
+    told = {f"{prefix}deltaH": change.entropy}
+    return told if change.reward is None else told | {f"{prefix}deltaJ": change.reward}
+
+
+def _columns(estimate: Estimate) -> Iterator[tuple[str, float]]:
+    yield "", estimate.value
+    yield "_se", estimate.se
+    yield "_ci_low", estimate.ci_low
+    yield "_ci_high", estimate.ci_high
+
+
+def on_frontier(table: pd.DataFrame) -> list[bool]:
+    """Which rows no other row beats in both entropy and reward gained, by their values.
+
+    Args:
+        table: Columns gained_deltaH and, where rewards are known, gained_deltaJ.
+
+    Returns:
+        One per row; without rewards, the row of the largest entropy alone.
+    """
+    reward = table["gained_deltaJ"] if "gained_deltaJ" in table else 0.0 * table["gained_deltaH"]
+    points = list(zip(table["gained_deltaH"], reward, strict=True))
+    return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
+
+
+def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
+    said = []
+    weak = [name for name, verdict in found.verdicts.items() if verdict != "trust"]
+    if weak:
+        said.append(
+            f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval "
+            f"at this learning rate, {weak[0]} first: lower estimator.single_eta."
+        )
+    still = [one.name for one in candidates if one.numbers.get("no_correction")]
+    if still:
+        said.append(
+            f"{still[0]} makes no correction, because a gain is within two errors of zero: what is "
+            "shown is the plain step. Use a larger trial.size."
+        )
+    return said

@@ -1,0 +1,65 @@
+"""The step that a live optimizer is about to take: v in parts, P and η, from its .grad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import follow_rule
+from isentrope.vectors import Vector, axpy
+
+
+@dataclass(frozen=True)
+class ComingStep:
+    """What the optimizer will do to θ with the gradient it has.
+
+    Attributes:
+        components: "momentum", "decay" and "gradient" of v; empty if the gradient is not finite.
+        preconditioner: P, of the gradient as it is in .grad, clipping done.
+        learning_rate: η.
+        gradient: The gradient of the loss, in .grad.
+    """
+
+    components: dict[str, Vector]
+    preconditioner: Vector
+    learning_rate: float
+    gradient: Vector
+
+    @property
+    def direction(self) -> Vector:
+        """The whole of v."""
+        parts = self.components
+        return axpy(1.0, axpy(1.0, parts["momentum"], parts["decay"]), parts["gradient"])
+
+
+def coming_step(policy: Policy, optimizer: Any, who: str = "the entropy probe") -> ComingStep:
+    """Follow the optimizer's rule by one step, without taking it.
+
+    Args:
+        policy: The live policy, its parameters' .grad final.
+        optimizer: Its optimizer, with or without accelerate's wrapper.
+        who: Who needs the step, for the error.
+
+    Returns:
+        The step.
+
+    Raises:
+        ValueError: If a parameter has no gradient on this process, or the rule is not known.
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
+    state = load_optimizer_state(policy, inner)
+    gradient = {n: policy.model.get_parameter(n).grad for n in policy.names}
+    idle = [n for n, g in gradient.items() if g is None]
+    if idle:
+        raise ValueError(
+            f"Parameter {idle[0]!r} has no gradient on this process: {who} needs "
+            "whole gradients (no FSDP, no ZeRO) of every trainable parameter."
+        )
+    whole: Vector = {n: cast(Tensor, g).double() for n, g in gradient.items()}
+    if not all(bool(g.isfinite().all()) for g in whole.values()):
+        return ComingStep({}, {}, state.learning_rate, whole)
+    return ComingStep(*follow_rule(policy, state, whole), state.learning_rate, whole)

@@ -1,0 +1,142 @@
+"""What all token controls share: how options are checked, and how tokens are chosen."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor
+
+from isentrope.training.control.tokens import Rewritten, Tokens
+
+OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Options are numbers and words of the stated type; unknown ones are refused."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+Column = Literal["kept_mass", "influence", "reward_influence"]
+"""Optional columns of `Tokens`, which cost a pass over the batch."""
+
+
+class TokenRule:
+    """A token control; subclasses are frozen dataclasses whose fields are its options.
+
+    A strength of 0 leaves the plain objective exactly, and so does a negative one where the
+    control is not two-sided.
+
+    Attributes:
+        on_policy: Whether it acts while every ratio of policy to sampler is 1.
+        two_sided: Whether a negative strength is the same rule in the other direction.
+        targetable: Whether its strength moves entropy one way, so that feedback can set it.
+    """
+
+    on_policy: ClassVar[bool] = True
+    two_sided: ClassVar[bool] = False
+    targetable: ClassVar[bool] = True
+    strength: float
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """Optional columns of `Tokens` that it reads."""
+        return ()
+
+    def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Rewrite the weights of a batch.
+
+        Args:
+            tokens: The batch.
+            strength: How hard to act now; `self.strength` without feedback.
+
+        Returns:
+            c' and d.
+
+        Raises:
+            ValueError: If a column that the control reads is missing.
+        """
+        if missing := [name for name in self.needs if getattr(tokens, name) is None]:
+            raise ValueError(f"{type(self).__name__} needs the {missing[0]} of the batch.")
+        acting = strength if self.two_sided else max(0.0, strength)
+        if acting == 0:
+            return Rewritten(tokens.weights)
+        return self.apply(tokens, acting)
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Rewrite the weights of a batch at a strength other than 0.
+
+        Args:
+            tokens: The batch, with the columns that the control needs.
+            strength: Positive, or of either sign where the control is two-sided.
+
+        Returns:
+            c' and d.
+
+        Raises:
+            NotImplementedError: Always; each control has its own.
+        """
+        raise NotImplementedError
+
+
+def lowest(values: Tensor, among: Tensor, share: float) -> Tensor:
+    """The share of some tokens that has the lowest values; at least one token.
+
+    Args:
+        values: (n, t).
+        among: (n, t) bool, the tokens to choose from.
+        share: Of them, in (0, 1].
+
+    Returns:
+        (n, t) bool, max(⌊share · m⌋, 1) of the m tokens of `among`; of equal values the first.
+    """
+    places = among.flatten().nonzero()[:, 0]
+    if len(places) == 0:
+        return torch.zeros_like(among)
+    order = values.flatten()[places].sort(stable=True).indices
+    chosen = torch.zeros(among.numel(), dtype=torch.bool)
+    chosen[places[order[: count(share, len(places))]]] = True
+    return chosen.view_as(among)
+
+
+def count(share: float, tokens: int) -> int:
+    """max(⌊share · tokens⌋, 1), where the product of a decimal share is not cut by rounding.
+
+    Args:
+        share: In (0, 1].
+        tokens: Tokens to choose from, at least one.
+
+    Returns:
+        How many are chosen.
+    """
+    return max(int(share * tokens + 1e-9), 1)
+
+
+def chosen(where: Tensor, yes: float, no: float) -> Tensor:
+    """One number where a condition holds, another elsewhere, float64.
+
+    Args:
+        where: Bool.
+        yes: Where it is True.
+        no: Where it is False.
+
+    Returns:
+        A tensor of its shape.
+    """
+    return torch.where(where, *(torch.tensor(x, dtype=torch.float64) for x in (yes, no)))
+
+
+def mixed(tokens: Tokens, advantages: Tensor, strength: float) -> Rewritten:
+    """Advantages on the way from the batch's own to others.
+
+    Args:
+        tokens: The batch.
+        advantages: (n,) at strength 1.
+        strength: x of (1 − x) A + x A'.
+
+    Returns:
+        c' = w_i ((1 − x) A_i + x A'_i).
+    """
+    between = (1 - strength) * tokens.advantages + strength * advantages
+    return Rewritten((tokens.sequence_weights * between)[:, None] * tokens.mask)

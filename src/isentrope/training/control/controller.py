@@ -1,0 +1,102 @@
+"""A token control with its feedback, as a run has it: seen entropies in, rewritten batches out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from isentrope.training.control.base import TokenRule
+from isentrope.training.control.feedback import Feedback
+from isentrope.training.control.tokens import Rewritten, Tokens, touched
+
+
+class Controller:
+    """One of the parts of a run that are saved with each checkpoint.
+
+    With a target the strength is the control's own times `feedback.share`, which is negative where
+    entropy is to fall; a control that is not two-sided then does nothing.
+
+    Attributes:
+        control: The control.
+        feedback: What sets its strength where there is a target.
+        strength: How hard the control acts at the step in progress.
+        seconds: Time that the last rewriting took, on this process.
+    """
+
+    def __init__(self, control: TokenRule, feedback: Feedback) -> None:
+        """Start with nothing seen.
+
+        Args:
+            control: The control.
+            feedback: Its feedback.
+
+        Raises:
+            ValueError: If there is a target, and the control's strength does not steer entropy.
+        """
+        targeted = feedback.target.kind != "none"
+        if targeted and not control.targetable:
+            raise ValueError(
+                f"{type(control).__name__} cannot use a target: its strength moves entropy neither "
+                "up nor down by itself. Set control.target.kind=none."
+            )
+        self.control, self.feedback = control, feedback
+        self.strength = 0.0 if targeted else control.strength
+        self.seconds = 0.0
+        self._touched: dict[str, float] = {}
+
+    def observe(self, step: int, entropy: float) -> float:
+        """See the entropy before a step.
+
+        Args:
+            step: The step about to be taken, from 1.
+            entropy: ĥ of all responses drawn, nats per token.
+
+        Returns:
+            How hard the control is to act.
+        """
+        self.feedback.observe(step, entropy)
+        if self.feedback.target.kind != "none":
+            self.strength = self.control.strength * self.feedback.share
+        return self.strength
+
+    def rewrite(self, tokens: Tokens) -> Rewritten:
+        """Rewrite the weights of a step's batch.
+
+        Args:
+            tokens: The whole batch.
+
+        Returns:
+            c' and d.
+
+        Raises:
+            ValueError: If a weight is not finite.
+        """
+        begin = time.perf_counter()
+        made = self.control.rewrite(tokens, self.strength)
+        parts = [made.weights] if made.entropy_weights is None else [*vars(made).values()][:2]
+        if not all(bool(part.isfinite().all()) for part in parts):
+            raise ValueError(
+                f"{type(self.control).__name__} made weights that are not finite at step "
+                f"{tokens.step}, with strength {self.strength:g}."
+            )
+        found = touched(tokens, made) if self.control.on_policy else {}  # the rest comes later
+        self._touched = {f"control/{name}": value for name, value in found.items()}
+        self.seconds = time.perf_counter() - begin
+        return made
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the last batch; none of them depends on the clock."""
+        return {"control/strength": self.strength} | self.feedback.latest() | self._touched
+
+    def state_dict(self) -> dict[str, Any]:
+        """The feedback's state, as plain JSON."""
+        return {"feedback": self.feedback.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        self.feedback.load_state_dict(state["feedback"])

@@ -1,0 +1,135 @@
+"""The controls by name.
+
+`TOKEN` rewrite the weights of an update batch, `FIELDS` are settings of TRL, and `STEP` add to the
+optimizer's step itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+
+from isentrope.training.control.base import TokenRule
+from isentrope.training.control.bonus import Bonus
+from isentrope.training.control.clip_b import ClipB
+from isentrope.training.control.clip_cov import ClipCov
+from isentrope.training.control.entrocraft import Entrocraft
+from isentrope.training.control.entropic import EntroPIC
+from isentrope.training.control.influence_clip import InfluenceClip
+from isentrope.training.control.kl_cov import KlCov
+from isentrope.training.control.lp_reg import LpReg
+from isentrope.training.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.training.control.options import IsentropicOptions
+from isentrope.training.control.pass_at_k import PassAtK
+from isentrope.training.control.qae import QuantileAdvantage
+from isentrope.training.control.repo_r import RepoR
+from isentrope.training.control.stare import Stare
+from isentrope.training.control.trl_fields import (
+    AdaptiveBonus,
+    Cispo,
+    ClipHigher,
+    Gspo,
+    TrainerFields,
+)
+from isentrope.training.control.w_reinforce import WReinforce
+
+NONE = "none"
+
+TOKEN: dict[str, type[TokenRule]] = {
+    "clip_cov": ClipCov,
+    "clip_b": ClipB,
+    "repo_r": RepoR,
+    "stare": Stare,
+    "entropic": EntroPIC,
+    "w_reinforce": WReinforce,
+    "entrocraft": Entrocraft,
+    "pass_at_k": PassAtK,
+    "qae": QuantileAdvantage,
+    "entropy_mask": EntropyMask,
+    "random_mask": RandomMask,
+    "negative_scale": NegativeScale,
+    "lp_reg": LpReg,
+    "bonus": Bonus,
+    "influence": InfluenceClip,
+    "kl_cov": KlCov,
+}
+"""Token controls; kl_cov acts in the loss of each micro-batch."""
+
+FIELDS: dict[str, type[TrainerFields]] = {
+    "clip_higher": ClipHigher,
+    "cispo": Cispo,
+    "gspo": Gspo,
+    "adaptive": AdaptiveBonus,
+}
+"""Controls that TRL has itself."""
+
+STEP: dict[str, dict[str, Any]] = {
+    "isentropic": {"reward_neutral": False},
+    "isentropic_reward_neutral": {"reward_neutral": True},
+}
+"""Isentropic steps, and the options that their names stand for."""
+
+
+def names() -> tuple[str, ...]:
+    """The names that `build` knows."""
+    return (*TOKEN, *FIELDS, *STEP)
+
+
+def build(
+    name: str, strength: float | None = None, options: Mapping[str, Any] | None = None
+) -> Any:
+    """A control by its name.
+
+    Args:
+        name: One of `names()`.
+        strength: How hard it acts; None for its default.
+        options: Its other settings.
+
+    Returns:
+        A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
+
+    Raises:
+        ValueError: If the name or an option is unknown, or a value does not fit.
+    """
+    table: dict[str, type] = {**TOKEN, **FIELDS, **dict.fromkeys(STEP, IsentropicOptions)}
+    if name not in table:
+        near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
+            f"{', '.join(table)}."
+        )
+    kind, given = table[name], dict(options or {})
+    known = [field.name for field in fields(kind)]
+    fixed = STEP.get(name, {})
+    allowed = [option for option in known if option not in ("strength", *fixed)]
+    for option in given:
+        if option not in allowed:
+            raise ValueError(
+                f"The control {name!r} has no option {option!r}: {_hint(option, allowed)}."
+            )
+    if strength is not None:
+        if "strength" not in known:
+            raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
+        given["strength"] = strength
+    try:
+        return kind(**given, **fixed)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        what = "" if not place else f"{place}: "
+        value = f", got {first['input']!r}" if place else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"The control {name!r}: {what}{message}{value}.") from error
+
+
+def _hint(option: str, allowed: list[str]) -> str:
+    if option == "strength":
+        return "how hard it acts is control.strength"
+    if not allowed:
+        return "it has none"
+    near = get_close_matches(option, allowed, n=1, cutoff=0.0)
+    return f"the nearest is {(near or allowed)[0]!r}"

@@ -1,0 +1,281 @@
+"""The isentropic correction: what is added to a step so that entropy changes by τ and no more.
+
+    θ' = θ + η (v + λu),     u = Π P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
+    c = (<g_a, Π P g_b> + <g_b, Π P g_a>)/2,     g = (g_a + g_b)/2
+
+g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
+is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
+of u is taken across the two samples. <g,Pg> of one sample holds the energy of its noise
+tr(PΣ)/n as well, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
+
+Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
+infinitesimal jackknife over these groups. Of the bilinear c that counts the product of the two
+noises twice, once in each sample; it is estimated from the (K, K) table of <g_aj, ΠP g_bk>, whose
+rows and columns are taken out, and subtracted once.
+
+Without a correction, or with a shorter one, there is a reason:
+
+    not_finite     a number is NaN or infinite
+    no_rate        η is 0
+    no_gain        c is not above two of its errors: nothing tells how u moves entropy
+    out_of_range   |ηλc| was cut to a share of the entropy, so that the first order holds
+    too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.training.control.gradients import along, entropy_of, gradient_groups, total
+from isentrope.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a correction may go.
+
+    Attributes:
+        strength: s, the share of <g,v> that is cancelled.
+        largest: ‖λu‖ at most this multiple of ‖v‖.
+        range: |ηλc| at most this share of the entropy.
+    """
+
+    strength: float = 1.0
+    largest: float = 1.0
+    range: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "largest", "range"):
+            given = getattr(self, name)
+            if not (math.isfinite(given) and given > 0):
+                raise ValueError(f"{name} of an isentropic step must be positive, got {given}.")
+
+
+@dataclass(frozen=True)
+class Correction:
+    """λu, and what is known of it.
+
+    Attributes:
+        weight: λ; 0 where there is no correction.
+        direction: u, float64.
+        reason: Why there is no correction, or why it was cut; None for a whole one.
+        numbers: Flat numbers for a log, by names without a prefix.
+    """
+
+    weight: float
+    direction: Vector
+    reason: str | None
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def component(self) -> Vector:
+        """λu: what is added to v."""
+        return {name: self.weight * x for name, x in self.direction.items()}
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Entropy gradients of two independent samples, by groups of their sequences.
+
+    Attributes:
+        a: (K, ...) by parameter name, float64; the sum over K is g_a.
+        b: The same of the other sample.
+        past_a: Mean of the g_a of earlier steps, or None.
+        past_b: The same of g_b.
+        share: Weight of this step's g in the mean that makes u; 1 where there is no past.
+    """
+
+    a: Vector
+    b: Vector
+    past_a: Vector | None = None
+    past_b: Vector | None = None
+    share: float = 1.0
+
+    def averaged(self, which: str) -> Vector:
+        """The mean of this step's gradient and the past, (...) by name."""
+        now, past = total(getattr(self, which)), getattr(self, f"past_{which}")
+        if past is None:
+            return now
+        return {n: self.share * x + (1 - self.share) * past[n] for n, x in now.items()}
+
+
+def isentropic_correction(
+    policy: Policy,
+    E_a: Rollouts,
+    E_b: Rollouts,
+    direction: Vector,
+    preconditioner: Vector,
+    eta: float,
+    *,
+    tau: float = 0.0,
+    limits: Limits | None = None,
+    project: Callable[[Vector], Vector] | None = None,
+) -> Correction:
+    """The correction of a step from two independent samples of E; the model is left alone.
+
+    Args:
+        policy: The policy at θ.
+        E_a: An unfiltered sample of it, with the entropies of its sampler.
+        E_b: Another one, independent of the first.
+        direction: v.
+        preconditioner: P, diagonal.
+        eta: Learning rate η of the step.
+        tau: Change of h that is wanted, nats per token.
+        limits: How far it may go.
+        project: Π, linear, on vectors; None for the identity.
+
+    Returns:
+        λ and u.
+
+    Raises:
+        ValueError: If a sample cannot be used.
+    """
+    halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
+    entropy, se = entropy_of(E_a, E_b)
+    known = {"entropy": entropy, "entropy_se": se}
+    found = correct(
+        halves, direction, preconditioner, eta, entropy, tau=tau, limits=limits, project=project
+    )
+    return Correction(found.weight, found.direction, found.reason, known | found.numbers)
+
+
+def correct(
+    halves: Halves,
+    v: Vector,
+    preconditioner: Vector,
+    eta: float,
+    entropy: float,
+    *,
+    tau: float = 0.0,
+    limits: Limits | None = None,
+    project: Callable[[Vector], Vector] | None = None,
+) -> Correction:
+    """λ and u from gradients that are known.
+
+    Args:
+        halves: Entropy gradients of two samples.
+        v: The optimizer's direction.
+        preconditioner: P.
+        eta: η.
+        entropy: h, nats per token.
+        tau: Change of h that is wanted.
+        limits: How far it may go.
+        project: Π, or None for the identity.
+
+    Returns:
+        λ and u.
+    """
+    limits = limits or Limits()
+
+    def conditioned(x: Vector) -> Vector:
+        made = {n: preconditioner[n] * y for n, y in x.items()}
+        return made if project is None else project(made)
+
+    u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
+    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
+    along_v = along(halves.a, v), along(halves.b, v)
+    predicted, predicted_se = _mean_of_two(*along_v)
+    gain, gain_se = _gain(halves, u_a, u_b, conditioned)
+    sizes = _size(v, preconditioner), _size(u, preconditioner)
+    numbers = {
+        "predicted": eta * predicted,
+        "predicted_se": eta * predicted_se,
+        "asked": tau,
+        "gain": gain,
+        "gain_se": gain_se,
+    }
+    weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
+    if reason is None:
+        exact = (tau / eta - limits.strength * predicted) / gain
+        weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
+    share = _size(u) * abs(weight) / _size(v) if weight else 0.0
+    numbers |= {
+        "lambda": weight,
+        "no_correction": float(weight == 0.0 and reason is not None),
+        "clamped": float(weight != 0.0 and reason is not None),
+        "step_share": share,
+    }
+    return Correction(weight, u, reason, numbers)
+
+
+def _obstacle(
+    eta: float, predicted: float, gain: float, gain_se: float, v_size: float, u_size: float
+) -> str | None:
+    if not all(map(math.isfinite, (eta, predicted, gain, gain_se, v_size, u_size))):
+        return "not_finite"
+    if eta == 0:
+        return "no_rate"
+    return None if gain > 2 * gain_se else "no_gain"
+
+
+def _cut(
+    weight: float, change: float, sizes: tuple[float, float], entropy: float, limits: Limits
+) -> tuple[float, str | None]:
+    """λ within its bounds, and which of them it met."""
+    v_size, u_size = sizes
+    bounds = {
+        "out_of_range": limits.range * abs(entropy) / abs(change),
+        "too_large": limits.largest * v_size / u_size if u_size else math.inf,
+    }
+    reason = min(bounds, key=lambda name: bounds[name])
+    if abs(weight) <= bounds[reason]:
+        return weight, None
+    return math.copysign(bounds[reason], weight), reason
+
+
+def _gain(
+    halves: Halves, u_a: Vector, u_b: Vector, conditioned: Callable[[Vector], Vector]
+) -> tuple[float, float]:
+    """The gain c and its error; the past is taken as given."""
+    across = along(halves.a, u_b), along(halves.b, u_a)
+    gain = float(across[0].sum() + across[1].sum()) / 2
+    # a group of a is in <g_a, u_b> and, by its share of the mean, in u_a of <g_b, u_a>
+    table = torch.stack(
+        [
+            along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
+            for k in range(len(across[1]))
+        ],
+        dim=1,
+    )  # (K of a, K of b)
+    parts = [
+        (across[0] + halves.share * table.sum(1)) / 2,
+        (across[1] + halves.share * table.sum(0)) / 2,
+    ]
+    by_sample = [_variance(x) for x in parts]
+    twice = halves.share**2 * _interaction(table)
+    return gain, math.sqrt(max(sum(by_sample) - twice, *by_sample))
+
+
+def _interaction(table: Tensor) -> float:
+    """The variance of the sum over a (K, K) table that is neither of its rows nor its columns."""
+    k = len(table)
+    rest = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
+    return float(k**2 * (rest**2).sum() / (k - 1) ** 2)
+
+
+def _mean_of_two(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """The mean of two independent sums over groups, and its error."""
+    return float(a.sum() + b.sum()) / 2, math.sqrt(_variance(a) + _variance(b)) / 2
+
+
+def _variance(parts: Tensor) -> float:
+    """Of a sum over groups, from their differences."""
+    return float(len(parts) * parts.var())
+
+
+def _size(x: Vector, preconditioner: Vector | None = None) -> float:
+    """√<x, P⁻¹x> where P is not 0, or the Euclidean norm."""
+    if preconditioner is None:
+        return math.sqrt(sum(float((y.double() ** 2).sum()) for y in x.values()))
+    parts = []
+    for name, y in x.items():
+        P = preconditioner[name]
+        parts.append(float((y.double()[P > 0] ** 2 / P[P > 0]).sum()))
+    return math.sqrt(sum(parts))

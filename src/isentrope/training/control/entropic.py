@@ -1,0 +1,53 @@
+"""EntroPIC: likely tokens are pushed down, or up, whatever their sign.
+
+    c'_ik = c_ik + w_i α |A_i| 1{token among the likely},     α = −strength
+
+Source: yk7333/EntroPIC, `core_algos.py`, `dp_actor.py` (arXiv 2511.15248):
+α = clip(k_p e + k_i Σe, −1, 1), e = h − h*, k_p = 1, k_i = .01, h* = .1. A positive strength
+raises entropy, as in every control here.
+
+Different here: likely are the share of the batch's tokens with the highest log-probability, where
+the source has a threshold on π (option `threshold`). Feedback replaces its own controller.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from isentrope.training.control.base import OPTIONS, TokenRule, lowest
+from isentrope.training.control.tokens import Rewritten, Tokens
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class EntroPIC(TokenRule):
+    """Push likely tokens.
+
+    Attributes:
+        strength: −α.
+        share: Of the tokens, those that are likely.
+        threshold: A least π of likely tokens, in place of the share; null: the share.
+    """
+
+    strength: Annotated[float, Field(ge=-1, le=1)] = 0.1
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
+    two_sided: ClassVar[bool] = True
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Push tokens.
+
+        Args:
+            tokens: The batch.
+            strength: −α.
+
+        Returns:
+            c'.
+        """
+        if self.threshold is None:
+            likely = lowest(-tokens.logprobs, tokens.mask, self.share)
+        else:
+            likely = tokens.mask & (tokens.logprobs.exp() > self.threshold)
+        return Rewritten(tokens.weights - strength * tokens.weights.abs() * likely)

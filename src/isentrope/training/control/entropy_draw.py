@@ -1,0 +1,169 @@
+"""A control's own E: drawn from the live policy, shared by all processes, the same for any number.
+
+E is `2K` groups of sequences, K for each half. Group j is scored on process j mod W, so the sums
+over groups are the same wherever they are computed, and so is λ. The stream of random numbers
+differs from the probe's: on the sample that a correction was made from, it always hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
+from isentrope.rollouts import Rollouts, concatenate
+from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.training.control.gradients import (
+    GROUPS,
+    entropy_cotangents,
+    entropy_of,
+    weighted_rows,
+)
+from isentrope.training.processes import gather, rank, together, world_size
+from isentrope.vectors import Vector
+
+_STREAM = 13
+"""Sets the control's random numbers apart from the probe's."""
+
+
+@dataclass(frozen=True)
+class EntropyDraw:
+    """E of one step, and its entropy gradients; the same on every process.
+
+    Attributes:
+        a: (K, ...) groups of g_a by parameter name, float64.
+        b: The same of g_b.
+        entropy: h, nats per token.
+        entropy_se: Its standard error.
+    """
+
+    a: Vector
+    b: Vector
+    entropy: float
+    entropy_se: float
+
+
+def draw_entropy(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    size: int,
+    max_new_tokens: int,
+    *,
+    seed: int,
+    step: int,
+) -> EntropyDraw:
+    """Draw E and differentiate h on it; every process must call this.
+
+    Args:
+        policy: The live policy, in evaluation mode.
+        prompts: Prompts to draw from, with replacement, one response each.
+        size: Sequences, both halves together.
+        max_new_tokens: Longest response in tokens.
+        seed: Fixes prompts and tokens, with the step.
+        step: The step about to be taken.
+
+    Returns:
+        Gradients and entropy.
+    """
+    mine = list(range(rank(), 2 * GROUPS, world_size()))
+    groups = _drawn(policy, prompts, size, max_new_tokens, seed, step)
+    halves = [concatenate(groups[k * GROUPS :][:GROUPS]) for k in range(2)]
+    gradients = together(lambda: _gradients(policy, halves, mine))
+    if world_size() > 1:
+        for part in gradients.values():  # each group is on one process, and 0 on the others
+            dist.all_reduce(part)
+    a, b = ({n: x[k * GROUPS :][:GROUPS] for n, x in gradients.items()} for k in range(2))
+    return EntropyDraw(a, b, *entropy_of(*halves))
+
+
+def draw_level(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    size: int,
+    max_new_tokens: int,
+    *,
+    seed: int,
+    step: int,
+) -> tuple[float, float]:
+    """Draw E for its entropy alone; every process must call this.
+
+    Args:
+        policy: The live policy, in evaluation mode.
+        prompts: Prompts to draw from, with replacement, one response each.
+        size: Sequences.
+        max_new_tokens: Longest response in tokens.
+        seed: Fixes prompts and tokens, with the step.
+        step: A number that no other draw of this seed has.
+
+    Returns:
+        h and its standard error, nats per token.
+    """
+    return entropy_of(*_drawn(policy, prompts, size, max_new_tokens, seed, step))
+
+
+def _drawn(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    size: int,
+    max_new_tokens: int,
+    seed: int,
+    step: int,
+) -> list[Rollouts]:
+    """2K groups of sequences, each drawn by one process, the same list on all."""
+    parts = torch.arange(size).tensor_split(2 * GROUPS)
+    mine = list(range(rank(), 2 * GROUPS, world_size()))
+    draws, uniforms = _uniforms(size, len(prompts), max_new_tokens, seed, step)
+    drawn = together(lambda: _sampled(policy, prompts, [parts[j] for j in mine], draws, uniforms))
+    held = {j: E for share in gather(dict(zip(mine, drawn, strict=True))) for j, E in share.items()}
+    return [held[j] for j in range(2 * GROUPS)]
+
+
+def _sampled(
+    policy: Policy, prompts: Sequence[Prompt], groups: list[Tensor], draws: Tensor, uniforms: Tensor
+) -> list[Rollouts]:
+    """Responses of these groups of sequences, one batch of rollouts per group."""
+    if not groups:
+        return []
+    rows = torch.cat(groups)
+    chosen = [prompts[i] for i in draws[rows].tolist()]
+    require_room(policy, chosen, uniforms.shape[1])
+    ids = [torch.tensor(p.token_ids) for p in chosen]
+    drawn = sample_responses(policy, ids, uniforms[rows], uniforms.shape[1], batch_size=256)
+    columns = drawn.responses, drawn.logprobs, drawn.entropies
+    E = Rollouts(ids, columns[0], rows, sampler_logprobs=columns[1], sampler_entropies=columns[2])
+    ends = torch.tensor([len(x) for x in groups]).cumsum(0).tolist()
+    return [E.select(range(end - len(x), end)) for end, x in zip(ends, groups, strict=True)]
+
+
+def _uniforms(
+    size: int, prompts: int, max_new_tokens: int, seed: int, step: int
+) -> tuple[Tensor, Tensor]:
+    """(size,) which prompt, and (size, t) uniforms; the same on every process."""
+    state = np.random.SeedSequence([seed, step, _STREAM]).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(state[0]) >> 1)
+    draws = torch.randint(prompts, (size,), generator=generator)
+    shape = (size, max_new_tokens)
+    return draws, torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+def _gradients(policy: Policy, halves: Sequence[Rollouts], mine: Sequence[int]) -> Vector:
+    """(2K, ...) by name: the gradients of this process's groups, 0 elsewhere."""
+    found = {
+        n: torch.zeros(2 * GROUPS, *x.shape, dtype=torch.float64, device=x.device)
+        for n, x in policy.theta.items()
+    }
+    weights = [entropy_cotangents(half) for half in halves]
+    with derivative_of_scores(policy.model):
+        for j in mine:
+            half, k = divmod(j, GROUPS)
+            rows = torch.arange(len(halves[half])).tensor_split(GROUPS)[k]
+            for n, x in weighted_rows(policy, halves[half], rows, weights[half]).items():
+                found[n][j] = x
+    return found

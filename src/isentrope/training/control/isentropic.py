@@ -1,0 +1,290 @@
+"""The isentropic step: a callback that corrects each optimizer step by what it does to entropy.
+
+    on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, an E of its own, λu
+    on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state is left alone
+
+    τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `level`
+
+The two callbacks are public hooks of transformers, and the loss is not changed. With several inner
+steps per batch each is corrected, with an E of its own θ. Unlike the probe, which only observes, a
+control that fails ends the run: to go on without it would be another experiment.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.training.coming_step import ComingStep, coming_step
+from isentrope.training.control.averages import Memory
+from isentrope.training.control.correction import Correction, Halves, correct
+from isentrope.training.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
+from isentrope.training.control.feedback import Feedback, Target
+from isentrope.training.control.level import Level
+from isentrope.training.control.options import IsentropicOptions
+from isentrope.training.control.requirements import require_correctable, require_long_parameters
+from isentrope.training.observing import evaluating
+from isentrope.training.probe_requirements import setting
+from isentrope.training.processes import rank, together, world_size
+from isentrope.vectors import Vector
+
+log = logging.getLogger("isentrope")
+
+SECOND_ORDER = 0.2
+"""Part of a predicted change by which the second order may move it, for the variance of ĥ."""
+_LENGTH = ("max_completion_length", "max_new_tokens")
+_REASONS = {
+    "not_finite": "a number of the step is not finite",
+    "no_rate": "the learning rate is 0",
+    "no_gain": "its gain is within two errors of zero",
+    "no_reward_gain": "the gradient of reward is within two errors of zero",
+    "out_of_range": "the change of entropy would leave the range in which it is linear",
+    "too_large": "it would be larger than the step itself",
+}
+
+
+class IsentropicStep(TrainerCallback):
+    """Corrects each step so that it changes entropy by what is wanted.
+
+    Attributes:
+        component: λu of the step in progress, and of the one just taken until the next begins;
+            None where there is no correction.
+        seconds: Wall time that the control spent on the last step.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[PromptLike],
+        *,
+        options: IsentropicOptions | None = None,
+        feedback: Feedback | None = None,
+        seed: int = 0,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        """Say what is controlled.
+
+        Args:
+            prompts: Held-out prompts, whose entropy is controlled.
+            options: How the correction is made.
+            feedback: The target and its gains; by default none: each step alone keeps h.
+            seed: Fixes prompts and tokens of every E, with the step.
+            temperature: Sampling temperature; by default the trainer's.
+            max_new_tokens: Longest response in tokens; by default the trainer's.
+        """
+        self._prompts = name_prompts(prompts)
+        self._options = options or IsentropicOptions()
+        self._limits = self._options.limits
+        self._feedback = feedback or Feedback(Target())
+        self._seed = seed
+        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+        reward = self._options.reward_average if self._options.reward_neutral else None
+        self._memory = Memory(self._options.average, reward)
+        self._level = Level()
+        self._policy: Policy | None = None
+        self._eta = 0.0
+        self._latest: dict[str, float] = {}
+        self._warned: set[str] = set()
+        self.component: Vector | None = None
+        self.seconds = 0.0
+
+    def attach(self, trainer: Any) -> IsentropicStep:
+        """Correct the steps of a trainer; call this before a probe is attached to it.
+
+        Args:
+            trainer: A transformers Trainer, TRL's among them.
+
+        Returns:
+            The control itself.
+
+        Raises:
+            ValueError: If the trainer shards its parameters, keeps them in less than float32, or
+                does not tell the temperature or the longest response.
+        """
+        require_correctable(trainer)
+        setting(self._temperature, trainer.args, "temperature", "temperature")
+        setting(self._max_new_tokens, trainer.args, *_LENGTH)
+        trainer.add_callback(self)
+        return self
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the step just taken."""
+        return {f"control/{name}": value for name, value in self._latest.items()}
+
+    # --- hooks of transformers.Trainer -------------------------------------------------------
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Find the correction of the step that is about to be taken."""
+        begun = time.perf_counter()
+        model, step = _bare(kwargs["model"]), state.global_step + 1
+        with evaluating(model):
+            policy = together(lambda: self._live_policy(model, args, kwargs))
+            coming = together(
+                lambda: coming_step(policy, kwargs["optimizer"], "an isentropic step")
+            )
+            length = setting(self._max_new_tokens, args, *_LENGTH)
+            draw = draw_entropy(
+                policy, self._prompts, self._options.size, length, seed=self._seed, step=step
+            )
+            if self._needs_start():
+                self._level.observe(*self._start(policy, length))
+            self._decide(step, coming, draw)
+        self.seconds = time.perf_counter() - begun
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the correction to the parameters that the optimizer has moved."""
+        if self.component is None or self._policy is None:
+            return
+        with torch.no_grad():
+            for name, part in self.component.items():
+                parameter = self._policy.model.get_parameter(name)
+                parameter.copy_(parameter.double() + self._eta * part)
+
+    # --- one step ----------------------------------------------------------------------------
+
+    def _decide(self, step: int, coming: ComingStep, draw: EntropyDraw) -> None:
+        self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
+        self._feedback.observe(step, self._level.value)
+        tau = self._feedback.output + self._scheduled(step)
+        halves = self._memory.halves(draw.a, draw.b)
+        found = self._correction(coming, halves, tau)
+        self._remember(step, coming, halves)
+        self._eta = coming.learning_rate
+        self.component = found.component if found.weight else None
+        self._follow(found)
+        if found.reason is not None:
+            self._say(step, found.reason, bool(found.weight))
+        of_feedback = {k.removeprefix("control/"): v for k, v in self._feedback.latest().items()}
+        self._latest = {
+            **of_feedback,
+            "entropy_drawn": draw.entropy,
+            "entropy_se": draw.entropy_se,
+            **found.numbers,
+        }
+
+    def _needs_start(self) -> bool:
+        """Whether the target is the entropy before the first step, and this is the first."""
+        target = self._feedback.target
+        relative = target.kind != "none" and target.value is None
+        return relative and self._feedback.state_dict()["start"] is None
+
+    def _start(self, policy: Policy, length: int) -> tuple[float, float]:
+        """The entropy before the first step and its variance, on a larger sample."""
+        size = self._options.start_size
+        h, se = draw_level(policy, self._prompts, size, length, seed=self._seed, step=0)
+        return h, max(se**2, 1e-18)
+
+    def _correction(self, coming: ComingStep, halves: Halves, tau: float) -> Correction:
+        if not coming.components:
+            return _none("not_finite", tau)
+        P, project = coming.preconditioner, None
+        if self._options.reward_neutral:
+            project = self._memory.neutral(P)
+            if project is None:
+                return _none("no_reward_gain", tau)
+        return correct(
+            halves,
+            coming.direction,
+            P,
+            coming.learning_rate,
+            self._level.value,
+            tau=tau,
+            limits=self._limits,
+            project=project,
+        )
+
+    def _scheduled(self, step: int) -> float:
+        """How far the target itself moves in this step."""
+        target, start = self._feedback.target, self._feedback.state_dict()["start"]
+        if target.kind not in ("linear", "cosine"):
+            return 0.0
+        return target.at(step, start) - target.at(step - 1, start)
+
+    def _remember(self, step: int, coming: ComingStep, halves: Halves) -> None:
+        sums = [{n: x.sum(0) for n, x in part.items()} for part in (halves.a, halves.b)]
+        self._memory.add(*sums)
+        if coming.components:
+            self._memory.add_reward(step, {n: -x for n, x in coming.gradient.items()})
+
+    def _follow(self, found: Correction) -> None:
+        """Move ĥ by the change that is predicted of the corrected step."""
+        numbers = found.numbers
+        before, error = numbers["predicted"], numbers["predicted_se"]
+        change = before + self._eta * found.weight * numbers["gain"]
+        variance = error**2 + (SECOND_ORDER * before) ** 2
+        if not math.isfinite(change + variance):  # then all that is known is where it was
+            change, variance = 0.0, (self._limits.range * self._level.value) ** 2
+        self._level.predict(change, variance)
+
+    def _say(self, step: int, reason: str, cut: bool) -> None:
+        """Name each reason once."""
+        if reason in self._warned or rank() != 0:
+            return
+        self._warned.add(reason)
+        what = "cut the correction" if cut else "did not correct the step"
+        log.warning(
+            "Step %d: the isentropic step %s (%s): %s. Later steps are counted in "
+            "control/no_correction and control/clamped.",
+            step,
+            what,
+            reason,
+            _REASONS[reason],
+        )
+
+    def _live_policy(self, model: Any, args: Any, kwargs: Mapping[str, Any]) -> Policy:
+        if self._policy is None or self._policy.model is not model:
+            require_long_parameters(model)
+            self._policy = Policy(
+                model,
+                kwargs.get("processing_class"),
+                temperature=setting(self._temperature, args, "temperature", "temperature"),
+                precision="as_is",
+            )
+            self._prompts = as_prompts(self._policy, self._prompts)
+        return self._policy
+
+    # --- state -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Feedback, level and counts, as plain JSON; `tensors` has the rest."""
+        return {
+            "feedback": self._feedback.state_dict(),
+            "level": self._level.state_dict(),
+            "seen": self._memory.state_dict(),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Means of gradients, by name; empty where nothing is averaged."""
+        return self._memory.tensors()
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a saved state.
+
+        Args:
+            state: What `state_dict` returned.
+            tensors: What `tensors` returned.
+        """
+        self._feedback.load_state_dict(state["feedback"])
+        self._level.load_state_dict(state["level"])
+        self._memory.load(state["seen"], tensors)
+
+
+def _none(reason: str, tau: float) -> Correction:
+    """No correction, where there is nothing to predict from."""
+    numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
+    numbers |= {"asked": tau, "lambda": 0.0, "no_correction": 1.0, "clamped": 0.0}
+    return Correction(0.0, {}, reason, numbers | {"step_share": 0.0})
+
+
+def _bare(model: Any) -> Any:
+    """The model below the wrapper of distributed training."""
+    return getattr(model, "module", model) if world_size() > 1 else model

@@ -1,0 +1,80 @@
+"""The entropy level of a run, filtered: a scalar Kalman filter of h.
+
+    h_{t+1} = h_t + Δ_t + w_t,     Var w_t = q_t        Δ_t: the change predicted for step t
+    y_t     = h_t + e_t,           Var e_t = r_t        y_t: the mean over that step's own E
+
+One E of a few hundred tokens measures h to some percent, and a step changes it by less. The filter
+adds up what is known of the changes and what all samples have seen, each by its variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+class Level:
+    """The mean and variance of h given all observations so far.
+
+    Attributes:
+        value: ĥ, nats per token; NaN before the first observation.
+        variance: Its variance; infinite before the first observation.
+    """
+
+    def __init__(self) -> None:
+        self.value, self.variance = math.nan, math.inf
+
+    def observe(self, value: float, variance: float) -> None:
+        """See h once more.
+
+        Args:
+            value: y, nats per token.
+            variance: r, of its sampling error.
+
+        Raises:
+            ValueError: If the value is not finite or the variance is not positive and finite.
+        """
+        if not (math.isfinite(value) and 0 < variance < math.inf):
+            raise ValueError(
+                f"The level needs a finite value with a positive variance, got {value} and "
+                f"{variance}."
+            )
+        if math.isinf(self.variance):
+            self.value, self.variance = value, variance
+            return
+        gain = self.variance / (self.variance + variance)
+        self.value += gain * (value - self.value)
+        self.variance *= 1 - gain
+
+    def predict(self, change: float, variance: float) -> None:
+        """Go on by a step.
+
+        Args:
+            change: Δ, nats per token.
+            variance: q, of its error.
+
+        Raises:
+            ValueError: If a number is not finite or the variance is negative.
+        """
+        if not (math.isfinite(change) and 0 <= variance < math.inf):
+            raise ValueError(f"A step of {change} with variance {variance} cannot be followed.")
+        self.value += change
+        self.variance += variance
+
+    def state_dict(self) -> dict[str, float | None]:
+        """Mean and variance as plain JSON; null before the first observation."""
+        empty = math.isinf(self.variance)
+        return {
+            "value": None if empty else self.value,
+            "variance": None if empty else self.variance,
+        }
+
+    def load_state_dict(self, state: Mapping[str, float | None]) -> None:
+        """Go on from a saved state.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        value, variance = state["value"], state["variance"]
+        self.value = math.nan if value is None else value
+        self.variance = math.inf if variance is None else variance

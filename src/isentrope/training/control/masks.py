@@ -1,0 +1,102 @@
+"""Masks and scales: only tokens of high entropy, and two baselines that every control must beat.
+
+    entropy_mask     c' = (1 − x 1{H < q_.8}) c    TRL `get_high_entropy_mask`, arXiv 2506.01939
+    random_mask      c' = 0 for a random share x of the tokens
+    negative_scale   c' = (1 + x) c where A < 0
+
+Different here: the quantile of `entropy_mask` is of the whole batch, where TRL takes that of a
+micro-batch over all GPUs; x = 1 is the published mask. It says which tokens teach, not which way
+entropy goes, and neither does a random mask: they take no target.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from isentrope.training.control.base import OPTIONS, Share, TokenRule, count
+from isentrope.training.control.tokens import Rewritten, Tokens
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class EntropyMask(TokenRule):
+    """Only tokens of high entropy count ("80/20").
+
+    Attributes:
+        strength: x, the share of its weight that any other token loses.
+        quantile: Of the batch's entropies, from which on a token counts.
+    """
+
+    strength: Share = 1.0
+    quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    targetable: ClassVar[bool] = False
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Damp tokens of low entropy.
+
+        Args:
+            tokens: The batch.
+            strength: x.
+
+        Returns:
+            c'.
+        """
+        H = tokens.entropies
+        low = H[tokens.mask].quantile(self.quantile) > H
+        return Rewritten(tokens.weights * (1 - strength * low.double()))
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class RandomMask(TokenRule):
+    """A random share of the tokens does not count.
+
+    Attributes:
+        strength: x, the share.
+    """
+
+    strength: Share = 0.2
+    targetable: ClassVar[bool] = False
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Drop tokens.
+
+        Args:
+            tokens: The batch.
+            strength: x.
+
+        Returns:
+            c'.
+        """
+        places = tokens.mask.flatten().nonzero()[:, 0]
+        order = torch.randperm(len(places), generator=tokens.generator())
+        weights = tokens.weights.flatten()
+        weights[places[order[: count(strength, len(places))]]] = 0.0
+        return Rewritten(weights.view_as(tokens.mask))
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class NegativeScale(TokenRule):
+    """One factor for all responses with a negative advantage.
+
+    Attributes:
+        strength: x; the factor is 1 + x.
+    """
+
+    strength: Annotated[float, Field(ge=-1)] = 0.5
+    two_sided: ClassVar[bool] = True
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Scale negatives.
+
+        Args:
+            tokens: The batch.
+            strength: x.
+
+        Returns:
+            c'.
+        """
+        negative = (tokens.token_advantages < 0).double()
+        return Rewritten(tokens.weights * (1 + strength * negative))

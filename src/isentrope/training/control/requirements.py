@@ -1,0 +1,57 @@
+"""What a trainer must be for a step control to correct its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+
+def require_correctable(trainer: Any) -> None:
+    """Refuse a trainer whose steps cannot be corrected.
+
+    Args:
+        trainer: A transformers Trainer.
+
+    Raises:
+        ValueError: If parameters are sharded, or are shorter than float32, or steps may be skipped.
+    """
+    for name in ("fsdp", "deepspeed"):
+        if getattr(trainer, f"is_{name}_enabled", False):
+            raise ValueError(
+                "An isentropic step needs whole parameters and gradients on every process, and "
+                f"this trainer runs under {name}: choose a control of token weights."
+            )
+    if getattr(trainer.args, "fp16", False):
+        raise ValueError(
+            "An isentropic step needs every optimizer step to be taken, and fp16 skips those "
+            "whose scaled gradients overflow: set trainer.fp16=false."
+        )
+    require_long_parameters(trainer.model)
+
+
+def require_long_parameters(model: Any) -> None:
+    """Refuse trainable parameters that are sharded or would round a correction away.
+
+    Args:
+        model: The model in training.
+
+    Raises:
+        ValueError: Naming a parameter and its type.
+    """
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if isinstance(parameter, DTensor):
+            raise ValueError(
+                f"Parameter {name!r} is sharded, and an isentropic step needs whole parameters on "
+                "every process: choose a control of token weights."
+            )
+        if parameter.dtype not in (torch.float32, torch.float64):
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"Parameter {name!r} is {kind}, which rounds the correction of an isentropic step "
+                "away: train float32 parameters (a LoRA adapter has them), or choose a control of "
+                "token weights."
+            )

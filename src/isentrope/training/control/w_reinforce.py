@@ -1,0 +1,46 @@
+"""W-REINFORCE: incorrect responses are punished, correct ones rewarded a little.
+
+    A' = −1 where R < right,     A' = λ where R ≥ right,     c'_ik = w_i ((1 − x) A_i + x A'_i)
+
+λ = 0 is NSR, negative sample reinforcement. Source: TianHongZXY/RLVR-Decomposed,
+`compute_psr_nsr_outcome_advantage` (arXiv 2506.01347); λ = .1, x = 1.
+
+Different here: with λ = 0 the source takes correct responses out of the batch, so that its mean
+is over the others; here w_i stays. Groups whose rewards are all equal are redrawn as ever, where
+the source learns from all-incorrect groups too: there is no baseline that would make them idle.
+"""
+
+from __future__ import annotations
+
+from pydantic.dataclasses import dataclass
+
+from isentrope.training.control.base import OPTIONS, NotNegative, Share, TokenRule, chosen, mixed
+from isentrope.training.control.tokens import Rewritten, Tokens
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class WReinforce(TokenRule):
+    """Replace advantages by ±1, the correct ones scaled.
+
+    Attributes:
+        strength: x, how far from the batch's own advantages.
+        positive: λ.
+        right: Reward from which on a response is correct.
+    """
+
+    strength: Share = 1.0
+    positive: NotNegative = 0.1
+    right: float = 1.0
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Replace advantages.
+
+        Args:
+            tokens: The batch.
+            strength: x.
+
+        Returns:
+            c'.
+        """
+        correct = tokens.rewards >= self.right
+        return mixed(tokens, chosen(correct, self.positive, -1.0), strength)

@@ -1,0 +1,131 @@
+import math
+
+import pytest
+import torch
+
+from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.paired import PairedSteps
+from tests import cases
+
+ETA = 0.02
+
+
+def paired_changes(policy, E, directions, eta, pairs=(), **options):
+    steps = PairedSteps(policy, E, eta, **options)
+    for name, direction in directions.items():
+        steps.add(name, direction)
+    return steps.changes(list(pairs))
+
+
+def rewards_of(rollouts):
+    """A number of each response: how many tokens are 2, less the first token."""
+    return torch.tensor([float((r == 2).sum() - r[0]) for r in rollouts.response_ids])
+
+
+def batch(exact, n, seed):
+    E = exact.sample(n, seed)
+    return E.with_columns(rewards=rewards_of(E))
+
+
+def expected_reward(exact, direction, eta):
+    moved = {n: p + eta * direction[n] for n, p in exact.policy.theta.items()}
+    return float(exact.probabilities(moved) @ rewards_of(exact.rollouts).double()) / exact.n_prompts
+
+
+@pytest.mark.parametrize("name", ["table", "qwen2"])
+def test_changes_and_differences_are_the_enumerated_ones(name):
+    exact = cases.exact(name)
+    steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2)}
+    steps["none"] = {n: torch.zeros_like(p) for n, p in steps["1"].items()}
+    found = paired_changes(
+        exact.policy, batch(exact, 4000, 3), steps, ETA, pairs=[(name, "none") for name in steps]
+    )
+    for step, direction in steps.items():
+        truth = exact.entropy_change(direction, ETA, "per_token")
+        reward = expected_reward(exact, direction, ETA) - expected_reward(exact, direction, 0.0)
+        for one in (found.changes[step], found.differences[step, "none"]):
+            assert abs(one.entropy.value - truth) <= 4 * one.entropy.se + 1e-12
+            assert abs(one.reward.value - reward) <= 4 * one.reward.se + 1e-12
+        assert found.verdicts[step] == "trust"
+
+
+def test_noise_that_two_steps_share_cancels_in_their_difference():
+    exact = cases.exact("qwen2")
+    one = cases.direction(exact.policy)
+    nearly = {n: 1.01 * x for n, x in one.items()}
+    found = paired_changes(
+        *(exact.policy, batch(exact, 500, 0), {"one": one, "nearly": nearly}, ETA),
+        pairs=[("nearly", "one"), ("one", "one")],
+    )
+    for kind in ("entropy", "reward"):
+        one, nearly = (getattr(found.changes[name], kind) for name in ("one", "nearly"))
+        gained = getattr(found.differences["nearly", "one"], kind)
+        assert gained.value == pytest.approx(nearly.value - one.value)
+        assert gained.se < 0.05 * nearly.se
+    nothing = found.differences["one", "one"].entropy
+    assert (nothing.value, nothing.se) == (0, 0)
+
+
+def test_each_change_is_that_of_a_sweep_of_its_own():
+    exact = cases.exact("qwen2")
+    E, v = batch(exact, 200, 1), cases.direction(exact.policy)
+    for functional in cases.FUNCTIONALS:
+        alone = entropy_change(exact.policy, E, v, [ETA], functional=functional, order=0)
+        found = (
+            paired_changes(exact.policy, E, {"v": v}, ETA, functional=functional)
+            .changes["v"]
+            .entropy
+        )
+        change = alone.points[0].change
+        assert (found.value, found.se) == pytest.approx((change.value, change.se), rel=1e-9)
+        assert (found.ess, found.unit, found.n) == (change.ess, change.unit, change.n)
+
+
+@pytest.mark.slow
+def test_intervals_cover():
+    exact = cases.exact("qwen2")
+    steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2)}
+    truth = {
+        step: (
+            exact.entropy_change(v, ETA, "per_token"),
+            expected_reward(exact, v, ETA) - expected_reward(exact, v, 0.0),
+        )
+        for step, v in steps.items()
+    }
+    gained = [truth["2"][k] - truth["1"][k] for k in (0, 1)]
+    hits = torch.zeros(4)
+    for seed in range(400):
+        E = batch(exact, 256, seed)
+        found = paired_changes(exact.policy, E, steps, ETA, pairs=[("2", "1")])
+        two, more = found.changes["2"], found.differences["2", "1"]
+        hits += torch.tensor(
+            [
+                two.entropy.covers(truth["2"][0]),
+                two.reward.covers(truth["2"][1]),
+                more.entropy.covers(gained[0]),
+                more.reward.covers(gained[1]),
+            ]
+        )
+    assert all(0.92 <= hit / 400 <= 0.98 for hit in hits.tolist()), hits
+
+
+def test_where_weights_collapse_there_is_no_interval():
+    exact = cases.exact("qwen2")
+    steps = {"far": cases.direction(exact.policy), "still": None}
+    steps["still"] = {n: torch.zeros_like(x) for n, x in steps["far"].items()}
+    found = paired_changes(exact.policy, batch(exact, 200, 0), steps, 3.0, pairs=[("far", "still")])
+    assert found.verdicts["far"] != "trust"
+    for one in (found.changes["far"], found.differences["far", "still"]):
+        assert math.isnan(one.entropy.ci_low)
+        assert math.isnan(one.reward.ci_low)
+    assert math.isfinite(found.changes["still"].entropy.ci_low)
+
+
+def test_without_rewards_there_is_no_change_of_them_and_a_pair_names_directions():
+    exact = cases.exact("qwen2")
+    v = cases.direction(exact.policy)
+    found = paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", "v")])
+    assert found.changes["v"].reward is None
+    assert found.differences["v", "v"].reward is None
+    with pytest.raises(ValueError, match="No step is called 'w'"):
+        paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", "w")])

@@ -1,0 +1,96 @@
+"""Means of gradients, and the projection that leaves the mean reward unchanged."""
+
+import numpy as np
+import pytest
+import torch
+
+from isentrope.training.control.averages import BLOCKS, Mean, Memory
+
+
+def named(x):
+    x = torch.as_tensor(x, dtype=torch.float64)
+    return {"first": x[..., :2].clone(), "second": x[..., 2:].clone()}
+
+
+def flat(x):
+    return torch.cat([y.flatten() for y in x.values()]).numpy()
+
+
+@pytest.mark.parametrize("memory", [1, 2, 7])
+def test_a_mean_weights_the_past_by_its_age(memory):
+    rng = np.random.default_rng(0)
+    vectors, mean = rng.normal(size=(9, 5)), Mean(memory)
+    for vector in vectors:
+        mean.add(named(vector))
+    weights = (1 - 1 / memory) ** np.arange(9)[::-1]
+    np.testing.assert_allclose(flat(mean.value), np.average(vectors, axis=0, weights=weights))
+
+
+def test_the_halves_of_a_step_have_the_past_before_it_and_not_the_step():
+    memory = Memory(4)
+    first, second = (named(np.random.default_rng(k).normal(size=(2, 6))) for k in (0, 1))
+    assert memory.halves(first, second).past_a is None
+    memory.add(*({n: x.sum(0) for n, x in part.items()} for part in (first, second)))
+    found = memory.halves(second, first)
+    np.testing.assert_allclose(flat(found.past_a), flat({n: x.sum(0) for n, x in first.items()}))
+    assert found.share == pytest.approx(0.25 / (1 - 0.75**2))
+
+
+def filled(noise, steps=40, seed=0):
+    """A memory of reward gradients around (1, ..., 6) / 6, and their truth."""
+    rng, truth = np.random.default_rng(seed), np.arange(1, 7) / 6
+    memory = Memory(1, reward_average=steps)
+    for step in range(steps):
+        memory.add_reward(step, named(truth + noise * rng.normal(size=6)))
+    return memory, truth
+
+
+def test_without_noise_the_projection_takes_out_exactly_the_part_along_reward():
+    memory, truth = filled(noise=0.0)
+    P, x = np.linspace(0.5, 2, 6), np.random.default_rng(3).normal(size=6)
+    project = memory.neutral(named(P))
+    expected = x - P * truth * (truth @ x) / (truth @ (P * truth))
+    np.testing.assert_allclose(flat(project(named(x))), expected)
+    assert truth @ flat(project(named(x))) == pytest.approx(0)
+
+
+def test_with_noise_it_changes_reward_by_nothing_on_average():
+    P, x = named(np.ones(6)), np.random.default_rng(4).normal(size=6)
+    left = []
+    for seed in range(200):
+        memory, truth = filled(noise=0.3, seed=seed)
+        project = memory.neutral(P)
+        left.append(truth @ flat(project(named(x))))
+    assert abs(np.mean(left)) < 3 * np.std(left) / np.sqrt(200)
+    assert abs(np.mean(left)) < 0.05 * abs(truth @ x)
+
+
+def test_noise_alone_and_too_few_steps_give_no_projection():
+    rng, memory = np.random.default_rng(0), Memory(1, reward_average=8)
+    P, none = named(np.ones(6)), 0
+    for step in range(BLOCKS - 1):
+        memory.add_reward(step, named(np.ones(6)))
+        assert memory.neutral(P) is None
+    for _ in range(100):
+        memory = Memory(1, reward_average=8)
+        for step in range(8):
+            memory.add_reward(step, named(rng.normal(size=6)))
+        none += memory.neutral(P) is None
+    assert none > 85  # a false alarm above two errors, with the tail of three degrees of freedom
+
+
+def test_a_saved_memory_goes_on_as_it_was_and_an_incomplete_one_is_refused():
+    rng, memory = np.random.default_rng(1), Memory(3, reward_average=6)
+    for step in range(5):
+        memory.add(*(named(rng.normal(size=6)) for _ in "ab"))
+        memory.add_reward(step, named(rng.normal(size=6)))
+    again = Memory(3, reward_average=6)
+    again.load(memory.state_dict(), memory.tensors())
+    new = named(rng.normal(size=6))
+    for each in (memory, again):
+        each.add(new, new)
+        each.add_reward(5, new)
+    for name, x in memory.tensors().items():
+        assert torch.equal(x, again.tensors()[name])
+    with pytest.raises(ValueError, match="has seen 6 vectors"):
+        Memory(3).load(memory.state_dict(), {})
