@@ -241,6 +241,8 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     v = {n: sum(part[n] for part in parts.values()) for n in ascent}
     taken = {n: (seen.after[n] - p) / state.learning_rate for n, p in seen.before.items()}
     assert runs.relative(v, taken) < 1e-6
+    own = control.controller.latest().get("control/tokens")
+    assert own is None if name != "influence" else 6 <= own <= 6 * runs.LENGTH
 
 
 @pytest.mark.parametrize("name", ["stare", "bonus"])
