@@ -261,6 +261,8 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     )
     taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
     assert runs.relative(step.direction, taken) < 1e-6
+    own = control.controller.latest().get("control/tokens")
+    assert own is None if name != "influence" else 6 <= own <= 6 * runs.LENGTH
 
 
 @pytest.mark.parametrize(

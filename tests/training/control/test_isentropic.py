@@ -117,6 +117,10 @@ def test_every_number_is_in_the_log_and_no_time_among_them(folder):
         after = line["control/predicted"] + 1e-2 * line["control/lambda"] * line["control/gain"]
         assert after == pytest.approx(wanted, rel=1e-6, abs=1e-9)
         assert not [key for key in line if "seconds" in key]
+    options = HOLD["options"]  # responses of one token each, and the start once
+    drawn = [line["control/tokens"] for line in runs.lines(folder / "held")]
+    assert drawn[0] == options["size"] + options["start_size"]
+    assert set(drawn[1:]) == {options["size"]}
     text = (folder / "held" / "logs" / "timing.jsonl").read_text().splitlines()
     assert all(json.loads(line)["control/seconds"] > 0 for line in text)
 

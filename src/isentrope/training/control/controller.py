@@ -22,6 +22,8 @@ class Controller:
         feedback: What sets its strength where there is a target.
         strength: How hard the control acts at the step in progress.
         seconds: Time that the last rewriting took, on this process.
+        own_tokens: Tokens that were sampled for the control alone at the step in progress; None
+            for a control that samples nothing.
     """
 
     def __init__(self, control: TokenRule, feedback: Feedback) -> None:
@@ -43,6 +45,7 @@ class Controller:
         self.control, self.feedback = control, feedback
         self.strength = 0.0 if targeted else control.strength
         self.seconds = 0.0
+        self.own_tokens: int | None = None
         self._touched: dict[str, float] = {}
 
     def observe(self, step: int, entropy: float) -> float:
@@ -87,7 +90,8 @@ class Controller:
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last batch; none of them depends on the clock."""
-        return {"control/strength": self.strength} | self.feedback.latest() | self._touched
+        cost = {} if self.own_tokens is None else {"control/tokens": float(self.own_tokens)}
+        return {"control/strength": self.strength} | self.feedback.latest() | self._touched | cost
 
     def state_dict(self) -> dict[str, Any]:
         """The feedback's state, as plain JSON."""

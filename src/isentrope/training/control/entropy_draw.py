@@ -42,12 +42,14 @@ class EntropyDraw:
         b: The same of g_b.
         entropy: h, nats per token.
         entropy_se: Its standard error.
+        tokens: Tokens of its responses.
     """
 
     a: Vector
     b: Vector
     entropy: float
     entropy_se: float
+    tokens: int
 
 
 def draw_entropy(
@@ -80,7 +82,7 @@ def draw_entropy(
         for part in gradients.values():  # each group is on one process, and 0 on the others
             dist.all_reduce(part)
     a, b = ({n: x[k * GROUPS :][:GROUPS] for n, x in gradients.items()} for k in range(2))
-    return EntropyDraw(a, b, *entropy_of(*halves))
+    return EntropyDraw(a, b, *entropy_of(*halves), _tokens(groups))
 
 
 def draw_level(
@@ -91,7 +93,7 @@ def draw_level(
     *,
     seed: int,
     step: int,
-) -> tuple[float, float]:
+) -> tuple[float, float, int]:
     """Draw E for its entropy alone; every process must call this.
 
     Args:
@@ -103,9 +105,14 @@ def draw_level(
         step: A number that no other draw of this seed has.
 
     Returns:
-        h and its standard error, nats per token.
+        h and its standard error, nats per token, and the tokens of the responses.
     """
-    return entropy_of(*_drawn(policy, prompts, size, max_new_tokens, seed, step))
+    groups = _drawn(policy, prompts, size, max_new_tokens, seed, step)
+    return (*entropy_of(*groups), _tokens(groups))
+
+
+def _tokens(groups: Sequence[Rollouts]) -> int:
+    return sum(int(group.lengths.sum()) for group in groups)
 
 
 def _drawn(

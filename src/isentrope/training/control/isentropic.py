@@ -93,6 +93,7 @@ class IsentropicStep(TrainerCallback):
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
+        self._tokens = 0
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
@@ -135,6 +136,7 @@ class IsentropicStep(TrainerCallback):
             draw = draw_entropy(
                 policy, self._prompts, self._options.size, length, seed=self._seed, step=step
             )
+            self._tokens = draw.tokens
             if self._needs_start():
                 self._level.observe(*self._start(policy, length))
             self._decide(step, coming, draw)
@@ -168,6 +170,7 @@ class IsentropicStep(TrainerCallback):
             **of_feedback,
             "entropy_drawn": draw.entropy,
             "entropy_se": draw.entropy_se,
+            "tokens": float(self._tokens),
             **found.numbers,
         }
 
@@ -180,7 +183,8 @@ class IsentropicStep(TrainerCallback):
     def _start(self, policy: Policy, length: int) -> tuple[float, float]:
         """The entropy before the first step and its variance, on a larger sample."""
         size = self._options.start_size
-        h, se = draw_level(policy, self._prompts, size, length, seed=self._seed, step=0)
+        h, se, tokens = draw_level(policy, self._prompts, size, length, seed=self._seed, step=0)
+        self._tokens += tokens
         return h, max(se**2, 1e-18)
 
     def _correction(self, coming: ComingStep, halves: Halves, tau: float) -> Correction:

@@ -123,6 +123,7 @@ class RunControl:
             assert self._held_out is not None
             with evaluating(policy.model):
                 E, c = self._held_out.draw(policy, step), tokens.weights
+                self.controller.own_tokens = int(E.lengths.sum())
                 P = preconditioner(policy, rollouts, c, optimizer, self._max_grad_norm)
                 of_entropy, of_reward = token_influence(policy, E, rollouts, c, P)
             tokens = replace(tokens, influence=of_entropy, reward_influence=of_reward)
