@@ -4,7 +4,7 @@
 
 For three seeds it fine-tunes the toy policy (configs/sft_toy.yaml), trains it for 40 steps
 (configs/train_toy.yaml, a checkpoint every 8), and runs `isentrope try all` on the five
-checkpoints: the same update batch for all controls, and the same E of 1,024 responses, disjoint
+checkpoints: the same update batch for all controls, and the same E of 512 responses, disjoint
 from the controls' own. The table has the gain over vanilla as a share of vanilla's |ΔH| (and of
 vanilla's |ΔJ|): the sum of gains over the 15 checkpoints over the sum of vanilla's. Intervals are
 t over the three seeds. `over random` is the same against a random mask of as many tokens.
@@ -223,7 +223,7 @@ def main() -> None:
     """Run everything that is not there yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", default="runs/control_trials", help="(%(default)s)")
-    parser.add_argument("--size", type=int, default=1024, help="of E (%(default)s)")
+    parser.add_argument("--size", type=int, default=512, help="of E (%(default)s)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     results = Path("docs/results")

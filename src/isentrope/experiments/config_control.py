@@ -94,7 +94,7 @@ class TrialConfig(Section):
     controls: list[str] | None = None
     """Controls to try; null: every one that acts while the batch is on-policy."""
     strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
-    """Multiples of each control's default strength; null: 0.25, 0.5, 1 and 2, where they fit."""
+    """Multiples of each control's default strength; null: those that suit each."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of the controls, by name."""
     size: Annotated[int, Field(ge=4)] = 256

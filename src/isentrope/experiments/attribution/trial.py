@@ -30,8 +30,15 @@ from isentrope.vectors import Vector, dot
 VANILLA = "vanilla"
 RANDOM = "random_mask"
 PARTS = ("step", "gradient")
-MULTIPLES = (0.25, 0.5, 1.0, 2.0)
+MULTIPLES = (0.25, 0.5, 1.0)
 """Strengths that are tried where none are given, as multiples of a control's default."""
+SMALL = {
+    **dict.fromkeys(("repo_r", "bonus", "lp_reg"), (1.0, 4.0, 16.0)),
+    **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
+    "clip_cov": (1.0, 10.0, 100.0),
+    "negative_scale": (0.5, 1.0, 2.0),
+}
+"""The same of controls whose published default does little in one step."""
 LARGEST = 64.0
 """Largest multiple of a default strength that is tried for a wanted change."""
 
@@ -137,13 +144,7 @@ def _strengths(config: MeasureConfig, control: str) -> list[float]:
     if asked.strengths is not None:
         given = [multiple * default for multiple in asked.strengths]
         return [build(control, strength, options).strength for strength in given]
-    found = []
-    for multiple in MULTIPLES:
-        try:
-            found.append(build(control, multiple * default, options).strength)
-        except ValueError:
-            continue  # a share cannot exceed 1
-    return found
+    return [multiple * default for multiple in SMALL.get(control, MULTIPLES)]
 
 
 def _strength_for(
