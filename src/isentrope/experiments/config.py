@@ -83,8 +83,7 @@ class BatchConfig(PromptsConfig):
     """E, on which entropy is measured, and U, from which the step is computed."""
 
     dataset_name: str = "gsm8k_r1_template"
-    """Prompts of E: gsm8k_r1_template, addition, addition_chat, split, shortcut, relay, countdown,
-    prompts (a jsonl) or file.py:name."""
+    """Prompts of E: a task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
     dataset_path: str | None = None
     """File or folder of E's data set; null: the task's own source."""
     U_dataset_name: str | None = None

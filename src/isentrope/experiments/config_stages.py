@@ -84,8 +84,7 @@ class TaskConfig(PromptsConfig):
     """Which task, and where its problems are."""
 
     dataset_name: str = "gsm8k_r1_template"
-    """gsm8k_r1_template (or gsm8k), addition, addition_chat, split, shortcut, relay, countdown,
-    prompts (a jsonl), or file.py:name."""
+    """A task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
     dataset_path: str | None = None
     """File or folder of the data set; null: the task's own source."""
 
