@@ -18,10 +18,12 @@ KEYS = {
 }
 SECTIONS = {key.split(".")[0] for key in KEYS} - {"trainer"}
 PYTHON = {
+    "control": {"safetensors"},
     "data": {"pkl"},
     "evaluation": {"md"},
     "model": {"layers", "embed_tokens", "generation_config"},
     "precision": {"py"},
+    "trial": {"png"},
 }
 """What else is written with a dot after a section's name."""
 

@@ -42,6 +42,26 @@ def test_the_integral_does_not_wind_up_at_the_limit():
     assert feedback.output < 0
 
 
+def test_the_integral_forgets_what_was_not_done():
+    done, refused = Feedback(Target("hold")), Feedback(Target("hold"))
+    for step in range(1, 21):
+        for feedback in (done, refused):
+            feedback.observe(step, 1.0 if step == 1 else 0.98)
+        refused.forget()
+    done.observe(21, 1.0)
+    refused.observe(21, 1.0)
+    assert refused.output == 0.0
+    assert done.output > 0.003
+
+
+def test_a_schedule_is_met_after_the_step_or_followed_from_where_it_is():
+    feedback = Feedback(Target("linear", 1.0, to=0.5, steps=10))
+    feedback.observe(3, 0.9)
+    assert feedback.latest()["control/target"] == pytest.approx(0.85)
+    feedback.observe(3, 0.9, ahead=0)
+    assert feedback.latest()["control/error"] == pytest.approx(0.0)
+
+
 def test_no_target_asks_nothing():
     feedback = Feedback(Target())
     feedback.observe(1, 0.3)

@@ -61,6 +61,8 @@ class Controller:
         self.feedback.observe(step, entropy)
         if self.feedback.target.kind != "none":
             self.strength = self.control.strength * self.feedback.share
+            if self.strength < 0 and not self.control.two_sided:
+                self.feedback.forget()
         return self.strength
 
     def rewrite(self, tokens: Tokens) -> Rewritten:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -73,6 +73,18 @@ class Correction:
     direction: Vector
     reason: str | None
     numbers: dict[str, float] = field(default_factory=dict)
+
+    def withdrawn(self, reason: str) -> Correction:
+        """The same numbers with no correction.
+
+        Args:
+            reason: Why there is none.
+
+        Returns:
+            A copy of weight 0.
+        """
+        none = {"lambda": 0.0, "no_correction": 1.0, "clamped": 0.0, "step_share": 0.0}
+        return replace(self, weight=0.0, reason=reason, numbers=self.numbers | none)
 
     @property
     def component(self) -> Vector:

@@ -153,7 +153,7 @@ def _uniforms(
     size: int, prompts: int, max_new_tokens: int, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
     """(size,) which prompt, and (size, t) uniforms; the same on every process."""
-    state = np.random.SeedSequence([seed, step, _STREAM]).generate_state(1, np.uint64)
+    state = np.random.SeedSequence([seed, step, 0, _STREAM]).generate_state(1, np.uint64)
     generator = torch.Generator().manual_seed(int(state[0]) >> 1)
     draws = torch.randint(prompts, (size,), generator=generator)
     shape = (size, max_new_tokens)

@@ -3,7 +3,8 @@
     e_t = h*_t − ĥ_t,     output_t = clip(k_p e_t + k_i Σ_s e_s, ± limit · h*_t)
 
 h is in nats per token; the output is the change of h that is asked of the next step. The integral
-stands still while the output is at its limit and the error would push it further (anti-windup).
+stands still while the output is at its limit and the error would push it further, and where a
+control did not do what was asked (`forget`): anti-windup.
 `share` is output over limit, in [−1, 1]: what a token control multiplies its strength by.
 """
 
@@ -110,16 +111,18 @@ class Feedback:
         self.target = target
         self._gains, self._limit = (proportional, integral), limit
         self._start: float | None = None
-        self._sum = 0.0
+        self._sum = self._last = 0.0
         self.output = self.share = 0.0
         self._latest: dict[str, float] = {}
 
-    def observe(self, step: int, entropy: float) -> None:
+    def observe(self, step: int, entropy: float, *, ahead: int = 1) -> None:
         """See the entropy before a step, and find what to ask of the step.
 
         Args:
             step: The step about to be taken, from 1.
             entropy: ĥ, nats per token.
+            ahead: Steps after which the target is to be met; 0 for the target of now, where the
+                caller adds what the schedule changes in this step.
 
         Raises:
             ValueError: If the entropy is not a finite number.
@@ -130,12 +133,12 @@ class Feedback:
         self._latest = {"control/entropy": entropy}
         if self.target.kind == "none":
             return
-        wanted = self.target.at(step, self._start)
+        wanted = self.target.at(step - 1 + ahead, self._start)
         error, most = wanted - entropy, self._limit * wanted
         proportional, integral = self._gains
         raw = proportional * error + integral * (self._sum + error)
-        if abs(raw) <= most or raw * error < 0:
-            self._sum += error
+        self._last = error if abs(raw) <= most or raw * error < 0 else 0.0
+        self._sum += self._last
         self.output = max(-most, min(most, raw))
         self.share = self.output / most
         self._latest |= {
@@ -143,6 +146,11 @@ class Feedback:
             "control/error": error,
             "control/output": self.output,
         }
+
+    def forget(self) -> None:
+        """Take the last error back out of the integral: what was asked for it was not done."""
+        self._sum -= self._last
+        self._last = 0.0
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last observation."""

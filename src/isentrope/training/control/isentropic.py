@@ -155,7 +155,8 @@ class IsentropicStep(TrainerCallback):
 
     def _decide(self, step: int, coming: ComingStep, draw: EntropyDraw) -> None:
         self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
-        self._feedback.observe(step, self._level.value)
+        level_se = math.sqrt(self._level.variance)
+        self._feedback.observe(step, self._level.value, ahead=0)  # `_scheduled` is the rest
         tau = self._feedback.output + self._scheduled(step)
         halves = self._memory.halves(draw.a, draw.b)
         found = self._correction(coming, halves, tau)
@@ -164,14 +165,17 @@ class IsentropicStep(TrainerCallback):
         self.component = found.component if found.weight else None
         self._follow(found)
         if found.reason is not None:
+            self._feedback.forget()
             self._say(step, found.reason, bool(found.weight))
         of_feedback = {k.removeprefix("control/"): v for k, v in self._feedback.latest().items()}
         self._latest = {
             **of_feedback,
+            "entropy_se": level_se,
             "entropy_drawn": draw.entropy,
-            "entropy_se": draw.entropy_se,
+            "entropy_drawn_se": draw.entropy_se,
             "tokens": float(self._tokens),
             **found.numbers,
+            **({} if found.reason is None else {found.reason: 1.0}),
         }
 
     def _needs_start(self) -> bool:
@@ -193,9 +197,7 @@ class IsentropicStep(TrainerCallback):
         P, project = coming.preconditioner, None
         if self._options.reward_neutral:
             project = self._memory.neutral(P)
-            if project is None:
-                return _none("no_reward_gain", tau)
-        return correct(
+        found = correct(
             halves,
             coming.direction,
             P,
@@ -205,6 +207,8 @@ class IsentropicStep(TrainerCallback):
             limits=self._limits,
             project=project,
         )
+        unknown = self._options.reward_neutral and project is None
+        return found.withdrawn("no_reward_gain") if unknown else found
 
     def _scheduled(self, step: int) -> float:
         """How far the target itself moves in this step."""
@@ -224,7 +228,8 @@ class IsentropicStep(TrainerCallback):
         numbers = found.numbers
         before, error = numbers["predicted"], numbers["predicted_se"]
         change = before + self._eta * found.weight * numbers["gain"]
-        variance = error**2 + (SECOND_ORDER * before) ** 2
+        corrected = self._eta * found.weight * numbers["gain_se"]
+        variance = error**2 + corrected**2 + (SECOND_ORDER * before) ** 2
         if not math.isfinite(change + variance):  # then all that is known is where it was
             change, variance = 0.0, (self._limits.range * self._level.value) ** 2
         self._level.predict(change, variance)
@@ -236,12 +241,12 @@ class IsentropicStep(TrainerCallback):
         self._warned.add(reason)
         what = "cut the correction" if cut else "did not correct the step"
         log.warning(
-            "Step %d: the isentropic step %s (%s): %s. Later steps are counted in "
-            "control/no_correction and control/clamped.",
+            "Step %d: the isentropic step %s (%s): %s. Later steps are counted in control/%s.",
             step,
             what,
             reason,
             _REASONS[reason],
+            reason,
         )
 
     def _live_policy(self, model: Any, args: Any, kwargs: Mapping[str, Any]) -> Policy:
@@ -285,8 +290,7 @@ class IsentropicStep(TrainerCallback):
 def _none(reason: str, tau: float) -> Correction:
     """No correction, where there is nothing to predict from."""
     numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
-    numbers |= {"asked": tau, "lambda": 0.0, "no_correction": 1.0, "clamped": 0.0}
-    return Correction(0.0, {}, reason, numbers | {"step_share": 0.0})
+    return Correction(0.0, {}, None, {"asked": tau, **numbers}).withdrawn(reason)
 
 
 def _bare(model: Any) -> Any:

@@ -186,7 +186,7 @@ class HeldOut:
         Returns:
             The whole batch, the same on every process.
         """
-        state = np.random.SeedSequence([self.seed, step, 13]).generate_state(1, np.uint64)
+        state = np.random.SeedSequence([self.seed, step, 0, 17]).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(state[0]) >> 1)
         draws = torch.randint(len(self.prompts), (self.size,), generator=generator)
         shape = (self.size, self.max_new_tokens)

@@ -116,7 +116,7 @@ class Tokens:
 
     def generator(self) -> torch.Generator:
         """Random numbers of this step, the same on every process."""
-        state = np.random.SeedSequence([self.seed, self.step, 11]).generate_state(1, np.uint64)
+        state = np.random.SeedSequence([self.seed, self.step, 0, 11]).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]) >> 1)
 
 
