@@ -158,3 +158,21 @@ def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
     assert (tmp_path / "run/measurements/try_step_4/trial.png").stat().st_size > 10_000
     both = CliRunner().invoke(app, [*asked, "--strength", "1", "--change", "0.1"])
     assert both.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--change", "0"], ['trial.controls=["clip_cov"]', "trial.change=0.0"]),
+        (["--strength", "2"], ['trial.controls=["clip_cov"]', "trial.strengths=[2.0]"]),
+        ([], ['trial.controls=["clip_cov"]']),
+    ],
+)
+def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
+    asked = []
+    monkeypatch.setattr("isentrope.cli.attribute.attribute", lambda *args: asked.extend(args[-1]))
+    config = tmp_path / "try.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), *given])
+    assert done.exit_code == 0, done.output
+    assert asked == expected

@@ -54,6 +54,6 @@ def try_controls(
     asked = overrides(settings, folder, checkpoints, repeats)
     names = None if control == "all" else control.split(",")
     for key, value in (("controls", names), ("strengths", strength), ("change", change)):
-        if value:
+        if value is not None and value != []:
             asked.append(f"trial.{key}={json.dumps(value)}")
     attribute("try", find_trial, print_trial, config, asked)
