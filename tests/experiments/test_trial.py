@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from isentrope.cli.main import app
 from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial, on_frontier
+from isentrope.experiments.attribution.trial import find_trial, largest_strength, on_frontier
 from isentrope.experiments.config_io import load_config
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
+from isentrope.training.control.trial import OutOfReachError
 from isentrope.update.step import optimizer_step
 from tests.tiny_checkpoint import settings
 
@@ -124,10 +125,34 @@ def test_the_strength_of_a_wanted_change_is_found_and_measured(run):
     wanted = half["step"]["deltaH"]["value"]
     _, found = run(["negative_scale"], f"trial.change={wanted}", name="found")
     (entry,) = found["tried"].values()
-    assert entry["strength"] == pytest.approx(half["strength"], rel=0.1)
     assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
-    with pytest.raises(ValueError, match="No strength between 0 and"):
-        run(["negative_scale"], "trial.change=10.0", name="far")
+    asked = [f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40"]
+    _, other = run(["negative_scale"], *asked, name="other_E")
+    (again,) = other["tried"].values()
+    assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
+    assert again["step"]["deltaH"]["value"] != entry["step"]["deltaH"]["value"]
+
+
+def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run):
+    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain")
+    (half,) = plain["tried"].values()
+    asked = [
+        f"trial.change={half['step']['deltaH']['value']}",
+        "trial.options={isentropic: {largest: 1e-9}}",
+    ]
+    with pytest.raises(OutOfReachError, match=r"^isentropic: No strength between 0 and"):
+        run(["isentropic"], *asked, name="none")
+    _, found = run(["isentropic", "negative_scale"], *asked, name="both")
+    assert [entry["control"] for entry in found["tried"].values()] == ["negative_scale"]
+    assert any(x.startswith("isentropic: No strength between") for x in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("control", "default", "bound"),
+    [("stare", 0.1, 1.0), ("stare", -0.1, -1.0), ("bonus", 0.5, 32.0)],
+)
+def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
+    assert largest_strength(control, default, {}) == bound
 
 
 def test_what_cannot_be_tried_is_refused(run):

@@ -9,13 +9,12 @@ trial.parquet   the same, one row per control, strength and part
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from isentrope.estimate import Estimate
-from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.experiments.attribution.influence import rewarded, weighted_method
 from isentrope.experiments.attribution.run import Found
@@ -24,7 +23,7 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
 from isentrope.training.control.controls import STEP, TOKEN, build
-from isentrope.training.control.trial import Trial, strength_for
+from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
 from isentrope.vectors import Vector, dot
 
 VANILLA = "vanilla"
@@ -41,6 +40,8 @@ SMALL = {
 """The same of controls whose published default does little in one step."""
 LARGEST = 64.0
 """Largest multiple of a default strength that is tried for a wanted change."""
+HALVINGS = 60
+"""Halvings that find the bound of a strength to the last bit."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
 
     Raises:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
+        OutOfReachError: If no control can reach the change that is asked for.
     """
     asked = config.trial
     acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
@@ -95,14 +97,20 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
         method=weighted_method(config),
         confidence=config.estimator.confidence,
     )
-    _add(paired, VANILLA, Trial.of(ready.step, {}))
+    _add(paired, VANILLA, Trial.of(steps.plain, {}))
     candidates: list[Candidate] = []
+    out_of_reach: list[str] = []
     with progress.stages("trying controls", len(tried)) as begin:
         for control in tried:
             begin(control)
-            for candidate, trial in _candidates(config, ready, steps, control, eta):
-                _add(paired, candidate.name, trial)
-                candidates.append(candidate)
+            try:
+                for candidate, trial in _candidates(config, ready, steps, control, eta):
+                    _add(paired, candidate.name, trial)
+                    candidates.append(candidate)
+            except OutOfReachError as error:
+                out_of_reach.append(f"{control}: {error}")
+        if not candidates:
+            raise OutOfReachError(" ".join(out_of_reach))
         masks = {c.mask: c.numbers["touched"] for c in candidates if c.mask is not None}
         for mask, share in masks.items():
             _add(paired, mask, steps.trial(RANDOM, share))
@@ -113,7 +121,8 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
         for against in (VANILLA, candidate.mask)
         if against is not None
     ]
-    return _found(candidates, paired.changes(pairs), eta)
+    found = _found(candidates, paired.changes(pairs), eta)
+    return replace(found, warnings=[*out_of_reach, *found.warnings])
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
@@ -153,24 +162,39 @@ def _strength_for(
     """The strength that changes entropy by the amount asked for, by the first order."""
     wanted, options = config.trial.change, config.trial.options.get(control, {})
     assert wanted is not None
-    gradient = entropy_gradient(
-        ready.policy,
-        ready.batches.E,
-        functional=config.estimator.functional,
-        method=weighted_method(config),
-    )
 
     def change(strength: float) -> float:
         whole: Vector = (
-            ready.step.direction if not strength else steps.trial(control, strength).whole
+            steps.plain.direction if not strength else steps.trial(control, strength).whole
         )
-        return eta * dot(gradient, whole)
+        return eta * dot(steps.entropy_gradient, whole)
 
-    default = build(control, None, options).strength
-    largest = default
-    while largest < LARGEST * default and _allowed(control, 2 * largest, options):
-        largest *= 2
-    return strength_for(wanted, change, largest)
+    made = build(control, None, options)
+    largest = largest_strength(control, made.strength, options)
+    both = getattr(made, "two_sided", False)
+    smallest = largest_strength(control, -made.strength, options) if both else 0.0
+    return strength_for(wanted, change, largest, smallest)
+
+
+def largest_strength(control: str, default: float, options: dict[str, Any]) -> float:
+    """The strength farthest from 0 that may be tried: the control's own bound, or `LARGEST`.
+
+    Args:
+        control: Its name.
+        default: Its default strength, or the negative of it.
+        options: Its settings.
+
+    Returns:
+        A strength of the same sign; 0 where none of that sign is allowed.
+    """
+    far = LARGEST * default
+    if _allowed(control, far, options):
+        return far
+    near = default if _allowed(control, default, options) else 0.0
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if _allowed(control, middle, options) else (near, middle)
+    return near
 
 
 def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
-from isentrope.experiments.attribution.influence import rewarded
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.experiments.attribution.influence import rewarded, weighted_method
 from isentrope.experiments.batches import prompts_of, sample_evaluation
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
@@ -23,16 +25,34 @@ from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.tokens import Tokens
 from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
 from isentrope.update.objective import OBJECTIVES
+from isentrope.update.step import Step
 from isentrope.vectors import Vector, axpy
 
 COLUMNS = ("influence", "reward_influence")
 """Columns of `Tokens` that are measured on an E of the controls' own."""
 
 
+def without_control(step: Step) -> Step:
+    """The optimizer's own step, where training corrected it by a control.
+
+    Args:
+        step: The step.
+
+    Returns:
+        It without the part "control"; itself where it has none.
+    """
+    parts = dict(step.components)
+    added = parts.pop("control", None)
+    if added is None:
+        return step
+    return replace(step, direction=axpy(-1.0, added, step.direction), components=parts)
+
+
 class TrialSteps:
     """Steps of one update batch under any control.
 
     Attributes:
+        plain: The optimizer's own step, without what a control added in training.
         tokens: The batch as the controls see it.
         own: The controls' own E, drawn apart from the one that steps are measured on; None where
             no control needs it.
@@ -71,9 +91,10 @@ class TrialSteps:
                     "1, as in the first step on a batch: there is nothing to try."
                 )
         self._config, self._ready = config, ready
+        self.plain = without_control(ready.step)
         needs = {column for name in names for column in self._needs(name)}
         self.own: Rollouts | None = None
-        if needs & {*COLUMNS, "own"}:
+        if needs & {*COLUMNS, "own"} or config.trial.change is not None:
             self.own = self._draw(progress)
         self.tokens = self._tokens(needs)
 
@@ -117,6 +138,18 @@ class TrialSteps:
         of_entropy, of_reward = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
         return replace(tokens, influence=of_entropy, reward_influence=of_reward)
 
+    @cached_property
+    def entropy_gradient(self) -> Vector:
+        """Gradient on the controls' own E, as a strength is judged on another one."""
+        assert self.own is not None
+        config = self._config
+        return entropy_gradient(
+            self._ready.policy,
+            self.own,
+            functional=config.estimator.functional,
+            method=weighted_method(config),
+        )
+
     @property
     def _min_p(self) -> float:
         control = build("lp_reg", None, self._config.trial.options.get("lp_reg"))
@@ -152,7 +185,7 @@ class TrialSteps:
         config, ready, own = self._config, self._ready, self.own
         assert own is not None
         first, second = torch.arange(len(own)).tensor_split(2)
-        step, eta = ready.step, config.estimator.single_eta or ready.step.learning_rate
+        step, eta = self.plain, config.estimator.single_eta or ready.step.learning_rate
         project = self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
             return Trial.of(step, {"no_correction": 1.0})
