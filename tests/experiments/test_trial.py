@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.experiments.attribution.run import run_verb
 from isentrope.experiments.attribution.trial import find_trial, largest_strength, on_frontier
-from isentrope.experiments.config_io import load_config
+from isentrope.experiments.config_io import ConfigError, load_config
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -183,6 +183,52 @@ def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
     assert (tmp_path / "run/measurements/try_step_4/trial.png").stat().st_size > 10_000
     both = CliRunner().invoke(app, [*asked, "--strength", "1", "--change", "0.1"])
     assert both.exit_code == 1
+
+
+def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
+    one = ["trial.strengths=[2.0]"]
+    _, results = run(["random_mask"], *one)
+    (entry,) = results["tried"].values()
+    assert 0 < entry["did"]["touched"] < 1
+    over = entry["step"]["over_random_deltaH"]
+    assert over["value"] != 0
+    assert over["se"] > 0
+
+
+def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
+    cut = ["trial.strengths=[1.0]", "trial.size=512", "trial.random_masks=false"]
+    told = "trial.options={isentropic: {range: 100, largest: 1e-3}}"
+    folder, results = run(["isentropic"], *cut, told)
+    (entry,) = results["tried"].values()
+    assert entry["reasons"] == {"step": "too_large", "gradient": "too_large"}
+    said = [x for x in results["warnings"] if "shortens its correction" in x]
+    assert len(said) == 2
+    assert all("larger than the option largest allows" in x for x in said)
+    table = pd.read_parquet(folder / "trial.parquet").set_index("part")
+    for part, key in (("step", "did"), ("gradient", "did_gradient")):
+        assert table.loc[part, "lambda"] == entry[key]["lambda"]
+    assert entry["did"]["lambda"] != entry["did_gradient"]["lambda"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trial.options={clip_cow: {}}", "nearest is 'clip_cov'"),
+        ("trial.options={clip_cov: {sides: 1}}", "has no option 'sides'"),
+        ("trial.size=7", "trial.size"),
+    ],
+)
+def test_settings_that_cannot_act_are_refused_before_any_work(tiny, override, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config(settings(tiny), [override])
+
+
+def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
+    config = tmp_path / "try.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), "--strength", "0"])
+    assert done.exit_code == 1
+    assert "--strength is a multiple above 0" in done.output
 
 
 @pytest.mark.parametrize(

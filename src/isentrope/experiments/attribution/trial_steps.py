@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from isentrope.estimators.entropy_gradient import entropy_gradient
@@ -28,6 +29,9 @@ from isentrope.update.objective import OBJECTIVES
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, axpy
 
+RANDOM = "random_mask"
+PARTS = ("step", "gradient")
+"""What is measured of a trial: its whole step, and the gradient part alone."""
 COLUMNS = ("influence", "reward_influence")
 """Columns of `Tokens` that are measured on an E of the controls' own."""
 
@@ -165,20 +169,34 @@ class TrialSteps:
         Returns:
             The step and what was done.
         """
-        options = self._config.trial.options.get(control)
-        made = build(control, strength, options)
-        if control not in TOKEN:
-            return self._corrected(made)
+        if control in TOKEN:
+            return self._rewritten(self.tokens, control, strength)
+        return self._corrected(build(control, strength, self._config.trial.options.get(control)))
+
+    def _rewritten(self, tokens: Tokens, control: str, strength: float) -> Trial:
         ready, config = self._ready, self._config
         return try_tokens(
             ready.policy,
             ready.batches.U,
-            self.tokens,
+            tokens,
             ready.subject.optimizer,
-            made,
+            build(control, strength, config.trial.options.get(control)),
             strength,
             max_grad_norm=config.estimator.max_grad_norm,
         )
+
+    def mask(self, share: float, draw: int) -> Trial:
+        """The step under a random mask.
+
+        Args:
+            share: Share of the tokens that do not count.
+            draw: Which mask.
+
+        Returns:
+            The step and what was done.
+        """
+        seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
+        return self._rewritten(replace(self.tokens, seed=int(seeds[0])), RANDOM, share)
 
     def _corrected(self, options: IsentropicOptions) -> Trial:
         """The step with an isentropic correction; its gradient part with one of its own."""
@@ -188,7 +206,8 @@ class TrialSteps:
         step, eta = self.plain, config.estimator.single_eta or ready.step.learning_rate
         project = self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
-            return Trial.of(step, {"no_correction": 1.0})
+            none = Trial.of(step, {"no_correction": 1.0})
+            return replace(none, reasons=dict.fromkeys(PARTS, "no_reward"))
         made = [
             isentropic_correction(
                 ready.policy,
@@ -204,7 +223,8 @@ class TrialSteps:
         ]
         whole = axpy(1.0, made[0].component, step.direction)
         gradient = axpy(1.0, made[1].component, step.components["gradient"])
-        return Trial(whole, gradient, dict(made[0].numbers))
+        reasons = {part: x.reason for part, x in zip(PARTS, made, strict=True) if x.reason}
+        return Trial(whole, gradient, dict(made[0].numbers), dict(made[1].numbers), reasons)
 
     def _neutral(self) -> Callable[[Vector], Vector] | None:
         """What leaves the mean reward of the controls' own E as it is, where that can be told."""

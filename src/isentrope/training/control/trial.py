@@ -10,7 +10,7 @@ control would do once momentum had followed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -96,11 +96,15 @@ class Trial:
         whole: v, momentum and decay included.
         gradient: Its gradient part alone.
         numbers: What the control did.
+        of_gradient: The same of the gradient part, where it is not the same.
+        reasons: Why there is no correction, or a shorter one, by "step" and "gradient".
     """
 
     whole: Vector
     gradient: Vector
     numbers: dict[str, float]
+    of_gradient: dict[str, float] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, step: Step, numbers: dict[str, float]) -> Trial:
