@@ -81,6 +81,17 @@ def test_each_change_is_that_of_a_sweep_of_its_own():
         assert (found.ess, found.unit, found.n) == (change.ess, change.unit, change.n)
 
 
+def test_a_step_is_compared_with_the_mean_of_several():
+    exact = cases.exact("qwen2")
+    steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2, 3)}
+    pairs = [("3", ("1", "2")), ("3", "1"), ("3", "2")]
+    found = paired_changes(exact.policy, batch(exact, 200, 1), steps, ETA, pairs=pairs)
+    for kind in ("entropy", "reward"):
+        mean, *alone = (getattr(found.differences[pair], kind) for pair in pairs)
+        assert mean.value == pytest.approx(sum(one.value for one in alone) / 2)
+        assert 0 < mean.se < sum(one.se for one in alone) / 2
+
+
 @pytest.mark.slow
 def test_intervals_cover():
     exact = cases.exact("qwen2")

@@ -135,6 +135,26 @@ def test_an_objective_that_needs_a_file_says_so(trained, tmp_path, objective):
     assert (config.estimator.objective, found.obstacles) == (objective, ())
 
 
+def test_a_fresh_batch_of_a_controlled_run_has_the_objective_without_control(trained, tmp_path):
+    """And training's own batch the recorded one."""
+    control = {"control": {"name": "stare"}, "plain_objective": "dr_grpo"}
+    contract(trained, objective="recorded", **control)
+    for given in ((), ("estimator.objective=dr_grpo",)):
+        config, found = settled(trained, *given)
+        assert found.obstacles == ()
+        assert config.estimator.objective == "dr_grpo"
+        assert config.estimator.max_response_length == CONTRACT["max_new_tokens"]
+        assert "objective dr_grpo without the token weights of the control" in found.warnings[0]
+    batch = f"batch_config.U_file={tmp_path}/U.jsonl"
+    config, found = settled(trained, batch)
+    assert (config.estimator.objective, found.warnings) == ("recorded", ())
+    config, found = settled(trained, batch, "estimator.objective=dr_grpo")
+    assert (config.estimator.objective, found.obstacles) == ("dr_grpo", ())
+    assert "estimator.objective is 'grpo'" in refused(trained, "estimator.objective=grpo")
+    contract(trained, objective="recorded", plain_objective="recorded", control={"name": "stare"})
+    assert "needs batch_config.U_file" in refused(trained)
+
+
 def test_every_verb_refuses_and_every_result_says_where_settings_came_from(trained, tmp_path):
     asked = settings(trained, batch_config={"G": 3}, sampling={"max_new_tokens": 2})
     usual = ["estimator.eta_list=[1e-3]", "estimator.order=1", "analysis.tokens=false"]

@@ -13,7 +13,7 @@ from isentrope.experiments.control_options import (
 )
 from isentrope.experiments.train import resume, train
 from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import grpo_options, objective_of
+from isentrope.experiments.train_options import grpo_options, objective_of, plain_objective_of
 from isentrope.sampling.prompts import Prompt
 from tests.training import runs
 
@@ -149,7 +149,9 @@ def _lines(folder):
 def test_the_objective_is_recorded_under_any_control(tmp_path):
     assert objective_of(config(tmp_path)) == "dr_grpo"
     for name in ("stare", "clip_higher", "adaptive"):
-        assert objective_of(config(tmp_path, name=name)) == "recorded"
+        controlled = config(tmp_path, name=name)
+        assert objective_of(controlled) == "recorded"
+        assert plain_objective_of(controlled) == "dr_grpo"
 
 
 def test_the_adaptive_bonus_resumes_to_the_bit(tmp_path):

@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from isentrope.cli.main import app
 from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial, on_frontier
-from isentrope.experiments.config_io import load_config
+from isentrope.experiments.attribution.trial import find_trial, largest_strength, on_frontier
+from isentrope.experiments.config_io import ConfigError, load_config
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
+from isentrope.training.control.trial import OutOfReachError
 from isentrope.update.step import optimizer_step
 from tests.tiny_checkpoint import settings
 
@@ -124,10 +125,34 @@ def test_the_strength_of_a_wanted_change_is_found_and_measured(run):
     wanted = half["step"]["deltaH"]["value"]
     _, found = run(["negative_scale"], f"trial.change={wanted}", name="found")
     (entry,) = found["tried"].values()
-    assert entry["strength"] == pytest.approx(half["strength"], rel=0.1)
     assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
-    with pytest.raises(ValueError, match="No strength between 0 and"):
-        run(["negative_scale"], "trial.change=10.0", name="far")
+    asked = [f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40"]
+    _, other = run(["negative_scale"], *asked, name="other_E")
+    (again,) = other["tried"].values()
+    assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
+    assert again["step"]["deltaH"]["value"] != entry["step"]["deltaH"]["value"]
+
+
+def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run):
+    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain")
+    (half,) = plain["tried"].values()
+    asked = [
+        f"trial.change={half['step']['deltaH']['value']}",
+        "trial.options={isentropic: {largest: 1e-9}}",
+    ]
+    with pytest.raises(OutOfReachError, match=r"^isentropic: No strength between 0 and"):
+        run(["isentropic"], *asked, name="none")
+    _, found = run(["isentropic", "negative_scale"], *asked, name="both")
+    assert [entry["control"] for entry in found["tried"].values()] == ["negative_scale"]
+    assert any(x.startswith("isentropic: No strength between") for x in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("control", "default", "bound"),
+    [("stare", 0.1, 1.0), ("stare", -0.1, -1.0), ("bonus", 0.5, 32.0)],
+)
+def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
+    assert largest_strength(control, default, {}) == bound
 
 
 def test_what_cannot_be_tried_is_refused(run):
@@ -158,3 +183,67 @@ def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
     assert (tmp_path / "run/measurements/try_step_4/trial.png").stat().st_size > 10_000
     both = CliRunner().invoke(app, [*asked, "--strength", "1", "--change", "0.1"])
     assert both.exit_code == 1
+
+
+def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
+    one = ["trial.strengths=[2.0]"]
+    _, results = run(["random_mask"], *one)
+    (entry,) = results["tried"].values()
+    assert 0 < entry["did"]["touched"] < 1
+    over = entry["step"]["over_random_deltaH"]
+    assert over["value"] != 0
+    assert over["se"] > 0
+
+
+def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
+    cut = ["trial.strengths=[1.0]", "trial.size=512", "trial.random_masks=false"]
+    told = "trial.options={isentropic: {range: 100, largest: 1e-3}}"
+    folder, results = run(["isentropic"], *cut, told)
+    (entry,) = results["tried"].values()
+    assert entry["reasons"] == {"step": "too_large", "gradient": "too_large"}
+    said = [x for x in results["warnings"] if "shortens its correction" in x]
+    assert len(said) == 2
+    assert all("larger than the option largest allows" in x for x in said)
+    table = pd.read_parquet(folder / "trial.parquet").set_index("part")
+    for part, key in (("step", "did"), ("gradient", "did_gradient")):
+        assert table.loc[part, "lambda"] == entry[key]["lambda"]
+    assert entry["did"]["lambda"] != entry["did_gradient"]["lambda"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trial.options={clip_cow: {}}", "nearest is 'clip_cov'"),
+        ("trial.options={clip_cov: {sides: 1}}", "has no option 'sides'"),
+        ("trial.size=7", "trial.size"),
+    ],
+)
+def test_settings_that_cannot_act_are_refused_before_any_work(tiny, override, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config(settings(tiny), [override])
+
+
+def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
+    config = tmp_path / "try.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), "--strength", "0"])
+    assert done.exit_code == 1
+    assert "--strength is a multiple above 0" in done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--change", "0"], ['trial.controls=["clip_cov"]', "trial.change=0.0"]),
+        (["--strength", "2"], ['trial.controls=["clip_cov"]', "trial.strengths=[2.0]"]),
+        ([], ['trial.controls=["clip_cov"]']),
+    ],
+)
+def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
+    asked = []
+    monkeypatch.setattr("isentrope.cli.attribute.attribute", lambda *args: asked.extend(args[-1]))
+    config = tmp_path / "try.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), *given])
+    assert done.exit_code == 0, done.output
+    assert asked == expected

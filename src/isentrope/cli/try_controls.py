@@ -25,7 +25,7 @@ Control = Annotated[
 ]
 Strength = Annotated[
     list[float] | None,
-    typer.Option("--strength", min=0, help="Multiple of the default strength; repeatable."),
+    typer.Option("--strength", help="Multiple of the default strength; repeatable."),
 ]
 Change = Annotated[
     float | None,
@@ -51,9 +51,11 @@ def try_controls(
 
     if strength and change is not None:
         raise ValueError("--change looks for the strength, so --strength cannot be given with it.")
+    if strength and min(strength) <= 0:
+        raise ValueError(f"--strength is a multiple above 0, got {min(strength):g}.")
     asked = overrides(settings, folder, checkpoints, repeats)
     names = None if control == "all" else control.split(",")
     for key, value in (("controls", names), ("strengths", strength), ("change", change)):
-        if value:
+        if value is not None and value != []:
             asked.append(f"trial.{key}={json.dumps(value)}")
     attribute("try", find_trial, print_trial, config, asked)

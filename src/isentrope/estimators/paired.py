@@ -29,6 +29,8 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 REWARD = "reward"
+Pair = tuple[str, str | tuple[str, ...]]
+"""Name of a step, and name of the one that it is compared with, or names of several: their mean."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,13 @@ class PairedChanges:
 
     Attributes:
         changes: By name of the step.
-        differences: By (name, name of the step it is compared with): the first less the second.
+        differences: By (name, what it is compared with): the first less the other, or less the mean
+            of the others.
         verdicts: On the weights that each ΔH is made with.
     """
 
     changes: dict[str, Change]
-    differences: dict[tuple[str, str], Change]
+    differences: dict[Pair, Change]
     verdicts: dict[str, Verdict]
 
 
@@ -132,11 +135,11 @@ class PairedSteps:
         of_both = trust.or_worse(base), whole.or_worse(base)
         self._moved[name] = _Moved(log_ratios, scores.entropies, *of_both)
 
-    def changes(self, pairs: Sequence[tuple[str, str]] = ()) -> PairedChanges:
+    def changes(self, pairs: Sequence[Pair] = ()) -> PairedChanges:
         """All changes, and differences between some of them, from one jackknife.
 
         Args:
-            pairs: Names of steps to compare: the first less the second.
+            pairs: What to compare: a step less another, or less the mean of several.
 
         Returns:
             Where weights cannot be trusted there is a value and no interval.
@@ -145,7 +148,9 @@ class PairedSteps:
             ValueError: If a pair names no step.
         """
         one = self._moved
-        if unknown := {name for pair in pairs for name in pair} - set(one):
+        if unknown := {name for first, others in pairs for name in (first, *_names(others))} - set(
+            one
+        ):
             raise ValueError(f"No step is called {sorted(unknown)[0]!r}.")
         result = infinitesimal_jackknife(
             lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
@@ -153,7 +158,7 @@ class PairedSteps:
         rows = torch.stack((result.values, result.standard_errors), 1).view(-1, 2, 2).tolist()
         alone = {name: self._change(row, one[name]) for name, row in zip(one, rows, strict=False)}
         compared = {
-            pair: self._change(row, one[pair[0]], one[pair[1]])
+            pair: self._change(row, one[pair[0]], *(one[name] for name in _names(pair[1])))
             for pair, row in zip(pairs, rows[len(one) :], strict=True)
         }
         return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
@@ -187,7 +192,7 @@ class PairedSteps:
         entropy = estimate(row[0], of_entropy, f.unit, f.method)
         return Change(entropy, None if self._E.rewards is None else reward)
 
-    def _statistics(self, omega: Tensor, pairs: Sequence[tuple[str, str]]) -> Tensor:
+    def _statistics(self, omega: Tensor, pairs: Sequence[Pair]) -> Tensor:
         """(ΔH, ΔJ) of every step, then of every pair, flat."""
         f, sample = self._sample.functional, self._sample
         entropy = f(omega, sample.log_ratios, sample.entropies)
@@ -198,7 +203,10 @@ class PairedSteps:
             return torch.stack((moved - entropy, self._reward(omega, one.log_ratios) - reward))
 
         alone = {name: change(one) for name, one in self._moved.items()}
-        compared = [alone[name] - alone[other] for name, other in pairs]
+        compared = [
+            alone[name] - torch.stack([alone[other] for other in _names(others)]).mean(0)
+            for name, others in pairs
+        ]
         return torch.stack([*alone.values(), *compared]).flatten()
 
     def _reward(self, omega: Tensor, log_ratios: Tensor) -> Tensor:
@@ -206,3 +214,7 @@ class PairedSteps:
             return omega.sum() * 0
         weights = omega * log_ratios.sum(1).exp()
         return (weights @ self._E.rewards) / weights.sum()
+
+
+def _names(others: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (others,) if isinstance(others, str) else others

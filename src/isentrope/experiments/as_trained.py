@@ -90,8 +90,8 @@ def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTr
     Returns:
         The configuration in force, and what became of it; nothing is refused yet.
     """
-    training = read_training_settings(checkpoint)
     given = _given(config)
+    training, of_control = _training(config, checkpoint, given)
     objective, missing = _objective(config, training, given)
     use = Use(
         objective,
@@ -115,7 +115,7 @@ def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTr
         origins=origins,
         obstacles=(*obstacles, *training.obstacles(use)),
         ignored=tuple(config.estimator.ignore_training_settings),
-        notes=tuple(training.notes(use)),
+        notes=(*of_control, *training.notes(use)),
         arguments=training.arguments.fields if training.arguments else {},
     )
     return _filled(config, settled.filled), settled
@@ -159,6 +159,29 @@ def allowed(obstacles: Iterable[Obstacle], ignored: Iterable[str]) -> list[str]:
         for o in obstacles
         if o.name in names
     ]
+
+
+def _training(
+    config: MeasureConfig, checkpoint: Path, given: set[str]
+) -> tuple[TrainingSettings, tuple[str, ...]]:
+    """Training's settings, and a sentence where they are those without the run's control.
+
+    A token control acts through the recorded weights of training's own batch. A fresh batch has
+    none, and an objective by name leaves them out.
+
+    Returns:
+        Settings and sentences.
+    """
+    training = read_training_settings(checkpoint)
+    plain, estimator = training.uncontrolled, config.estimator
+    by_name = "estimator.objective" in given and estimator.objective == plain
+    fresh = config.batch_config.U_file is None and "estimator.objective" not in given
+    if plain is None or not (by_name or fresh):
+        return training, ()
+    return read_training_settings(checkpoint, without_control=True), (
+        f"Training ran under a control. The step measured here is that of its objective {plain} "
+        "without the token weights of the control.",
+    )
 
 
 def _given(config: MeasureConfig) -> set[str]:

@@ -97,9 +97,17 @@ class TrialConfig(Section):
     """Multiples of each control's default strength; null: those that suit each."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of the controls, by name."""
-    size: Annotated[int, Field(ge=4)] = 256
+    size: Annotated[int, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
     random_masks: bool = True
     """Beside each control, a random mask of as many tokens."""
     change: float | None = None
     """Instead of `strengths`: the change of entropy per step that a strength is looked for."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> TrialConfig:
+        from isentrope.training.control import controls
+
+        for name, options in self.options.items():
+            controls.build(name, None, options)
+        return self

@@ -23,7 +23,12 @@ from isentrope.experiments.progress import Progress
 from isentrope.experiments.replayable import balancing_weight
 from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
 from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import advantages_of, grpo_options, objective_of
+from isentrope.experiments.train_options import (
+    advantages_of,
+    grpo_options,
+    objective_of,
+    plain_objective_of,
+)
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.alarm import Alarm
@@ -197,6 +202,7 @@ def _contract(
     return {
         "schema": 1,
         "objective": objective_of(config),
+        "plain_objective": plain_objective_of(config),
         "advantages": advantages_of(config),
         "control": contract_entry(config),
         "loss_type": args.loss_type,

@@ -188,9 +188,20 @@ def objective_of(config: TrainConfig) -> str:
     Returns:
         One of the objectives of `optimizer_step`; "recorded" where no other name is exact.
     """
+    return RECORDED if config.control.name != "none" else plain_objective_of(config)
+
+
+def plain_objective_of(config: TrainConfig) -> str:
+    """The name of what a run would optimise without its control.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        As `objective_of`.
+    """
     loss = config.trainer.get("loss_type", "dr_grpo")
-    controlled = config.control.name != "none"
-    if controlled or loss not in OBJECTIVES or reweighting_options(config.trainer):
+    if loss not in OBJECTIVES or reweighting_options(config.trainer):
         return RECORDED
     return "dr_grpo_longest" if config.training.normaliser == "longest" else loss
 

@@ -49,12 +49,15 @@ class TrainingSettings:
         sources: Name of the file that each key was read from.
         replayable: False where the contract says that recorded weights do not replay the step.
         arguments: The trainer's own arguments, where the checkpoint has them.
+        uncontrolled: The objective without the run's control, where it has one and the objective
+            has a name.
     """
 
     keys: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     replayable: bool = True
     arguments: SavedArguments | None = None
+    uncontrolled: str | None = None
 
     def obstacles(self, use: Use) -> list[Obstacle]:
         """What training's step has and the one computed has not.
@@ -83,11 +86,13 @@ class TrainingSettings:
         return [] if self.arguments is None else notes_of(self.arguments, use)
 
 
-def read_training_settings(checkpoint: Path) -> TrainingSettings:
+def read_training_settings(checkpoint: Path, *, without_control: bool = False) -> TrainingSettings:
     """Read what a checkpoint says of its training.
 
     Args:
         checkpoint: Its folder.
+        without_control: Whether the objective is to be the one without the run's control, which
+            the contract must name.
 
     Returns:
         The settings; empty where no file names any.
@@ -101,13 +106,17 @@ def read_training_settings(checkpoint: Path) -> TrainingSettings:
                 keys[key], sources[key] = value, source
 
     contract = _json(checkpoint / CONTRACT)
+    uncontrolled = _uncontrolled(contract)
+    if without_control:
+        contract["objective"] = uncontrolled
     add(_of_contract(contract), CONTRACT)
     arguments = None
     if (path := checkpoint / TRAINING_ARGS).is_file():
         arguments = read_training_arguments(path)
         add(_of_arguments(arguments, keys.get("estimator.objective")), TRAINING_ARGS)
     add(_of_contract(_json(checkpoint / TRAINER_STATE)), TRAINER_STATE)
-    return TrainingSettings(keys, sources, contract.get("replayable", True), arguments)
+    replayable = contract.get("replayable", True)
+    return TrainingSettings(keys, sources, replayable, arguments, uncontrolled)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -118,6 +127,11 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}): restore it, or remove it.") from error
     return content if isinstance(content, dict) else {}
+
+
+def _uncontrolled(contract: Mapping[str, Any]) -> str | None:
+    plain = contract.get("plain_objective")
+    return plain if contract.get("control") and plain in OBJECTIVES else None
 
 
 def _of_contract(contract: Mapping[str, Any]) -> dict[str, Any]:

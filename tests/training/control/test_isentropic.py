@@ -8,11 +8,16 @@ import shutil
 import pytest
 import torch
 
+from isentrope.estimators.paired import PairedSteps
+from isentrope.experiments.attribution.run import run_verb
+from isentrope.experiments.attribution.trial import find_trial
 from isentrope.experiments.config_io import ConfigError, load_config
+from isentrope.experiments.measure import measure
 from isentrope.experiments.preparation import with_control
 from isentrope.experiments.train import resume, train
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTROL, read_control, read_next_update
 from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.isentropic import IsentropicStep
@@ -80,6 +85,38 @@ def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch
     assert step is plain
     unchanged = checkpoint(folder / "plain", 1)
     assert with_control(load_config(given), policy, unchanged, plain) == (plain, ())
+
+
+def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder, tmp_path):
+    here = checkpoint(folder / "held", 2)
+    batch = {"dataset_name": "prompts", "dataset_path": str(folder / "prompts.jsonl"), "B_E": 8}
+    batch |= {"B_U": 2, "save_batches": True, "allow_overlap": True}
+    given = {
+        "checkpoint": {"checkpoint_path": str(here)},
+        "batch_config": batch,
+        "estimator": {"eta_list": [1e-3], "order": 1},
+        "trial": {"controls": ["negative_scale"], "strengths": [1.0], "size": 32},
+        "output": {"directory": str(tmp_path / "fresh")},
+    }
+    (fresh,) = measure(load_config(given)).results
+    assert any("objective dr_grpo without the token weights" in x for x in fresh["warnings"])
+    batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
+    given["estimator"]["objective"] = "dr_grpo"
+    given["output"] = {"directory": str(tmp_path / "own")}
+    done = run_verb("try", find_trial, load_config(given))
+    (results,) = done.results
+    # the correction is no part of the step that controls are compared with
+    policy = Policy.from_checkpoint(here, precision="float64")
+    U, update = read_next_update(here)
+    plain = optimizer_step(
+        policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
+    )
+    E = Rollouts.load(next(iter(done.measurements.values())) / "E.parquet")
+    eta = results["eta"]
+    paired = PairedSteps(policy, E, eta)
+    paired.add("plain", plain.direction)
+    expected = paired.changes().changes["plain"].entropy.value
+    assert results["vanilla"]["step"]["deltaH"]["value"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_batch_gradient_and_optimizer_state_of_the_first_step_are_those_without_control(folder):

@@ -4,6 +4,7 @@ import torch
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.tokens import Rewritten, Tokens
 from isentrope.training.control.trial import (
+    OutOfReachError,
     on_policy_tokens,
     ragged,
     strength_for,
@@ -78,3 +79,21 @@ def test_steps_of_a_rule_that_selects_are_met_as_nearly_as_they_can():
 def test_a_change_out_of_reach_is_refused_with_what_can_be_had():
     with pytest.raises(ValueError, match=r"between 0 and 2 changes entropy by 1 .* -1 to 0"):
         strength_for(1.0, lambda s: -1 + s / 2, 2.0)
+
+
+def test_a_wanted_change_of_0_is_met_without_all_halvings():
+    seen = []
+    strength, at = strength_for(0.0, lambda s: seen.append(s) or -3e-4 + 5e-4 * s**2, 1.2)
+    assert at == pytest.approx(0.0, abs=1e-7)
+    assert strength == pytest.approx(0.6**0.5, rel=1e-3)
+    assert len(seen) < 20
+
+
+def test_a_control_that_acts_both_ways_is_searched_both_ways():
+    def change(strength):
+        return -1 + strength / 2
+
+    assert strength_for(-1.6, change, 2.0, -2.0)[0] == pytest.approx(-1.2, rel=0.05)
+    assert strength_for(-0.4, change, 2.0, -2.0)[0] == pytest.approx(1.2, rel=0.05)
+    with pytest.raises(OutOfReachError, match=r"between -2 and 2 changes .* -2 to 0"):
+        strength_for(0.5, change, 2.0, -2.0)

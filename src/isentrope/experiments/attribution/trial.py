@@ -2,34 +2,42 @@
 
 results.json    vanilla, and one entry per control and strength: what it did to the batch; of the
                 whole step and of its gradient part alone ΔH and ΔJ, what each gains over vanilla,
-                and over a random mask of as many tokens; every one an Estimate
+                and over random masks of as many tokens; every one an Estimate
 trial.parquet   the same, one row per control, strength and part
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from isentrope.estimate import Estimate
-from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.experiments.attribution.influence import rewarded, weighted_method
 from isentrope.experiments.attribution.run import Found
-from isentrope.experiments.attribution.trial_steps import TrialSteps
+from isentrope.experiments.attribution.trial_steps import PARTS, RANDOM, TrialSteps
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
 from isentrope.training.control.controls import STEP, TOKEN, build
-from isentrope.training.control.trial import Trial, strength_for
+from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
 from isentrope.vectors import Vector, dot
 
 VANILLA = "vanilla"
-RANDOM = "random_mask"
-PARTS = ("step", "gradient")
+MASKS = 4
+"""Random masks whose mean a control is compared with."""
+WHY = {
+    "not_finite": "a number of it is not finite",
+    "no_rate": "the learning rate is 0",
+    "no_gain": "its gain is within two errors of zero; use a larger trial.size",
+    "no_reward": "the gradient of reward is not known well enough; use a larger trial.size",
+    "out_of_range": "it would change entropy by more than the option range allows",
+    "too_large": "it would be larger than the option largest allows",
+}
+"""Reasons of an isentropic correction in words."""
 MULTIPLES = (0.25, 0.5, 1.0)
 """Strengths that are tried where none are given, as multiples of a control's default."""
 SMALL = {
@@ -41,6 +49,8 @@ SMALL = {
 """The same of controls whose published default does little in one step."""
 LARGEST = 64.0
 """Largest multiple of a default strength that is tried for a wanted change."""
+HALVINGS = 60
+"""Halvings that find the bound of a strength to the last bit."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +62,28 @@ class Candidate:
         strength: How hard it acts.
         numbers: What it did.
         predicted: ηδH₁ of the step, where the strength was looked for.
-        mask: Name of the random mask of as many tokens, or None.
+        masks: Names of the random masks of as many tokens; empty where there are none.
+        of_gradient: What it did for the gradient part, where that is not the same.
+        reasons: Why a correction is missing or cut, by part.
     """
 
     control: str
     strength: float
     numbers: dict[str, float] = field(default_factory=dict)
     predicted: float | None = None
-    mask: str | None = None
+    masks: tuple[str, ...] = ()
+    of_gradient: dict[str, float] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def did(self, part: str) -> dict[str, float]:
+        """What it did for a part."""
+        apart = part == "gradient" and self.of_gradient is not None
+        return self.of_gradient if apart and self.of_gradient is not None else self.numbers
+
+    def compared(self, part: str) -> list[tuple[str, ...]]:
+        """Names of what a part is compared with: vanilla, and the masks together."""
+        against = [(VANILLA,), self.masks] if self.masks else [(VANILLA,)]
+        return [tuple(f"{name}/{part}" for name in names) for names in against]
 
     @property
     def name(self) -> str:
@@ -80,6 +104,7 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
 
     Raises:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
+        OutOfReachError: If no control can reach the change that is asked for.
     """
     asked = config.trial
     acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
@@ -95,25 +120,32 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
         method=weighted_method(config),
         confidence=config.estimator.confidence,
     )
-    _add(paired, VANILLA, Trial.of(ready.step, {}))
+    _add(paired, VANILLA, Trial.of(steps.plain, {}))
     candidates: list[Candidate] = []
+    out_of_reach: list[str] = []
     with progress.stages("trying controls", len(tried)) as begin:
         for control in tried:
             begin(control)
-            for candidate, trial in _candidates(config, ready, steps, control, eta):
-                _add(paired, candidate.name, trial)
-                candidates.append(candidate)
-        masks = {c.mask: c.numbers["touched"] for c in candidates if c.mask is not None}
-        for mask, share in masks.items():
-            _add(paired, mask, steps.trial(RANDOM, share))
+            try:
+                for candidate, trial in _candidates(config, ready, steps, control, eta):
+                    _add(paired, candidate.name, trial)
+                    candidates.append(candidate)
+            except OutOfReachError as error:
+                out_of_reach.append(f"{control}: {error}")
+        if not candidates:
+            raise OutOfReachError(" ".join(out_of_reach))
+        masks = {c.masks: c.numbers["touched"] for c in candidates if c.masks}
+        for names, share in masks.items():
+            for draw, mask in enumerate(names):
+                _add(paired, mask, steps.mask(share, draw))
     pairs = [
-        (f"{candidate.name}/{part}", f"{against}/{part}")
+        (f"{candidate.name}/{part}", against)
         for candidate in candidates
         for part in PARTS
-        for against in (VANILLA, candidate.mask)
-        if against is not None
+        for against in candidate.compared(part)
     ]
-    return _found(candidates, paired.changes(pairs), eta)
+    found = _found(candidates, paired.changes(pairs), eta)
+    return replace(found, warnings=[*out_of_reach, *found.warnings])
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
@@ -134,8 +166,11 @@ def _candidates(
     for strength in strengths:
         trial = steps.trial(control, strength)
         share = trial.numbers.get("touched", 0.0)
-        mask = f"{RANDOM}@{share:.6g}" if asked.random_masks and 0 < share < 1 else None
-        yield Candidate(control, strength, trial.numbers, predicted, mask), trial
+        masks: tuple[str, ...] = ()
+        if asked.random_masks and 0 < share < 1:
+            masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
+        did = trial.numbers, predicted, masks, trial.of_gradient, trial.reasons
+        yield Candidate(control, strength, *did), trial
 
 
 def _strengths(config: MeasureConfig, control: str) -> list[float]:
@@ -153,24 +188,39 @@ def _strength_for(
     """The strength that changes entropy by the amount asked for, by the first order."""
     wanted, options = config.trial.change, config.trial.options.get(control, {})
     assert wanted is not None
-    gradient = entropy_gradient(
-        ready.policy,
-        ready.batches.E,
-        functional=config.estimator.functional,
-        method=weighted_method(config),
-    )
 
     def change(strength: float) -> float:
         whole: Vector = (
-            ready.step.direction if not strength else steps.trial(control, strength).whole
+            steps.plain.direction if not strength else steps.trial(control, strength).whole
         )
-        return eta * dot(gradient, whole)
+        return eta * dot(steps.entropy_gradient, whole)
 
-    default = build(control, None, options).strength
-    largest = default
-    while largest < LARGEST * default and _allowed(control, 2 * largest, options):
-        largest *= 2
-    return strength_for(wanted, change, largest)
+    made = build(control, None, options)
+    largest = largest_strength(control, made.strength, options)
+    both = getattr(made, "two_sided", False)
+    smallest = largest_strength(control, -made.strength, options) if both else 0.0
+    return strength_for(wanted, change, largest, smallest)
+
+
+def largest_strength(control: str, default: float, options: dict[str, Any]) -> float:
+    """The strength farthest from 0 that may be tried: the control's own bound, or `LARGEST`.
+
+    Args:
+        control: Its name.
+        default: Its default strength, or the negative of it.
+        options: Its settings.
+
+    Returns:
+        A strength of the same sign; 0 where none of that sign is allowed.
+    """
+    far = LARGEST * default
+    if _allowed(control, far, options):
+        return far
+    near = default if _allowed(control, default, options) else 0.0
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if _allowed(control, middle, options) else (near, middle)
+    return near
 
 
 def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
@@ -187,11 +237,15 @@ def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Fou
         parts = {part: _part(one, part, found) for part in PARTS}
         head = {"control": one.control, "strength": one.strength}
         entries[one.name] = head | {"predicted": one.predicted, "did": one.numbers} | parts
+        if one.of_gradient is not None:
+            entries[one.name]["did_gradient"] = one.of_gradient
+        if one.reasons:
+            entries[one.name]["reasons"] = one.reasons
         for part, changes in parts.items():
             flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
             verdict = found.verdicts[f"{one.name}/{part}"]
             said = {"part": part, "eta": eta, "verdict": verdict}
-            rows.append(head | one.numbers | said | flat)
+            rows.append(head | one.did(part) | said | flat)
     table = pd.DataFrame(rows)
     for part in PARTS:
         here = table["part"] == part
@@ -207,9 +261,8 @@ def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Fou
 def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:
     name = f"{one.name}/{part}"
     told = _changes("", found.changes[name])
-    told |= _changes("gained_", found.differences[name, f"{VANILLA}/{part}"])
-    if one.mask is not None:
-        told |= _changes("over_random_", found.differences[name, f"{one.mask}/{part}"])
+    for prefix, against in zip(("gained_", "over_random_"), one.compared(part), strict=False):
+        told |= _changes(prefix, found.differences[name, against])
     return told
 
 
@@ -247,10 +300,13 @@ def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
             f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval "
             f"at this learning rate, {weak[0]} first: lower estimator.single_eta."
         )
-    still = [one.name for one in candidates if one.numbers.get("no_correction")]
-    if still:
-        said.append(
-            f"{still[0]} makes no correction, because a gain is within two errors of zero: what is "
-            "shown is the plain step. Use a larger trial.size."
-        )
+    met: dict[tuple[str, str], list[str]] = {}
+    for one in candidates:
+        for part, reason in one.reasons.items():
+            met.setdefault((reason, part), []).append(one.name)
+    for (reason, part), names in met.items():
+        where = "the whole step" if part == "step" else "the gradient part"
+        cut = reason in ("out_of_range", "too_large")
+        what = "shortens its correction" if cut else "makes no correction"
+        said.append(f"{', '.join(names)} {what} of {where}: {WHY.get(reason, reason)}.")
     return said

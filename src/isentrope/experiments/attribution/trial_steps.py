@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
+import numpy as np
 import torch
 
-from isentrope.experiments.attribution.influence import rewarded
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.experiments.attribution.influence import rewarded, weighted_method
 from isentrope.experiments.batches import prompts_of, sample_evaluation
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
@@ -23,16 +26,37 @@ from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.tokens import Tokens
 from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
 from isentrope.update.objective import OBJECTIVES
+from isentrope.update.step import Step
 from isentrope.vectors import Vector, axpy
 
+RANDOM = "random_mask"
+PARTS = ("step", "gradient")
+"""What is measured of a trial: its whole step, and the gradient part alone."""
 COLUMNS = ("influence", "reward_influence")
 """Columns of `Tokens` that are measured on an E of the controls' own."""
+
+
+def without_control(step: Step) -> Step:
+    """The optimizer's own step, where training corrected it by a control.
+
+    Args:
+        step: The step.
+
+    Returns:
+        It without the part "control"; itself where it has none.
+    """
+    parts = dict(step.components)
+    added = parts.pop("control", None)
+    if added is None:
+        return step
+    return replace(step, direction=axpy(-1.0, added, step.direction), components=parts)
 
 
 class TrialSteps:
     """Steps of one update batch under any control.
 
     Attributes:
+        plain: The optimizer's own step, without what a control added in training.
         tokens: The batch as the controls see it.
         own: The controls' own E, drawn apart from the one that steps are measured on; None where
             no control needs it.
@@ -71,9 +95,10 @@ class TrialSteps:
                     "1, as in the first step on a batch: there is nothing to try."
                 )
         self._config, self._ready = config, ready
+        self.plain = without_control(ready.step)
         needs = {column for name in names for column in self._needs(name)}
         self.own: Rollouts | None = None
-        if needs & {*COLUMNS, "own"}:
+        if needs & {*COLUMNS, "own"} or config.trial.change is not None:
             self.own = self._draw(progress)
         self.tokens = self._tokens(needs)
 
@@ -117,6 +142,18 @@ class TrialSteps:
         of_entropy, of_reward = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
         return replace(tokens, influence=of_entropy, reward_influence=of_reward)
 
+    @cached_property
+    def entropy_gradient(self) -> Vector:
+        """Gradient on the controls' own E, as a strength is judged on another one."""
+        assert self.own is not None
+        config = self._config
+        return entropy_gradient(
+            self._ready.policy,
+            self.own,
+            functional=config.estimator.functional,
+            method=weighted_method(config),
+        )
+
     @property
     def _min_p(self) -> float:
         control = build("lp_reg", None, self._config.trial.options.get("lp_reg"))
@@ -132,30 +169,45 @@ class TrialSteps:
         Returns:
             The step and what was done.
         """
-        options = self._config.trial.options.get(control)
-        made = build(control, strength, options)
-        if control not in TOKEN:
-            return self._corrected(made)
+        if control in TOKEN:
+            return self._rewritten(self.tokens, control, strength)
+        return self._corrected(build(control, strength, self._config.trial.options.get(control)))
+
+    def _rewritten(self, tokens: Tokens, control: str, strength: float) -> Trial:
         ready, config = self._ready, self._config
         return try_tokens(
             ready.policy,
             ready.batches.U,
-            self.tokens,
+            tokens,
             ready.subject.optimizer,
-            made,
+            build(control, strength, config.trial.options.get(control)),
             strength,
             max_grad_norm=config.estimator.max_grad_norm,
         )
+
+    def mask(self, share: float, draw: int) -> Trial:
+        """The step under a random mask.
+
+        Args:
+            share: Share of the tokens that do not count.
+            draw: Which mask.
+
+        Returns:
+            The step and what was done.
+        """
+        seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
+        return self._rewritten(replace(self.tokens, seed=int(seeds[0])), RANDOM, share)
 
     def _corrected(self, options: IsentropicOptions) -> Trial:
         """The step with an isentropic correction; its gradient part with one of its own."""
         config, ready, own = self._config, self._ready, self.own
         assert own is not None
         first, second = torch.arange(len(own)).tensor_split(2)
-        step, eta = ready.step, config.estimator.single_eta or ready.step.learning_rate
+        step, eta = self.plain, config.estimator.single_eta or ready.step.learning_rate
         project = self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
-            return Trial.of(step, {"no_correction": 1.0})
+            none = Trial.of(step, {"no_correction": 1.0})
+            return replace(none, reasons=dict.fromkeys(PARTS, "no_reward"))
         made = [
             isentropic_correction(
                 ready.policy,
@@ -171,7 +223,8 @@ class TrialSteps:
         ]
         whole = axpy(1.0, made[0].component, step.direction)
         gradient = axpy(1.0, made[1].component, step.components["gradient"])
-        return Trial(whole, gradient, dict(made[0].numbers))
+        reasons = {part: x.reason for part, x in zip(PARTS, made, strict=True) if x.reason}
+        return Trial(whole, gradient, dict(made[0].numbers), dict(made[1].numbers), reasons)
 
     def _neutral(self) -> Callable[[Vector], Vector] | None:
         """What leaves the mean reward of the controls' own E as it is, where that can be told."""

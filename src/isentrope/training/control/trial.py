@@ -10,7 +10,7 @@ control would do once momentum had followed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from isentrope.vectors import Vector
 HALVINGS = 30
 """Halvings of the interval after which the search for a strength ends."""
 CLOSE = 0.01
-"""Relative distance from the wanted change at which it ends."""
+"""Distance from the wanted change at which it ends, relative to that change."""
 
 
 def on_policy_tokens(
@@ -96,11 +96,15 @@ class Trial:
         whole: v, momentum and decay included.
         gradient: Its gradient part alone.
         numbers: What the control did.
+        of_gradient: The same of the gradient part, where it is not the same.
+        reasons: Why there is no correction, or a shorter one, by "step" and "gradient".
     """
 
     whole: Vector
     gradient: Vector
     numbers: dict[str, float]
+    of_gradient: dict[str, float] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, step: Step, numbers: dict[str, float]) -> Trial:
@@ -151,8 +155,12 @@ def try_tokens(
     return Trial.of(step, touched(tokens, made))
 
 
+class OutOfReachError(ValueError):
+    """No strength that may be tried changes entropy by the wanted amount."""
+
+
 def strength_for(
-    wanted: float, change: Callable[[float], float], largest: float
+    wanted: float, change: Callable[[float], float], largest: float, smallest: float = 0.0
 ) -> tuple[float, float]:
     """The strength at which a step changes entropy by a wanted amount, by bisection.
 
@@ -160,23 +168,42 @@ def strength_for(
         wanted: The change of entropy.
         change: The change at a strength, predicted to first order; continuous or in small steps.
         largest: Largest strength that may be tried; the search starts from 0.
+        smallest: Smallest one: 0, or below 0 for a control that acts both ways.
 
     Returns:
         The strength, and the change predicted at it.
 
     Raises:
-        ValueError: If no strength up to the largest gives the change; it says what they do give.
+        OutOfReachError: If no strength between them gives the change; it says what they do give.
     """
-    low, high = 0.0, largest
-    at_low, at_high = change(low), change(high)
-    if not min(at_low, at_high) <= wanted <= max(at_low, at_high):
-        raise ValueError(
-            f"No strength between 0 and {largest:.4g} changes entropy by {wanted:.3g} in one step: "
-            f"it gives {at_low:.3g} to {at_high:.3g}."
-        )
-    best = (low, at_low) if abs(at_low - wanted) < abs(at_high - wanted) else (high, at_high)
+    zero = 0.0, change(0.0)
+    ends = []
+    for end in (largest, smallest):
+        if end == 0:
+            continue
+        ends.append((end, change(end)))
+        if min(zero[1], ends[-1][1]) <= wanted <= max(zero[1], ends[-1][1]):
+            return _bisected(wanted, change, zero, ends[-1])
+    given = [at for _, at in (zero, *ends)]
+    raise OutOfReachError(
+        f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {wanted:.3g} in "
+        f"one step: it gives {min(given):.3g} to {max(given):.3g}."
+    )
+
+
+def _bisected(
+    wanted: float,
+    change: Callable[[float], float],
+    start: tuple[float, float],
+    end: tuple[float, float],
+) -> tuple[float, float]:
+    """Between two strengths whose changes have the wanted one between them."""
+    (low, at_low), (high, at_high) = start, end
+    # a wanted change of 0 has no relative distance: it is met on the scale of what can be had
+    close = CLOSE * max(abs(wanted), CLOSE * abs(at_high - at_low))
+    best = min(start, end, key=lambda one: abs(one[1] - wanted))
     for _ in range(HALVINGS):
-        if abs(best[1] - wanted) <= CLOSE * abs(wanted):
+        if abs(best[1] - wanted) <= close:
             break
         middle = (low + high) / 2
         at = change(middle)
