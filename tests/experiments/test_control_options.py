@@ -1,6 +1,7 @@
 """`control` of a training run: what is refused, what warns, what a checkpoint says of it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from isentrope.experiments.train import resume, train
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import grpo_options, objective_of
 from isentrope.sampling.prompts import Prompt
+from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -152,12 +154,23 @@ def test_the_objective_is_recorded_under_any_control(tmp_path):
         assert objective_of(config(tmp_path, name=name)) == "recorded"
 
 
+@pytest.mark.parametrize(("entropy", "applied"), [(2.5, 0.0), (1.5, 0.3)])
+def test_the_adaptive_strength_is_what_the_step_applies(entropy, applied):
+    args = SimpleNamespace(entropy_target=2.0)
+    trainer = SimpleNamespace(args=args, entropy_coef=0.3, _last_world_entropy=entropy)
+    strength = AdaptiveStrength(trainer)
+    strength.on_step_begin(None, None, None)
+    trainer.entropy_coef = 0.4  # TRL moves it on before the log
+    assert strength.latest() == {"control/strength": applied}
+
+
 def test_the_adaptive_bonus_resumes_to_the_bit(tmp_path):
     control = {"name": "adaptive", "options": {"target": 9.0, "delta": 0.001}}
     whole = train(config(tmp_path, "training.steps=3", **control))
     parts = tmp_path / "parts"
     train(config(tmp_path, f"output.directory={parts}", **control))
     resume(parts, ["training.steps=3"])
-    assert _lines(whole)[-1]["control/strength"] == pytest.approx(0.003)
+    applied = [line["control/strength"] for line in _lines(whole)]
+    assert applied == pytest.approx([0, 0.001, 0.002])  # the first step has seen no entropy yet
     for name in ("training_state/step_3/adapter_model.safetensors", "logs/metrics.jsonl"):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()

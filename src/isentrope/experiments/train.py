@@ -34,7 +34,7 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
-from isentrope.training.control.adaptive_state import AdaptiveState
+from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
@@ -261,7 +261,9 @@ def _assembled(
         control=run_control(config, args, held_out, batches.task),
     )
     if args.use_adaptive_entropy and config.control.name != "none":
-        trainer.stateful["control"] = AdaptiveState(trainer)
+        strength = AdaptiveStrength(trainer)
+        trainer.add_callback(strength)
+        trainer.stateful["control"] = strength
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
