@@ -35,6 +35,7 @@ from isentrope.training.contract import (
     trainable_shapes,
 )
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
+from isentrope.training.control.controls import NONE
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
@@ -333,6 +334,7 @@ def _alarm(config: TrainConfig, probe: EntropyProbe | None) -> Alarm | None:
         false_alarms=asked.false_alarms,
         half_life=asked.half_life,
         stop=asked.stop,
+        control=None if config.control.name == NONE else config.control.name,
     )
 
 
