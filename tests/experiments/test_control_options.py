@@ -148,6 +148,23 @@ def _lines(folder):
     return [json.loads(x) for x in (folder / "logs/metrics.jsonl").read_text().splitlines()]
 
 
+def test_a_control_that_reads_prompts_of_training_is_named_without_the_probe(tmp_path, caplog):
+    options = {"name": "influence", "options": {"size": 6}}
+    train(config(tmp_path, "training.steps=1", "entropy_probe.enabled=false", **options))
+    (said,) = [x for x in caplog.messages if "no held-out split" in x]
+    assert "for control.name=influence: entropy" in said
+    assert "probe" not in said
+
+
+def test_the_controls_own_batches_are_sampled_as_the_runs(tmp_path):
+    made = config(tmp_path, "sampling.batch_size=7", name="influence")
+    args = SimpleNamespace(
+        epsilon=0.2, epsilon_high=None, per_device_train_batch_size=16, loss_type="dr_grpo"
+    )
+    found = run_control(made, args, [Prompt("a", text="1"), Prompt("b", text="2")], None)
+    assert found._held_out.batch_size == 7
+
+
 def test_the_objective_is_recorded_under_any_control(tmp_path):
     assert objective_of(config(tmp_path)) == "dr_grpo"
     for name in ("stare", "clip_higher", "adaptive"):

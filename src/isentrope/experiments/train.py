@@ -276,7 +276,11 @@ def _assembled(
 
 def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> list[Prompt]:
     """Prompts for evaluation batches, where the run has any."""
-    if not config.entropy_probe.enabled and not measures(config):
+    readers = {
+        "the probe": config.entropy_probe.enabled,
+        f"control.name={config.control.name}": measures(config),
+    }
+    if not any(readers.values()):
         return []
     held_out = config.data.load_task(
         config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
@@ -285,8 +289,9 @@ def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> li
     prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
     if not prompts:
         logging.getLogger("isentrope").warning(
-            "The data set has no split of its own for the probe: it reads the entropy of fresh "
-            "responses to prompts that are trained on, not to held-out ones."
+            "The data set has no held-out split for %s: entropy is read from fresh responses to "
+            "prompts that are trained on, not to held-out ones.",
+            " and ".join(name for name, asks in readers.items() if asks),
         )
     return prompts or held_out.prompts
 
