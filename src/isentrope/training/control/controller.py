@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,6 @@ class Controller:
         control: The control.
         feedback: What sets its strength where there is a target.
         strength: How hard the control acts at the step in progress.
-        seconds: Time that the last rewriting took, on this process.
         own_tokens: Tokens that were sampled for the control alone at the step in progress; None
             for a control that samples nothing.
     """
@@ -44,7 +42,6 @@ class Controller:
             )
         self.control, self.feedback = control, feedback
         self.strength = 0.0 if targeted else control.strength
-        self.seconds = 0.0
         self.own_tokens: int | None = None
         self._touched: dict[str, float] = {}
 
@@ -75,7 +72,6 @@ class Controller:
         Raises:
             ValueError: If a weight is not finite.
         """
-        begin = time.perf_counter()
         made = self.control.rewrite(tokens, self.strength)
         parts = [made.weights] if made.entropy_weights is None else [*vars(made).values()][:2]
         if not all(bool(part.isfinite().all()) for part in parts):
@@ -83,9 +79,9 @@ class Controller:
                 f"{type(self.control).__name__} made weights that are not finite at step "
                 f"{tokens.step}, with strength {self.strength:g}."
             )
-        found = touched(tokens, made) if self.control.on_policy else {}  # the rest comes later
+        # what acts through ratios leaves c as it is: what it touches is not known here
+        found = touched(tokens, made) if self.control.on_policy else {}
         self._touched = {f"control/{name}": value for name, value in found.items()}
-        self.seconds = time.perf_counter() - begin
         return made
 
     def latest(self) -> dict[str, float]:
