@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from isentrope.training.control.base import TokenRule
 from isentrope.training.control.feedback import Feedback
 from isentrope.training.control.tokens import Rewritten, Tokens, touched
+from isentrope.training.processes import rank
+
+log = logging.getLogger("isentrope")
 
 
 class Controller:
@@ -44,6 +48,7 @@ class Controller:
         self.strength = 0.0 if targeted else control.strength
         self.own_tokens: int | None = None
         self._touched: dict[str, float] = {}
+        self._warned = False
 
     def observe(self, step: int, entropy: float) -> float:
         """See the entropy before a step.
@@ -72,6 +77,7 @@ class Controller:
         Raises:
             ValueError: If a weight is not finite.
         """
+        self._tell_between(tokens)
         made = self.control.rewrite(tokens, self.strength)
         parts = [made.weights] if made.entropy_weights is None else [*vars(made).values()][:2]
         if not all(bool(part.isfinite().all()) for part in parts):
@@ -83,6 +89,25 @@ class Controller:
         found = touched(tokens, made) if self.control.on_policy else {}
         self._touched = {f"control/{name}": value for name, value in found.items()}
         return made
+
+    def _tell_between(self, tokens: Tokens) -> None:
+        """Warn once where rewards between wrong and `right` are taken as wrong."""
+        right = getattr(self.control, "right", None)
+        if right is None or self._warned:
+            return
+        rewards = tokens.rewards
+        between = rewards[(rewards > rewards.min()) & (rewards < right)]
+        if len(between) == 0:
+            return
+        self._warned = True
+        if rank() == 0:
+            log.warning(
+                "%s takes rewards below control.options.right=%g as incorrect, and %d of the %d "
+                "responses of step %d earned less than that and more than the least reward (%g, "
+                "for instance): lower control.options.right if they are correct.",
+                *(type(self.control).__name__, right, len(between), len(rewards), tokens.step),
+                float(between[0]),
+            )
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last batch; none of them depends on the clock."""
