@@ -1,6 +1,7 @@
 """`control` of a training run: what is refused, what warns, what a checkpoint says of it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from isentrope.experiments.train import resume, train
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import grpo_options, objective_of, plain_objective_of
 from isentrope.sampling.prompts import Prompt
+from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -146,6 +148,23 @@ def _lines(folder):
     return [json.loads(x) for x in (folder / "logs/metrics.jsonl").read_text().splitlines()]
 
 
+def test_a_control_that_reads_prompts_of_training_is_named_without_the_probe(tmp_path, caplog):
+    options = {"name": "influence", "options": {"size": 6}}
+    train(config(tmp_path, "training.steps=1", "entropy_probe.enabled=false", **options))
+    (said,) = [x for x in caplog.messages if "no held-out split" in x]
+    assert "for control.name=influence: entropy" in said
+    assert "probe" not in said
+
+
+def test_the_controls_own_batches_are_sampled_as_the_runs(tmp_path):
+    made = config(tmp_path, "sampling.batch_size=7", name="influence")
+    args = SimpleNamespace(
+        epsilon=0.2, epsilon_high=None, per_device_train_batch_size=16, loss_type="dr_grpo"
+    )
+    found = run_control(made, args, [Prompt("a", text="1"), Prompt("b", text="2")], None)
+    assert found._held_out.batch_size == 7
+
+
 def test_the_objective_is_recorded_under_any_control(tmp_path):
     assert objective_of(config(tmp_path)) == "dr_grpo"
     for name in ("stare", "clip_higher", "adaptive"):
@@ -154,12 +173,23 @@ def test_the_objective_is_recorded_under_any_control(tmp_path):
         assert plain_objective_of(controlled) == "dr_grpo"
 
 
+@pytest.mark.parametrize(("entropy", "applied"), [(2.5, 0.0), (1.5, 0.3)])
+def test_the_adaptive_strength_is_what_the_step_applies(entropy, applied):
+    args = SimpleNamespace(entropy_target=2.0)
+    trainer = SimpleNamespace(args=args, entropy_coef=0.3, _last_world_entropy=entropy)
+    strength = AdaptiveStrength(trainer)
+    strength.on_step_begin(None, None, None)
+    trainer.entropy_coef = 0.4  # TRL moves it on before the log
+    assert strength.latest() == {"control/strength": applied}
+
+
 def test_the_adaptive_bonus_resumes_to_the_bit(tmp_path):
     control = {"name": "adaptive", "options": {"target": 9.0, "delta": 0.001}}
     whole = train(config(tmp_path, "training.steps=3", **control))
     parts = tmp_path / "parts"
     train(config(tmp_path, f"output.directory={parts}", **control))
     resume(parts, ["training.steps=3"])
-    assert _lines(whole)[-1]["control/strength"] == pytest.approx(0.003)
+    applied = [line["control/strength"] for line in _lines(whole)]
+    assert applied == pytest.approx([0, 0.001, 0.002])  # the first step has seen no entropy yet
     for name in ("training_state/step_3/adapter_model.safetensors", "logs/metrics.jsonl"):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()

@@ -41,9 +41,11 @@ def held(step):
 
 def corrected(step):
     found = {"predicted": -0.01, "asked": -0.002, "lambda": 0.1, "gain": 3.0, "gain_se": 0.5}
-    skipped = step % 5 == 0
+    skipped, trusted = step % 5 == 0, step != 10
     return line(step, entropy=0.2, target=0.2, no_correction=float(skipped), **found) | (
-        {"probe/change": -0.002, "probe/change_se": 0.001} if skipped else {}
+        {"probe/change": -0.002, "probe/change_se": 0.001, "probe/trust": float(trusted)}
+        if skipped
+        else {}
     )
 
 
@@ -103,7 +105,9 @@ def test_a_step_control_tells_what_it_expected_and_what_it_asked(tmp_path):
         "was asked of them. 4 of 20 steps were not corrected."
     )
     labels = panel.figure.axes[0].get_legend_handles_labels()[1]
-    assert "measured by the probe" in labels
+    assert "measured by the probe, where trusted" in labels
+    (bars,) = panel.figure.axes[0].containers
+    assert list(bars.lines[0].get_xdata()) == [5, 15, 20]  # the reading of step 10 was not trusted
     assert "control_tokens" not in panels(folder)
 
 

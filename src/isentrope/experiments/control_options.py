@@ -174,6 +174,7 @@ def run_control(
             max_new_tokens=config.sampling.max_new_tokens,
             seed=config.training.seed,
             task=task if "reward_influence" in control.needs else None,
+            batch_size=config.sampling.batch_size,
         )
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     return RunControl(

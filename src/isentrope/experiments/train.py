@@ -39,7 +39,8 @@ from isentrope.training.contract import (
     require_same_run,
     trainable_shapes,
 )
-from isentrope.training.control.adaptive_state import AdaptiveState
+from isentrope.training.control.adaptive_strength import AdaptiveStrength
+from isentrope.training.control.controls import NONE
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
@@ -267,7 +268,9 @@ def _assembled(
         control=run_control(config, args, held_out, batches.task),
     )
     if args.use_adaptive_entropy and config.control.name != "none":
-        trainer.stateful["control"] = AdaptiveState(trainer)
+        strength = AdaptiveStrength(trainer)
+        trainer.add_callback(strength)
+        trainer.stateful["control"] = strength
     trainer.remove_callback(PrinterCallback)
     if probe is not None:
         trainer.add_callback(probe)
@@ -279,7 +282,11 @@ def _assembled(
 
 def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> list[Prompt]:
     """Prompts for evaluation batches, where the run has any."""
-    if not config.entropy_probe.enabled and not measures(config):
+    readers = {
+        "the probe": config.entropy_probe.enabled,
+        f"control.name={config.control.name}": measures(config),
+    }
+    if not any(readers.values()):
         return []
     held_out = config.data.load_task(
         config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
@@ -288,8 +295,9 @@ def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> li
     prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
     if not prompts:
         logging.getLogger("isentrope").warning(
-            "The data set has no split of its own for the probe: it reads the entropy of fresh "
-            "responses to prompts that are trained on, not to held-out ones."
+            "The data set has no held-out split for %s: entropy is read from fresh responses to "
+            "prompts that are trained on, not to held-out ones.",
+            " and ".join(name for name, asks in readers.items() if asks),
         )
     return prompts or held_out.prompts
 
@@ -337,6 +345,7 @@ def _alarm(config: TrainConfig, probe: EntropyProbe | None) -> Alarm | None:
         false_alarms=asked.false_alarms,
         half_life=asked.half_life,
         stop=asked.stop,
+        control=None if config.control.name == NONE else config.control.name,
     )
 
 

@@ -130,7 +130,7 @@ def _step(reading: Reading, table: pd.DataFrame) -> Panel | None:
             ms=4,
             elinewidth=1,
             color=MEASURED.light,
-            label="measured by the probe",
+            label="measured by the probe, where trusted",
         )
     _finish(axes, "ΔH of the step")
     caption = (
@@ -150,9 +150,10 @@ def _measured_change(reading: Reading, rows: pd.DataFrame) -> pd.DataFrame | Non
     assert metrics is not None
     names = {"probe/change": "change", "probe/change_se": "change_se"}
     per_token = (reading.config.get("entropy_probe") or {}).get("functional", "per_token")
-    if not set(names) <= set(metrics.columns) or per_token != "per_token":
+    if not {*names, "probe/trust"} <= set(metrics.columns) or per_token != "per_token":
         return None
-    found = metrics[["step", *names]].rename(columns=names).dropna()
+    trusted = metrics[metrics["probe/trust"] == 1]  # the errors of others mean nothing
+    found = trusted[["step", *names]].rename(columns=names).dropna()
     found = found[found["step"].isin(rows["step"])]
     return found if len(found) else None
 

@@ -55,6 +55,7 @@ class Alarm(TrainerCallback):
         false_alarms: float = 0.005,
         half_life: int = 50,
         stop: bool = False,
+        control: str | None = None,
     ) -> None:
         """Start with nothing seen.
 
@@ -64,6 +65,7 @@ class Alarm(TrainerCallback):
             false_alarms: α, the largest probability of a false alarm per reading.
             half_life: Steps; the alarm is raised where half of the entropy goes within fewer.
             stop: Save a checkpoint and stop training at an alarm.
+            control: Name of the control of entropy that the run has; None for none.
 
         Raises:
             ValueError: If α is not between 0 and 1, or the half-life is not positive.
@@ -75,6 +77,7 @@ class Alarm(TrainerCallback):
             )
         self._probe, self._entropy = probe, f"probe/entropy_{functional}"
         self._level, self._half_life, self._stop = false_alarms / 2, half_life, stop
+        self._control = control
         self._steps: list[int] = []
         self._rates: list[float] = []
         self._errors: list[float] = []
@@ -204,11 +207,12 @@ class Alarm(TrainerCallback):
                 f"In the last batch {100 * share:.2g} % of the tokens hold {100 * HELD:.0f} % of "
                 "the entropy."
             )
-        parts.append(
-            "Candidates: a control of entropy (the section control), a lower "
-            "training.learning_rate"
-            + (", or a stop here." if now.value < 0 else ", or a smaller entropy bonus.")
+        first = (
+            "a control of entropy (the section control)"
+            if self._control is None
+            else f"other settings of the control {self._control}"
         )
+        parts.append(f"Candidates: {first}, a lower training.learning_rate, or a stop here.")
         return " ".join(parts)
 
 

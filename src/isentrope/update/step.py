@@ -166,7 +166,7 @@ def optimizer_step(
     negative = None if of_entropies is None else -of_entropies
     loss_gradient = policy.weighted_gradient(rollouts, -coefficients, negative)
     size = norm(loss_gradient)
-    clip = _clip_factor(size, max_grad_norm)
+    clip = clip_factor(size, max_grad_norm)
     components, preconditioner = follow_rule(policy, state, loss_gradient, clip)
     baseline = axpy(1.0, components["momentum"], components["decay"])
     direction = axpy(1.0, baseline, components["gradient"])
@@ -221,8 +221,19 @@ def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Itera
         yield multiply(step.preconditioner, gradient)
 
 
-def _clip_factor(size: float, max_grad_norm: float | None) -> float:
-    """What torch.nn.utils.clip_grad_norm_ multiplies a gradient of norm `size` by."""
+def clip_factor(size: float, max_grad_norm: float | None) -> float:
+    """What torch.nn.utils.clip_grad_norm_ multiplies a gradient by.
+
+    Args:
+        size: The norm of the gradient.
+        max_grad_norm: Largest norm let through; None for no clipping.
+
+    Returns:
+        1 where it does not act.
+
+    Raises:
+        ValueError: If the norm is not finite, or the largest one is not positive.
+    """
     if not math.isfinite(size):
         raise ValueError("The gradient of the objective is not finite: check weights and rewards.")
     if max_grad_norm is None:

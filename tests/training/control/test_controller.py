@@ -1,6 +1,7 @@
 """A control with its feedback: the strength that acts, what is logged, and what is saved."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ import torch
 from isentrope.training.control.controller import Controller
 from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.masks import RandomMask
+from isentrope.training.control.pass_at_k import PassAtK
 from isentrope.training.control.repo_r import RepoR
 from isentrope.training.control.stare import Stare
 from isentrope.training.control.tokens import Rewritten
+from isentrope.training.control.w_reinforce import WReinforce
 from tests.training.control.batches import batch
 
 
@@ -57,6 +60,20 @@ def test_its_state_goes_through_json_and_goes_on():
     other.load_state_dict(json.loads(json.dumps(one.state_dict())))
     assert other.observe(4, 0.97) == one.observe(4, 0.97)
     assert other.latest() == one.latest()
+
+
+@pytest.mark.parametrize("control", [WReinforce, PassAtK])
+def test_correct_responses_that_earn_less_are_told_once(control, caplog):
+    tokens = batch()
+    rewards = torch.where(torch.arange(len(tokens.rewards)) == 0, 0.6, tokens.rewards)
+    for options, rows, times in (({}, rewards, 1), ({"right": 0.6}, rewards, 0), ({}, None, 0)):
+        seen = tokens if rows is None else replace(tokens, rewards=rows)
+        controller = Controller(control(**options), Feedback(Target()))
+        caplog.clear()
+        for _ in range(2):
+            controller.rewrite(seen)
+        assert len(caplog.messages) == times
+        assert all("1 of the 20 responses of step 3" in said for said in caplog.messages)
 
 
 def test_a_target_for_a_mask_is_refused():

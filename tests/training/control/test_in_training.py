@@ -1,6 +1,8 @@
 """A control in training does what the same control does offline, however the batch is cut."""
 
 import copy
+import math
+import statistics
 
 import pytest
 import torch
@@ -230,6 +232,27 @@ def test_kl_cov_adds_its_term_where_ratios_are_not_1(made):
     w = tokens.sequence_weights[:, None].expand_as(s)[U.mask]
     expected -= held * w * signs[:, : U.mask.shape[1]].double()[U.mask]
     torch.testing.assert_close(recorded, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
+    control = run_control("kl_cov", {"share": 0.1}, objective="dr_grpo_longest")
+    factors = torch.tensor([1.0, 40.0, 3.0, 9.0]).repeat_interleave(runs.SIZE)
+    monkeypatch.setattr(made, "longest_normaliser", True)
+    monkeypatch.setattr(made, "_longest_factor", lambda outputs: factors)
+    monkeypatch.setattr(made, "run_control", control)
+    inputs = made._generate_and_score_completions([])
+    tokens = Tokens.of(made.batch.rollouts, "dr_grpo_longest", runs.LENGTH, step=1)
+    s, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"].bool()
+    inputs["old_per_token_logps"] = s - torch.arange(1.0, s.numel() + 1).view_as(s)
+    found = control.loss_term(inputs, s, s)
+    A, w = tokens.advantages, tokens.sequence_weights
+    rows = [(i, k) for i in range(len(s)) for k in range(s.shape[1]) if mask[i, k]]
+    mean_A = statistics.fmean(float(A[i]) for i, _ in rows)
+    mean_s = statistics.fmean(float(s[p]) for p in rows)
+    cov = {p: (float(A[p[0]]) - mean_A) * (float(s[p]) - mean_s) for p in rows}
+    held = sorted(rows, key=lambda p: -cov[p])[: math.floor(0.1 * len(rows))]
+    expected = sum(float(w[i]) * (i * s.shape[1] + k + 1) for i, k in held)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.update.step import optimizer_step
-from tests.training import runs
+from tests.training import following, runs
 
 OPTIONS = {"size": 32, "start_size": 32, "average": 3}
 HOLD = {"name": "isentropic", "target": {"kind": "hold"}, "options": OPTIONS}
@@ -257,6 +257,19 @@ def test_sharded_trainers_and_skipped_steps_are_refused(tmp_path):
     made.is_fsdp_enabled, made.args.fp16 = False, True
     with pytest.raises(ValueError, match=r"trainer\.fp16=false"):
         control.attach(made)
+
+
+def test_the_log_of_a_trainer_of_ones_own_has_the_controls_numbers(tmp_path):
+    made = following.grpo(tmp_path, steps=2)
+    options = IsentropicOptions(size=16, start_size=16)
+    control = IsentropicStep(following.PROMPTS, options=options).attach(made)
+    made.train()
+    steps = [line for line in made.state.log_history if "loss" in line]
+    assert len(steps) == 2
+    assert all(line["control/entropy"] > 0 for line in steps)
+    latest = control.latest()
+    assert latest == {name: steps[-1][name] for name in latest}
+    assert not any("control/entropy" in x for x in made.state.log_history if "loss" not in x)
 
 
 def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):

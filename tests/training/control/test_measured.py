@@ -6,7 +6,9 @@ import torch
 from isentrope.kernel.influence import influence
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts
+from isentrope.training.control import measured
 from isentrope.training.control.measured import (
     HeldOut,
     kept_mass,
@@ -67,6 +69,27 @@ def test_influences_are_those_of_the_kernel(max_grad_norm):
     torch.testing.assert_close(of_entropy, expected.entropy.tokens, rtol=1e-8, atol=1e-12)
     assert of_reward is not None
     torch.testing.assert_close(of_reward, expected.reward.tokens, rtol=1e-8, atol=1e-12)
+
+
+def test_held_out_batches_are_sampled_so_many_at_a_time(monkeypatch):
+    policy, sizes = small_policy(), []
+
+    def counted(policy, ids, uniforms, length, batch_size):
+        sizes.append(batch_size)
+        return sample_responses(policy, ids, uniforms, length, batch_size=batch_size)
+
+    monkeypatch.setattr(measured, "sample_responses", counted)
+    prompts = runs.probe()._prompts
+    HeldOut(prompts, size=8, max_new_tokens=3, seed=5, batch_size=3).draw(policy, 1)
+    assert sizes == [3]
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.01])
+def test_a_gradient_that_is_not_finite_has_no_preconditioner(max_grad_norm):
+    policy, U = cases.lora_policy("qwen2"), update_batch()
+    weights = torch.full(U.mask.shape, float("nan"), dtype=torch.float64)
+    with pytest.raises(ValueError, match="is not finite"):
+        preconditioner(policy, U, weights, stepped(policy), max_grad_norm)
 
 
 def test_held_out_batches_differ_by_step_and_from_those_of_the_probe():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from isentrope.training.control.base import TokenRule
 from isentrope.training.control.feedback import Feedback
 from isentrope.training.control.tokens import Rewritten, Tokens, touched
+from isentrope.training.processes import rank
+
+log = logging.getLogger("isentrope")
 
 
 class Controller:
@@ -21,7 +24,6 @@ class Controller:
         control: The control.
         feedback: What sets its strength where there is a target.
         strength: How hard the control acts at the step in progress.
-        seconds: Time that the last rewriting took, on this process.
         own_tokens: Tokens that were sampled for the control alone at the step in progress; None
             for a control that samples nothing.
     """
@@ -44,9 +46,9 @@ class Controller:
             )
         self.control, self.feedback = control, feedback
         self.strength = 0.0 if targeted else control.strength
-        self.seconds = 0.0
         self.own_tokens: int | None = None
         self._touched: dict[str, float] = {}
+        self._warned = False
 
     def observe(self, step: int, entropy: float) -> float:
         """See the entropy before a step.
@@ -77,7 +79,7 @@ class Controller:
         Raises:
             ValueError: If a weight is not finite.
         """
-        begin = time.perf_counter()
+        self._tell_between(tokens)
         made = self.control.rewrite(tokens, self.strength)
         parts = [made.weights] if made.entropy_weights is None else [*vars(made).values()][:2]
         if not all(bool(part.isfinite().all()) for part in parts):
@@ -85,10 +87,29 @@ class Controller:
                 f"{type(self.control).__name__} made weights that are not finite at step "
                 f"{tokens.step}, with strength {self.strength:g}."
             )
-        found = touched(tokens, made) if self.control.on_policy else {}  # the rest comes later
+        # what acts through ratios leaves c as it is: what it touches is not known here
+        found = touched(tokens, made) if self.control.on_policy else {}
         self._touched = {f"control/{name}": value for name, value in found.items()}
-        self.seconds = time.perf_counter() - begin
         return made
+
+    def _tell_between(self, tokens: Tokens) -> None:
+        """Warn once where rewards between wrong and `right` are taken as wrong."""
+        right = getattr(self.control, "right", None)
+        if right is None or self._warned:
+            return
+        rewards = tokens.rewards
+        between = rewards[(rewards > rewards.min()) & (rewards < right)]
+        if len(between) == 0:
+            return
+        self._warned = True
+        if rank() == 0:
+            log.warning(
+                "%s takes rewards below control.options.right=%g as incorrect, and %d of the %d "
+                "responses of step %d earned less than that and more than the least reward (%g, "
+                "for instance): lower control.options.right if they are correct.",
+                *(type(self.control).__name__, right, len(between), len(rewards), tokens.step),
+                float(between[0]),
+            )
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last batch; none of them depends on the clock."""

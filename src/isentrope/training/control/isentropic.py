@@ -115,6 +115,12 @@ class IsentropicStep(TrainerCallback):
         setting(self._temperature, trainer.args, "temperature", "temperature")
         setting(self._max_new_tokens, trainer.args, *_LENGTH)
         trainer.add_callback(self)
+        plain = trainer.log
+
+        def log_with_control(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            plain({**logs, **(self.latest() if "loss" in logs else {})}, *args, **kwargs)
+
+        trainer.log = log_with_control
         return self
 
     def latest(self) -> dict[str, float]:

@@ -9,8 +9,9 @@ Entropy-Mechanism-of-RL, `compute_policy_loss_kl_cov` (arXiv 2505.22617); q = .2
 (32B), β = 1; no ratio is clipped.
 
 s and r are those of the step, so the term is added to the loss of each micro-batch, and means and
-the largest share are of the micro-batch, as in the source. That is the one control whose result
-depends on training.micro_batch and on the number of processes.
+the largest share are of the micro-batch, as in the source. Its result depends on
+training.micro_batch and on the number of processes, as does that of `adaptive` and of no other
+control.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks import Task
 from isentrope.training.processes import gather, rank, together, world_size
 from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
-from isentrope.update.step import follow_rule
+from isentrope.update.step import clip_factor, follow_rule
 from isentrope.vectors import Vector, multiply, norm
 
 
@@ -88,10 +88,13 @@ def preconditioner(
 
     Returns:
         P by parameter name.
+
+    Raises:
+        ValueError: If the gradient is not finite.
     """
     loss_gradient = _shared_gradient(policy, U, -weights)
     state = load_optimizer_state(policy, optimizer)
-    clip = min(1.0, max_grad_norm / (norm(loss_gradient) + 1e-6)) if max_grad_norm else 1.0
+    clip = clip_factor(norm(loss_gradient), max_grad_norm)
     return follow_rule(policy, state, loss_gradient, clip)[1]
 
 
@@ -168,6 +171,7 @@ class HeldOut:
         max_new_tokens: Longest response in tokens.
         seed: Fixes prompts and tokens of every batch; the probe's are others.
         task: Gives rewards; None for none.
+        batch_size: Sequences sampled at a time on this process.
     """
 
     prompts: Sequence[Prompt]
@@ -175,6 +179,7 @@ class HeldOut:
     max_new_tokens: int
     seed: int
     task: Task | RewardFunction | None = None
+    batch_size: int = 64
 
     def draw(self, policy: Policy, step: int) -> Rollouts:
         """Draw the batch of a step; every process must call this.
@@ -200,7 +205,9 @@ class HeldOut:
         prompts = as_prompts(policy, [self.prompts[i] for i in draws.tolist()])
         require_room(policy, prompts, self.max_new_tokens)
         ids = [torch.tensor(p.token_ids) for p in prompts]
-        drawn = sample_responses(policy, ids, uniforms, self.max_new_tokens)
+        drawn = sample_responses(
+            policy, ids, uniforms, self.max_new_tokens, batch_size=self.batch_size
+        )
         rollouts = Rollouts(
             prompt_ids=ids,
             response_ids=drawn.responses,

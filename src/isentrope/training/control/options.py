@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from isentrope.training.control.correction import Limits
 from isentrope.training.control.gradients import GROUPS
@@ -57,26 +56,6 @@ class IsentropicOptions:
         if self.average < 1 or self.reward_average < 1:
             raise ValueError("average and reward_average of an isentropic step are 1 or more.")
         Limits(self.strength, self.largest, self.range)
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> IsentropicOptions:
-        """Read options by name.
-
-        Args:
-            options: Values by name; those left out have their defaults.
-
-        Returns:
-            The options.
-
-        Raises:
-            ValueError: If a name is not known or a value is not of its type.
-        """
-        known = [field.name for field in fields(cls)]
-        if unknown := sorted(set(options) - set(known)):
-            raise ValueError(
-                f"An isentropic step has no option {unknown[0]!r}; it has {', '.join(known)}."
-            )
-        return cls(**options)
 
     @property
     def limits(self) -> Limits:

@@ -37,6 +37,7 @@ from isentrope.training.processes import world_size
 from isentrope.update.optimizer_state import OptimizerLike
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
+PLAIN_ADVANTAGES = "plain_advantages"
 """Columns that travel with TRL's inputs."""
 
 
@@ -154,6 +155,7 @@ class RunControl:
             found[ENTROPY_WEIGHTS] = _fitted(made.entropy_weights[rows], width, advantages)
         if isinstance(self.controller.control, KlCov):
             found[SEQUENCE_WEIGHTS] = tokens.sequence_weights[rows].to(advantages)
+            found[PLAIN_ADVANTAGES] = tokens.advantages[rows].to(advantages)
         return found
 
     def loss_term(
@@ -177,7 +179,7 @@ class RunControl:
             held = control.loss_term(
                 logprobs,
                 logprobs - inputs["old_per_token_logps"],
-                inputs["advantages"],
+                inputs[PLAIN_ADVANTAGES],  # those of TRL may hold a normaliser
                 inputs[SEQUENCE_WEIGHTS],
                 inputs["completion_mask"].bool(),
             )

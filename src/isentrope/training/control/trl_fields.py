@@ -11,7 +11,8 @@
                   (Skywork-OR1, `EntController`; target .2, largest .005, δ 1e-4)
 
 The first three act through r ≠ 1 only, so they need trainer.num_iterations > 1. The last one has a
-target of its own, in nats per token.
+target of its own, in nats per token, and its bonus is a mean per micro-batch and process, so its
+result depends on training.micro_batch and on the number of processes.
 """
 
 from __future__ import annotations
