@@ -312,6 +312,7 @@ def _step_control(config: TrainConfig, held_out: list[Prompt]) -> IsentropicStep
         options=options,
         feedback=config.control.build_feedback(),
         seed=config.training.seed,
+        batch_size=config.sampling.batch_size,
     )
 
 

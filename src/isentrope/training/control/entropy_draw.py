@@ -60,6 +60,7 @@ def draw_entropy(
     *,
     seed: int,
     step: int,
+    batch_size: int = 256,
 ) -> EntropyDraw:
     """Draw E and differentiate h on it; every process must call this.
 
@@ -70,12 +71,13 @@ def draw_entropy(
         max_new_tokens: Longest response in tokens.
         seed: Fixes prompts and tokens, with the step.
         step: The step about to be taken.
+        batch_size: Sequences sampled at a time.
 
     Returns:
         Gradients and entropy.
     """
     mine = list(range(rank(), 2 * GROUPS, world_size()))
-    groups = _drawn(policy, prompts, size, max_new_tokens, seed, step)
+    groups = _drawn(policy, prompts, size, max_new_tokens, (seed, step), batch_size)
     halves = [concatenate(groups[k * GROUPS :][:GROUPS]) for k in range(2)]
     gradients = together(lambda: _gradients(policy, halves, mine))
     if world_size() > 1:
@@ -93,6 +95,7 @@ def draw_level(
     *,
     seed: int,
     step: int,
+    batch_size: int = 256,
 ) -> tuple[float, float, int]:
     """Draw E for its entropy alone; every process must call this.
 
@@ -103,11 +106,12 @@ def draw_level(
         max_new_tokens: Longest response in tokens.
         seed: Fixes prompts and tokens, with the step.
         step: A number that no other draw of this seed has.
+        batch_size: Sequences sampled at a time.
 
     Returns:
         h and its standard error, nats per token, and the tokens of the responses.
     """
-    groups = _drawn(policy, prompts, size, max_new_tokens, seed, step)
+    groups = _drawn(policy, prompts, size, max_new_tokens, (seed, step), batch_size)
     return (*entropy_of(*groups), _tokens(groups))
 
 
@@ -120,20 +124,26 @@ def _drawn(
     prompts: Sequence[Prompt],
     size: int,
     max_new_tokens: int,
-    seed: int,
-    step: int,
+    seed_and_step: tuple[int, int],
+    batch_size: int,
 ) -> list[Rollouts]:
     """2K groups of sequences, each drawn by one process, the same list on all."""
     parts = torch.arange(size).tensor_split(2 * GROUPS)
     mine = list(range(rank(), 2 * GROUPS, world_size()))
-    draws, uniforms = _uniforms(size, len(prompts), max_new_tokens, seed, step)
-    drawn = together(lambda: _sampled(policy, prompts, [parts[j] for j in mine], draws, uniforms))
+    draws, uniforms = _uniforms(size, len(prompts), max_new_tokens, *seed_and_step)
+    given = [parts[j] for j in mine], draws, uniforms
+    drawn = together(lambda: _sampled(policy, prompts, *given, batch_size))
     held = {j: E for share in gather(dict(zip(mine, drawn, strict=True))) for j, E in share.items()}
     return [held[j] for j in range(2 * GROUPS)]
 
 
 def _sampled(
-    policy: Policy, prompts: Sequence[Prompt], groups: list[Tensor], draws: Tensor, uniforms: Tensor
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    groups: list[Tensor],
+    draws: Tensor,
+    uniforms: Tensor,
+    batch_size: int,
 ) -> list[Rollouts]:
     """Responses of these groups of sequences, one batch of rollouts per group."""
     if not groups:
@@ -142,7 +152,7 @@ def _sampled(
     chosen = [prompts[i] for i in draws[rows].tolist()]
     require_room(policy, chosen, uniforms.shape[1])
     ids = [torch.tensor(p.token_ids) for p in chosen]
-    drawn = sample_responses(policy, ids, uniforms[rows], uniforms.shape[1], batch_size=256)
+    drawn = sample_responses(policy, ids, uniforms[rows], uniforms.shape[1], batch_size)
     columns = drawn.responses, drawn.logprobs, drawn.entropies
     E = Rollouts(ids, columns[0], rows, sampler_logprobs=columns[1], sampler_entropies=columns[2])
     ends = torch.tensor([len(x) for x in groups]).cumsum(0).tolist()

@@ -68,6 +68,7 @@ class IsentropicStep(TrainerCallback):
         options: IsentropicOptions | None = None,
         feedback: Feedback | None = None,
         seed: int = 0,
+        batch_size: int = 256,
         temperature: float | None = None,
         max_new_tokens: int | None = None,
     ) -> None:
@@ -78,6 +79,7 @@ class IsentropicStep(TrainerCallback):
             options: How the correction is made.
             feedback: The target and its gains; by default none: each step alone keeps h.
             seed: Fixes prompts and tokens of every E, with the step.
+            batch_size: Sequences sampled at a time, on each process.
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
         """
@@ -85,7 +87,7 @@ class IsentropicStep(TrainerCallback):
         self._options = options or IsentropicOptions()
         self._limits = self._options.limits
         self._feedback = feedback or Feedback(Target())
-        self._seed = seed
+        self._drawing = {"seed": seed, "batch_size": batch_size}
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         reward = self._options.reward_average if self._options.reward_neutral else None
         self._memory = Memory(self._options.average, reward)
@@ -140,7 +142,7 @@ class IsentropicStep(TrainerCallback):
             )
             length = setting(self._max_new_tokens, args, *_LENGTH)
             draw = draw_entropy(
-                policy, self._prompts, self._options.size, length, seed=self._seed, step=step
+                policy, self._prompts, self._options.size, length, step=step, **self._drawing
             )
             self._tokens = draw.tokens
             if self._needs_start():
@@ -193,7 +195,7 @@ class IsentropicStep(TrainerCallback):
     def _start(self, policy: Policy, length: int) -> tuple[float, float]:
         """The entropy before the first step and its variance, on a larger sample."""
         size = self._options.start_size
-        h, se, tokens = draw_level(policy, self._prompts, size, length, seed=self._seed, step=0)
+        h, se, tokens = draw_level(policy, self._prompts, size, length, step=0, **self._drawing)
         self._tokens += tokens
         return h, max(se**2, 1e-18)
 

@@ -10,7 +10,6 @@ whole batch of the step at once, so the result does not depend on micro-batches 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -133,40 +132,6 @@ class Rewritten:
     weights: Tensor
     entropy_weights: Tensor | None = None
     numbers: dict[str, float] = field(default_factory=dict)
-
-
-class TokenControl(Protocol):
-    """A rule that rewrites token weights; a frozen dataclass whose fields are its options.
-
-    Attributes:
-        on_policy: Whether it acts while every ratio of policy to sampler is 1.
-        two_sided: Whether a negative strength is the same rule in the other direction; where it is
-            not, a strength below 0 is 0.
-        targetable: Whether its strength moves entropy one way, so that feedback can set it.
-        strength: How hard it acts; 0 leaves the plain objective, exactly.
-    """
-
-    on_policy: ClassVar[bool]
-    two_sided: ClassVar[bool]
-    targetable: ClassVar[bool]
-    strength: float
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Optional columns of `Tokens` that it reads."""
-        ...
-
-    def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Rewrite the weights of a batch.
-
-        Args:
-            tokens: The batch.
-            strength: How hard to act now; `self.strength` without feedback.
-
-        Returns:
-            c' and d.
-        """
-        ...
 
 
 def touched(tokens: Tokens, made: Rewritten) -> dict[str, float]:

@@ -17,7 +17,8 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
-from isentrope.training.control.tokens import Rewritten, TokenControl, Tokens, touched
+from isentrope.training.control.base import TokenRule
+from isentrope.training.control.tokens import Rewritten, Tokens, touched
 from isentrope.update.objective import RECORDED
 from isentrope.update.optimizer_state import OptimizerLike
 from isentrope.update.step import Step, optimizer_step
@@ -125,7 +126,7 @@ def try_tokens(
     U: Rollouts,
     tokens: Tokens,
     optimizer: OptimizerLike,
-    control: TokenControl,
+    control: TokenRule,
     strength: float,
     *,
     max_grad_norm: float | None = None,
