@@ -19,6 +19,7 @@ from isentrope.policy.scoring import score_with_features
 from tests import cases
 
 
+@pytest.mark.slow
 def test_cost_gives_a_row_a_quantity():
     rows = cost.time_rows("toy", "float64", n=4, repetitions=2, device="cpu")
     assert len(rows) == 6
@@ -54,6 +55,7 @@ def kernel_subject():
     return kernel.Subject(kernel.Case(32, 48, 2, (2, 1), rank=4, n_E=9, n_U=10))
 
 
+@pytest.mark.slow
 def test_kernel_rows_are_of_one_matrix(kernel_subject):
     rows = kernel.kernel_rows("tiny", kernel_subject, repetitions=2)
     differences = [row.split("|")[-2].strip() for row in rows]
@@ -77,6 +79,7 @@ def _summed(rollouts):
     return of.rollouts, of.logprob_weights
 
 
+@pytest.mark.slow
 def test_influence_and_memory_give_a_row_each(kernel_subject):
     assert len(kernel.influence_rows("tiny", kernel_subject, repetitions=2)) == 4
     (row,) = kernel.memory_rows("tiny", kernel_subject)

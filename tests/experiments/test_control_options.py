@@ -183,6 +183,7 @@ def test_the_adaptive_strength_is_what_the_step_applies(entropy, applied):
     assert strength.latest() == {"control/strength": applied}
 
 
+@pytest.mark.slow
 def test_the_adaptive_bonus_resumes_to_the_bit(tmp_path):
     control = {"name": "adaptive", "options": {"target": 9.0, "delta": 0.001}}
     whole = train(config(tmp_path, "training.steps=3", **control))

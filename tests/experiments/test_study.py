@@ -84,6 +84,7 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_table(ask, monkeypatch):
     assert len(made) == 2
 
 
+@pytest.mark.slow
 def test_more_repeats_later_leave_the_first_ones(ask):
     first = measure(ask("batch_config.repeats=1")).measurements["step_4"] / "results.json"
     made = first.stat().st_mtime_ns
@@ -92,6 +93,7 @@ def test_more_repeats_later_leave_the_first_ones(ask):
     assert csv(run) == csv(measure(ask(name="at_once")))
 
 
+@pytest.mark.slow
 def test_an_item_run_by_itself_is_the_same_item(ask, tmp_path):
     run = measure(ask())
     config = load_config(run.measurements["step_8_repeat_1"] / "config.yaml")

@@ -92,6 +92,7 @@ def test_one_response_a_prompt_has_no_b():
     assert "b" not in set(found.to_frame()["quantity"])
 
 
+@pytest.mark.slow
 def test_the_intervals_of_a_b_and_c_cover_as_stated():
     found = [block_model(*planted_gram(20, 4, own=0.5, seed=s), rank=0) for s in range(300)]
     for kind, truth in (("a", 0.25 + 1.0 + 0.09), ("b", 1.0 + 0.09), ("c", 1.0)):

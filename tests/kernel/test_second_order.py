@@ -68,6 +68,7 @@ def test_micro_batches_and_the_scale_of_the_weights_change_nothing():
     torch.testing.assert_close(cut, whole, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_error_is_the_spread_over_batches():
     exact = cases.exact("qwen2")
     v = sgd_direction(exact.policy, exact.sample(5, seed=2), torch.full((5,), 0.01).double())

@@ -78,6 +78,7 @@ def test_the_curve_of_the_null_is_the_spectrum_of_a_random_matrix():
         assert float((found[: len(curve)] / curve - 1).abs().mean()) < 0.1
 
 
+@pytest.mark.slow
 def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
     above = [
         null(kernel_spectrum(wishart(30, 60, s), top=()), "observed norms").above > 0

@@ -174,6 +174,7 @@ def rms_cosine_of_pairs(sd=0.3, d=40):
     return ((f**2 / (f**2 + 1)).mean() ** 2 + (1 / (f**2 + 1)).mean() ** 2 / d) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantity", "own", "truth"),
     [
@@ -189,6 +190,7 @@ def test_intervals_cover_as_stated(quantity, own, truth):
     assert 0.92 <= np.mean([x.covers(truth) for x in found]) <= 0.98
 
 
+@pytest.mark.slow
 def test_where_unrelated_rows_are_at_right_angles_the_error_is_too_large_not_too_small():
     found = simulated(400, ("cross_prompt", "mean"), shared=0.0)
     ratio = np.mean([x.se for x in found]) / np.std([x.value for x in found])

@@ -169,6 +169,7 @@ def test_a_run_stops_at_an_alarm_with_a_checkpoint_and_can_go_on(tmp_path, spent
     assert one == other
 
 
+@pytest.mark.slow
 def test_every_key_of_the_alarm_acts(tmp_path, spent):
     lines = {}
     for change in ("enabled=true", "enabled=false", "false_alarms=1e-4", "half_life=5"):
