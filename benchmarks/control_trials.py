@@ -28,7 +28,7 @@ import torch
 from benchmarks.toy_training import QUIET
 from isentrope.estimate import t_quantile
 from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial
+from isentrope.experiments.attribution.trial import find_trial, on_frontier
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_io import load_config
 from isentrope.experiments.sft import sft
@@ -124,12 +124,6 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     mean = sum(values) / n
     spread = math.sqrt(sum((x - mean) ** 2 for x in values) / (n - 1) / n)
     return mean, t_quantile(n - 1) * spread
-
-
-def frontier(table: pd.DataFrame) -> list[bool]:
-    """Rows that no other row beats in both entropy and reward gained."""
-    points = list(zip(table["gained_deltaH"], table["gained_deltaJ"], strict=True))
-    return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
 
 
 def markdown(table: pd.DataFrame) -> list[str]:
@@ -231,7 +225,7 @@ def main() -> None:
     found = {seed: tried(run, seed, asked.size) for seed, run in runs.items()}
     tables = {part: gains(found, part) for part in PARTS}
     for table in tables.values():
-        table["frontier"] = frontier(table)
+        table["frontier"] = on_frontier(table)
     figure(tables, results / "control_trials.png")
     (results / "control_trials.md").write_text(page(found, tables), encoding="utf-8")
     print(json.dumps({p: len(t) for p, t in tables.items()}))

@@ -12,6 +12,19 @@ import torch
 from peft import PeftModel
 
 from isentrope.policy.architecture import eager_experts
+from isentrope.training.processes import world_size
+
+
+def bare(model: Any) -> Any:
+    """The model below the wrapper of distributed training.
+
+    Args:
+        model: The model that a trainer hands to its callbacks.
+
+    Returns:
+        The model itself.
+    """
+    return getattr(model, "module", model) if world_size() > 1 else model
 
 
 @contextmanager

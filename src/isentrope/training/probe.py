@@ -23,7 +23,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
@@ -34,8 +33,9 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
+from isentrope.sampling.streams import draw_plan, generator_of
 from isentrope.training.coming_step import coming_step
-from isentrope.training.observing import evaluating
+from isentrope.training.observing import bare, evaluating
 from isentrope.training.probe_reading import (
     Foresight,
     ProbeReading,
@@ -44,6 +44,7 @@ from isentrope.training.probe_reading import (
     read,
 )
 from isentrope.training.probe_requirements import (
+    LENGTH,
     require_known_optimizer,
     require_recordable,
     require_unfiltered,
@@ -171,7 +172,7 @@ class EntropyProbe(TrainerCallback):
         require_unfiltered(trainer)
         require_known_optimizer(trainer)
         setting(self._temperature, trainer.args, "temperature", "temperature")
-        setting(self._max_new_tokens, trainer.args, *_LENGTH)
+        setting(self._max_new_tokens, trainer.args, *LENGTH)
         if self._record:
             require_recordable(trainer)
             self._recorder = StepRecorder(trainer)
@@ -209,13 +210,13 @@ class EntropyProbe(TrainerCallback):
         if self._record and self._recorder is None:
             raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
         if self._recorder is not None:
-            self._recorder.begin(_bare(kwargs["model"]), state.global_step)
+            self._recorder.begin(bare(kwargs["model"]), state.global_step)
 
     @_never_raising
     def on_substep_end(self, args, state, control, **kwargs) -> None:
         """Record a micro-batch."""
         if self._recorder is not None:
-            self._recorder.after_backward(_bare(kwargs["model"]))
+            self._recorder.after_backward(bare(kwargs["model"]))
 
     @_never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
@@ -223,12 +224,12 @@ class EntropyProbe(TrainerCallback):
         self._latest, self._before = {}, None
         if self._recorder is not None:
             told = kwargs.get("processing_class"), kwargs["optimizer"]
-            self._recorder.look(_bare(kwargs["model"]), *told)
+            self._recorder.look(bare(kwargs["model"]), *told)
         if state.global_step % self._every:
             return
         step = state.global_step + 1
-        length = setting(self._max_new_tokens, args, *_LENGTH)
-        with evaluating(_bare(kwargs["model"])):
+        length = setting(self._max_new_tokens, args, *LENGTH)
+        with evaluating(bare(kwargs["model"])):
             policy, components, eta = together(lambda: self._about_to(args, kwargs))
             if not components:
                 log.warning("Step %d moves nothing, or its gradient is not finite: skipped.", step)
@@ -257,7 +258,7 @@ class EntropyProbe(TrainerCallback):
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
             added = None if self._control is None else self._control.component
-            replayable = self._recorder.write(_bare(kwargs["model"]), kwargs["optimizer"], added)
+            replayable = self._recorder.write(bare(kwargs["model"]), kwargs["optimizer"], added)
             if not replayable:
                 self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
@@ -303,7 +304,7 @@ class EntropyProbe(TrainerCallback):
         return read(step, eta, before, after, **choice).change
 
     def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
-        model, tokenizer = _bare(kwargs["model"]), kwargs.get("processing_class")
+        model, tokenizer = bare(kwargs["model"]), kwargs.get("processing_class")
         if self._policy is None or self._policy.model is not model:
             if any(isinstance(p, DTensor) for p in model.parameters()):
                 raise ValueError(
@@ -322,11 +323,9 @@ class EntropyProbe(TrainerCallback):
 
     def _draw(self, policy: Policy, step: int, which: int, max_new_tokens: int) -> Rollouts:
         """This process's share of an E mini-batch that does not depend on how it is shared."""
-        entropy = np.random.SeedSequence([self._seed, step, which, 7]).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(entropy[0]) >> 1)
-        draws = torch.randint(len(self._prompts), (self._size,), generator=generator)
-        shape = (self._size, max_new_tokens)
-        uniforms = torch.rand(*shape, generator=generator, dtype=torch.float64)
+        generator = generator_of(self._seed, step, which, 7)
+        plan = len(self._prompts), self._size, max_new_tokens
+        draws, uniforms = draw_plan(generator, *plan)
         if self._size < world_size():
             raise ValueError(f"A probe of {self._size} prompts cannot be shared by {world_size()}.")
         mine = torch.arange(self._size).tensor_split(world_size())[rank()]
@@ -336,11 +335,3 @@ class EntropyProbe(TrainerCallback):
         drawn = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
         index = torch.arange(len(ids))
         return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
-
-
-_LENGTH = ("max_completion_length", "max_new_tokens")
-
-
-def _bare(model: Any) -> Any:
-    """The model below the wrapper of distributed training."""
-    return getattr(model, "module", model) if world_size() > 1 else model

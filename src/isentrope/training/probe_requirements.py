@@ -159,6 +159,10 @@ def require_recordable(trainer: Any) -> None:
         )
 
 
+LENGTH = ("max_completion_length", "max_new_tokens")
+"""Names under which trainers have the longest response."""
+
+
 def setting(given: Any, args: Any, field: str, name: str) -> Any:
     """A setting of the probe, from the trainer's arguments where it was not given.
 

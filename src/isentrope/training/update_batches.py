@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, fill
 from isentrope.sampling.generate import Drawn, decode
 from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.training.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
@@ -115,8 +115,7 @@ class UpdateBatches:
         return UpdateBatch(rollouts, report, [difficulty[key] for key in keys])
 
     def _uniforms(self, groups: int, step: int, round_: int) -> Tensor:
-        state = np.random.SeedSequence([self.seed, step, round_]).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(state[0]) >> 1)
+        generator = generator_of(self.seed, step, round_)
         size = (groups * self.group_size, self.max_new_tokens)
         return torch.rand(*size, generator=generator, dtype=torch.float64)
 

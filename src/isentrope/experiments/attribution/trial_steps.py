@@ -207,7 +207,7 @@ class TrialSteps:
         project = self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
             none = Trial.of(step, {"no_correction": 1.0})
-            return replace(none, reasons=dict.fromkeys(PARTS, "no_reward"))
+            return replace(none, reasons=dict.fromkeys(PARTS, "no_reward_gain"))
         made = [
             isentropic_correction(
                 ready.policy,

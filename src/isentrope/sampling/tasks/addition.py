@@ -172,7 +172,9 @@ class ChatAddition(Addition):
         return Prompt(f"addition_chat/{a}+{b}", text, tuple(ids), str(a + b))
 
 
-def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> str:
+def demonstrate(
+    a: int, b: int, style: str, slip: float, rng: random.Random, *, carries: bool = True
+) -> str:
     """Add two numbers by columns, units first, as an imperfect teacher would.
 
     Args:
@@ -181,6 +183,7 @@ def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> 
         style: One of `STYLES`.
         slip: Probability of a slip, a column, times the factor of the style.
         rng: Random numbers.
+        carries: Whether a carry is added to the next column, or dropped.
 
     Returns:
         Column work and result.
@@ -191,10 +194,11 @@ def demonstrate(a: int, b: int, style: str, slip: float, rng: random.Random) -> 
         if rng.random() < slip * STYLES[style]:
             total += rng.choice((1, -1)) if total else 1
         plus = f"+{carry}" if carry else ""
-        carry, digit = divmod(total, 10)
+        tens, digit = divmod(total, 10)
+        carry = tens if carries else 0
         result = f"{digit}{result}"
         written = {"long": f"{x}+{y}{plus}={total}", "sums": f"{total}"}
-        work.append(written.get(style, f"{digit}c{carry}"))
+        work.append(written.get(style, f"{digit}c{tens}"))
     return f"{' '.join(work)} #{carry or ''}{result}"
 
 

@@ -120,16 +120,7 @@ def demonstrate_without_carries(a: int, b: int, style: str, slip: float, rng: ra
     Returns:
         Column work and result.
     """
-    work, result = [], ""
-    for x, y in columns(a, b):
-        total = x + y
-        if rng.random() < slip * STYLES[style]:
-            total += rng.choice((1, -1)) if total else 1
-        carry, digit = divmod(total, 10)
-        result = f"{digit}{result}"
-        written = {"long": f"{x}+{y}={total}", "sums": f"{total}"}
-        work.append(written.get(style, f"{digit}c{carry}"))
-    return f"{' '.join(work)} #{result}"
+    return demonstrate(a, b, style, slip, rng, carries=False)
 
 
 def _second_kind(a: int, b: int) -> Prompt:

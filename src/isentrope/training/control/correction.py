@@ -34,7 +34,7 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.gradients import along, entropy_of, gradient_groups, total
-from isentrope.vectors import Vector
+from isentrope.vectors import Vector, norm
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def correct(
     if reason is None:
         exact = (tau / eta - limits.strength * predicted) / gain
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
-    share = _size(u) * abs(weight) / _size(v) if weight else 0.0
+    share = norm(u) * abs(weight) / norm(v) if weight else 0.0
     numbers |= {
         "lambda": weight,
         "no_correction": float(weight == 0.0 and reason is not None),
@@ -282,10 +282,8 @@ def _variance(parts: Tensor) -> float:
     return float(len(parts) * parts.var())
 
 
-def _size(x: Vector, preconditioner: Vector | None = None) -> float:
-    """√<x, P⁻¹x> where P is not 0, or the Euclidean norm."""
-    if preconditioner is None:
-        return math.sqrt(sum(float((y.double() ** 2).sum()) for y in x.values()))
+def _size(x: Vector, preconditioner: Vector) -> float:
+    """√<x, P⁻¹x>, where P is not 0."""
     parts = []
     for name, y in x.items():
         P = preconditioner[name]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -20,6 +19,7 @@ from isentrope.policy.padding import derivative_of_scores
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.sampling.streams import draw_plan, generator_of
 from isentrope.training.control.gradients import (
     GROUPS,
     entropy_cotangents,
@@ -130,7 +130,8 @@ def _drawn(
     """2K groups of sequences, each drawn by one process, the same list on all."""
     parts = torch.arange(size).tensor_split(2 * GROUPS)
     mine = list(range(rank(), 2 * GROUPS, world_size()))
-    draws, uniforms = _uniforms(size, len(prompts), max_new_tokens, *seed_and_step)
+    generator = generator_of(*seed_and_step, 0, _STREAM)
+    draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
     given = [parts[j] for j in mine], draws, uniforms
     drawn = together(lambda: _sampled(policy, prompts, *given, batch_size))
     held = {j: E for share in gather(dict(zip(mine, drawn, strict=True))) for j, E in share.items()}
@@ -157,17 +158,6 @@ def _sampled(
     E = Rollouts(ids, columns[0], rows, sampler_logprobs=columns[1], sampler_entropies=columns[2])
     ends = torch.tensor([len(x) for x in groups]).cumsum(0).tolist()
     return [E.select(range(end - len(x), end)) for end, x in zip(ends, groups, strict=True)]
-
-
-def _uniforms(
-    size: int, prompts: int, max_new_tokens: int, seed: int, step: int
-) -> tuple[Tensor, Tensor]:
-    """(size,) which prompt, and (size, t) uniforms; the same on every process."""
-    state = np.random.SeedSequence([seed, step, 0, _STREAM]).generate_state(1, np.uint64)
-    generator = torch.Generator().manual_seed(int(state[0]) >> 1)
-    draws = torch.randint(prompts, (size,), generator=generator)
-    shape = (size, max_new_tokens)
-    return draws, torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
 def _gradients(policy: Policy, halves: Sequence[Rollouts], mine: Sequence[int]) -> Vector:

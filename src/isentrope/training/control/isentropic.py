@@ -32,16 +32,15 @@ from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.level import Level
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.requirements import require_correctable, require_long_parameters
-from isentrope.training.observing import evaluating
-from isentrope.training.probe_requirements import setting
-from isentrope.training.processes import rank, together, world_size
+from isentrope.training.observing import bare, evaluating
+from isentrope.training.probe_requirements import LENGTH, setting
+from isentrope.training.processes import rank, together
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
 
 SECOND_ORDER = 0.2
 """Part of a predicted change by which the second order may move it, for the variance of ĥ."""
-_LENGTH = ("max_completion_length", "max_new_tokens")
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
@@ -115,7 +114,7 @@ class IsentropicStep(TrainerCallback):
         """
         require_correctable(trainer)
         setting(self._temperature, trainer.args, "temperature", "temperature")
-        setting(self._max_new_tokens, trainer.args, *_LENGTH)
+        setting(self._max_new_tokens, trainer.args, *LENGTH)
         trainer.add_callback(self)
         plain = trainer.log
 
@@ -134,13 +133,13 @@ class IsentropicStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Find the correction of the step that is about to be taken."""
         begun = time.perf_counter()
-        model, step = _bare(kwargs["model"]), state.global_step + 1
+        model, step = bare(kwargs["model"]), state.global_step + 1
         with evaluating(model):
             policy = together(lambda: self._live_policy(model, args, kwargs))
             coming = together(
                 lambda: coming_step(policy, kwargs["optimizer"], "an isentropic step")
             )
-            length = setting(self._max_new_tokens, args, *_LENGTH)
+            length = setting(self._max_new_tokens, args, *LENGTH)
             draw = draw_entropy(
                 policy, self._prompts, self._options.size, length, step=step, **self._drawing
             )
@@ -299,8 +298,3 @@ def _none(reason: str, tau: float) -> Correction:
     """No correction, where there is nothing to predict from."""
     numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
     return Correction(0.0, {}, None, {"asked": tau, **numbers}).withdrawn(reason)
-
-
-def _bare(model: Any) -> Any:
-    """The model below the wrapper of distributed training."""
-    return getattr(model, "module", model) if world_size() > 1 else model

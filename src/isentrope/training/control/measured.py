@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,6 +28,7 @@ from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.generate import decode, sample_responses
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.sampling.streams import draw_plan, generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.training.processes import gather, rank, together, world_size
 from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
@@ -191,11 +191,9 @@ class HeldOut:
         Returns:
             The whole batch, the same on every process.
         """
-        state = np.random.SeedSequence([self.seed, step, 0, 17]).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(state[0]) >> 1)
-        draws = torch.randint(len(self.prompts), (self.size,), generator=generator)
-        shape = (self.size, self.max_new_tokens)
-        uniforms = torch.rand(*shape, generator=generator, dtype=torch.float64)
+        generator = generator_of(self.seed, step, 0, 17)
+        plan = len(self.prompts), self.size, self.max_new_tokens
+        draws, uniforms = draw_plan(generator, *plan)
         mine = _rows(self.size)
         return concatenate(
             gather(together(lambda: self._drawn(policy, draws[mine], uniforms[mine])))

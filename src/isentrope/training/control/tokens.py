@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from isentrope.rollouts import Rollouts
+from isentrope.sampling.streams import generator_of
 from isentrope.update.objective import sequence_weights
 
 
@@ -115,8 +115,7 @@ class Tokens:
 
     def generator(self) -> torch.Generator:
         """Random numbers of this step, the same on every process."""
-        state = np.random.SeedSequence([self.seed, self.step, 0, 11]).generate_state(1, np.uint64)
-        return torch.Generator().manual_seed(int(state[0]) >> 1)
+        return generator_of(self.seed, self.step, 0, 11)
 
 
 @dataclass(frozen=True)

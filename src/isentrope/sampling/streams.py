@@ -1,0 +1,42 @@
+"""Random numbers that depend on a few integers alone: the same on every process and on resuming.
+
+The integers are a seed, a step and what sets one use of them apart from the others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def generator_of(*numbers: int) -> torch.Generator:
+    """A CPU generator that these integers fix.
+
+    Args:
+        *numbers: 0 or more each.
+
+    Returns:
+        A new generator.
+    """
+    state = np.random.SeedSequence(list(numbers)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]) >> 1)
+
+
+def draw_plan(
+    generator: torch.Generator, prompts: int, size: int, max_new_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Which prompts a batch asks, with replacement, and the uniforms of its responses.
+
+    Args:
+        generator: It moves on.
+        prompts: Number of prompts.
+        size: Responses, one per prompt drawn.
+        max_new_tokens: Longest response in tokens.
+
+    Returns:
+        (size,) indices of prompts, and (size, max_new_tokens) float64 uniforms.
+    """
+    draws = torch.randint(prompts, (size,), generator=generator)
+    shape = (size, max_new_tokens)
+    return draws, torch.rand(*shape, generator=generator, dtype=torch.float64)
