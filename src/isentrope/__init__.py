@@ -1,6 +1,7 @@
 """isentrope: how far, and why, one optimizer step moves the entropy of a language-model policy."""
 
 from isentrope import oracle
+from isentrope._version import __version__
 from isentrope.estimate import Estimate
 from isentrope.estimators.arrays import estimate_entropy_change
 from isentrope.estimators.entropy import entropy, surprisal_entropy
@@ -24,8 +25,6 @@ from isentrope.sampling.tasks import load_task
 from isentrope.training.probe import EntropyProbe
 from isentrope.update.step import Step, optimizer_step
 
-__version__ = "0.1.0"
-
 __all__ = [
     "EntropyChange",
     "EntropyLaw",
@@ -39,6 +38,7 @@ __all__ = [
     "Rollouts",
     "Scores",
     "Step",
+    "__version__",
     "entropy",
     "entropy_change",
     "entropy_gradient",

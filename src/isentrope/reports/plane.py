@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.experiments.run_folder import finite
+from isentrope.files import finite
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading

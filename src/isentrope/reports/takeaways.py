@@ -7,7 +7,7 @@ which tokens do it        how few, and whether a published proxy would have foun
 
 from __future__ import annotations
 
-from isentrope.experiments.run_folder import finite
+from isentrope.files import finite
 from isentrope.kernel.reliability import printed_reliability
 from isentrope.reports.plane import law_of
 from isentrope.reports.read_run import Reading

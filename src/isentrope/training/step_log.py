@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from isentrope.files import write_file
 from isentrope.training.contract import write_next_update
 from isentrope.training.metrics import metrics
 from isentrope.training.processes import rank
@@ -167,7 +168,4 @@ def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) 
     }
     if record.entropy_weights is not None:
         columns["entropy_weights"] = [x.tolist() for x in record.entropy_weights]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    pd.DataFrame(columns).to_parquet(partial)
-    return partial.replace(path)
+    return write_file(path, pd.DataFrame(columns).to_parquet)

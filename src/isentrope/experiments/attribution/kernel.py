@@ -21,7 +21,7 @@ from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
 from isentrope.experiments.progress import Progress
-from isentrope.experiments.run_folder import remove_empty
+from isentrope.files import remove_empty
 from isentrope.kernel.block_model import block_model
 from isentrope.kernel.clusters import cluster_sequences
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
