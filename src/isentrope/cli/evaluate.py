@@ -27,7 +27,7 @@ def evaluate(config: ConfigFile, settings: Overrides = None, folder: OutFolder =
     from isentrope.experiments.config_evaluation import EvaluateConfig
     from isentrope.experiments.config_io import load_config
     from isentrope.experiments.evaluate import evaluate_checkpoints
-    from isentrope.experiments.progress import Progress
+    from isentrope.progress import Progress
     from isentrope.training.processes import rank
 
     asked = load_config(config, overrides(settings, folder), EvaluateConfig)

@@ -27,10 +27,10 @@ from isentrope.experiments.evaluation_folder import (
 )
 from isentrope.experiments.evaluation_work import Work
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.progress import Progress
 from isentrope.experiments.run_folder import differences, versions
 from isentrope.experiments.train import join_processes
 from isentrope.files import sha256_of_files, write_bytes
+from isentrope.progress import Progress
 from isentrope.training.processes import barrier, gather, rank, world_size
 
 log = logging.getLogger("isentrope")

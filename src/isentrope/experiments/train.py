@@ -18,7 +18,6 @@ from isentrope.experiments.control_options import (
     run_control,
 )
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.progress import Progress
 from isentrope.experiments.replayable import balancing_weight
 from isentrope.experiments.run_folder import differences, run_directory, versions
 from isentrope.experiments.train_config import TrainConfig
@@ -30,6 +29,7 @@ from isentrope.experiments.train_options import (
 )
 from isentrope.files import sha256, write_bytes
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.alarm import Alarm
 from isentrope.training.contract import (

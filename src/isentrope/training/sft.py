@@ -8,13 +8,13 @@ AdamW with a linear warm-up and a cosine decay to zero. The log-probabilities ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks.addition import Addition
@@ -29,7 +29,7 @@ def fine_tune(
     batch_size: int = 64,
     learning_rate: float = 2e-3,
     warmup_steps: int = 20,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = silent,
 ) -> list[float]:
     """Teach a policy the task's demonstrations, in place.
 
@@ -67,8 +67,7 @@ def fine_tune(
         optimizer.step()
         schedule.step()
         losses.append(float(loss.detach()))
-        if progress is not None:
-            progress(step + 1, steps)
+        progress(step + 1, steps)
     return losses
 
 
