@@ -17,7 +17,8 @@ from isentrope.kernel.influence import influence
 from isentrope.kernel.noise_scale import noise_scale
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
-from isentrope.policy.scoring import Scores, score
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import sample

@@ -24,7 +24,7 @@ from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector

@@ -27,7 +27,8 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores
 from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses

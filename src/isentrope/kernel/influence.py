@@ -32,8 +32,8 @@ from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import Weighted, step_functions
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining
-from isentrope.policy.scoring import Scores
 from isentrope.policy.slopes import logprob_slopes, score_slopes
+from isentrope.policy.token_statistics import Scores
 from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step

@@ -23,12 +23,7 @@ from torch import Tensor, nn
 
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.scorer import Scorer
-from isentrope.policy.scoring import (
-    NotFiniteError,
-    Scores,
-    logit_chunks,
-    require_finite,
-)
+from isentrope.policy.token_statistics import NotFiniteError, Scores, logit_chunks, require_finite
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

@@ -30,7 +30,7 @@ from isentrope.policy.fitness import (
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import HiddenStates, Scorer
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 

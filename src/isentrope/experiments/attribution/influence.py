@@ -16,9 +16,8 @@ from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared
-from isentrope.kernel.attribution import Attribution, Influence
+from isentrope.kernel.attribution import Attribution, Influence, sequence_table, token_table
 from isentrope.kernel.influence import influence
-from isentrope.kernel.influence_tables import sequence_table, token_table
 from isentrope.kernel.shares import influence_shares
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
