@@ -10,8 +10,10 @@ import isentrope
 SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
-    ("_version", "files", "formatting", "progress", "checkpoint_names", "forward_mode", "norms")
-    + ("differences", "estimate", "vectors", "rollouts"),
+    (
+        *("_version", "files", "formatting", "progress", "checkpoint_names"),
+        *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
+    ),
     ("policy",),
     ("sampling", "update", "oracle"),
     ("estimators",),
@@ -77,7 +79,7 @@ def imported(tree, known, *, everywhere=False):
 
 
 def graph(root, *, everywhere=False):
-    """Module → modules it imports. Importing a module imports the packages it is in."""
+    """Module → modules it imports, by name; the packages that these are in are not counted."""
     files = modules(root)
     found = {}
     for name, path in files.items():

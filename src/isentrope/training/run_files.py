@@ -11,14 +11,12 @@ A resumed run forgets the lines after its checkpoint and writes them again.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from isentrope.checkpoint_names import step_name, written_step
 from isentrope.files import append_line, complete_lines, finite, remove_folder, write_bytes
-
-_STEP = re.compile(r"step_(0|[1-9]\d*)")
 
 
 class RunFiles:
@@ -48,12 +46,12 @@ class RunFiles:
         Returns:
             The folder, there or not.
         """
-        return self.checkpoints / f"step_{step}"
+        return self.checkpoints / step_name(step)
 
     def steps(self) -> list[int]:
         """Steps whose checkpoints are whole, ascending."""
-        found = [_STEP.fullmatch(p.name) for p in self.checkpoints.glob("step_*")]
-        return sorted(int(match[1]) for match in found if match)
+        steps = [written_step(p.name) for p in self.checkpoints.glob("step_*")]
+        return sorted(step for step in steps if step is not None)
 
     def latest(self) -> Path | None:
         """The newest whole checkpoint, or None."""
@@ -96,8 +94,8 @@ class RunFiles:
                 kept = [x for x in complete_lines(path) if json.loads(x)["step"] <= step]
                 write_bytes(path, "".join(kept).encode())
         for table in self.rollouts.glob("step_*.parquet*"):
-            match = _STEP.match(table.name)
-            if match and int(match[1]) > step:
+            of = written_step(table.name.split(".")[0])
+            if of is not None and of > step:
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
             shutil.rmtree(leftover)

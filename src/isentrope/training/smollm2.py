@@ -24,6 +24,7 @@ from typing import Any
 
 import transformers
 
+from isentrope.checkpoint_names import step_name
 from isentrope.files import publish_folder
 from isentrope.policy.checkpoint import load_policy, require_checkpoint
 from isentrope.policy.language_model import Policy
@@ -167,7 +168,7 @@ def warm_up(
         seed=seed,
         progress=_say,
     )
-    return Path(folder) / "training_state" / f"step_{steps}"
+    return Path(folder) / "training_state" / step_name(steps)
 
 
 def _say(metrics: dict[str, float]) -> None:
