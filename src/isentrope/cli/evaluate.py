@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
+from isentrope.formatting import TERMINAL
 
 COLUMNS = {
     "reward": "reward",
@@ -98,7 +99,5 @@ def _value(row: dict[str, Any], name: str) -> float | None:
 
 
 def _measured(estimate: dict[str, Any] | None) -> str:
-    if estimate is None or estimate["value"] is None:
-        return "–"
-    error = "–" if estimate["se"] is None else f"{estimate['se']:.1g}"
-    return f"{estimate['value']:.3g}±{error}"
+    value, se = (None, None) if estimate is None else (estimate["value"], estimate["se"])
+    return TERMINAL.with_error(value, se).replace(" ", "")
