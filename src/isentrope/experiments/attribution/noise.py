@@ -23,7 +23,7 @@ from isentrope.kernel.supervised import supervised_loss_change, supervised_noise
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.training.sft import demonstration_rollouts
+from isentrope.training.demonstrations import demonstration_rollouts
 
 
 def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
