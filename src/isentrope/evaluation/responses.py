@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Report, silent
+from isentrope.progress import Report
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
@@ -89,7 +89,7 @@ def draw_responses(
     decoding: Decoding = "sampled",
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Report = silent,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Answer each of these prompts, in order.
 

@@ -34,7 +34,7 @@ def sample(
     max_new_tokens: int = 150,
     seed: int = 0,
     batch_size: int = 64,
-    progress: Report = silent,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Draw n prompts uniformly with replacement, and `group_size` responses to each draw.
 
@@ -81,7 +81,7 @@ def respond(
     *,
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Report = silent,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Draw `group_size` responses to each of these prompts, in order.
 
@@ -158,7 +158,7 @@ def sample_responses(
     uniforms: Tensor,
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Report = silent,
+    progress: Report | None = None,
 ) -> Drawn:
     """Read given uniforms through the policy: the response each of them stands for.
 
@@ -196,7 +196,7 @@ def sample_responses(
         for row, i in enumerate(chosen):
             length = _length_with_eos(columns[0][row], policy.eos_token_ids)
             found[i] = tuple(x[row, :length].clone() for x in columns)
-        progress(min(start + batch_size, n), n)
+        (progress or silent)(min(start + batch_size, n), n)
     return Drawn(*(list(column) for column in zip(*found, strict=True)))
 
 
