@@ -111,9 +111,7 @@ def expected_discriminator(all_logprobs):
 
 @pytest.mark.parametrize("token", range(VOCABULARY))
 @pytest.mark.parametrize("advantage", [1.5, -0.5])
-def test_the_centred_discriminator_is_exact_for_a_step_on_a_table(
-    token, advantage
-):
+def test_the_centred_discriminator_is_exact_for_a_step_on_a_table(token, advantage):
     policy, every = one_token_responses()
     drawn = every.select([token]).with_columns(advantages=torch.tensor([advantage]))
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
