@@ -45,8 +45,9 @@ SMALL = {
     **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
     "clip_cov": (1.0, 10.0, 100.0),
     "negative_scale": (0.5, 1.0, 2.0),
+    RANDOM: (0.1, 0.25, 1.0, 2.5, 4.0),
 }
-"""The same of controls whose published default does little in one step."""
+"""The same of controls whose published default does little in one step, and of random masks."""
 LARGEST = 64.0
 """Largest multiple of a default strength that is tried for a wanted change."""
 HALVINGS = 60
