@@ -44,6 +44,20 @@ def record(folder, places):
     return {"files": sorted(names.values()), "values": values, "tables": tables}
 
 
+def condensed(record):
+    """A record with the keys of each file counted, and its numbers digested as one column."""
+    values = {}
+    for name, content in record["values"].items():
+        numbers = [x for x in _leaves(_inner(content)) if isinstance(x, (int, float))]
+        keys = len({re.sub(r"\[\d+\]|\d", "", key) for key in content})
+        values[name] = {"keys": keys} | column(pd.Series(numbers, dtype=float), {})
+    return record | {"values": values}
+
+
+def _inner(content):
+    return [_inner(x) if isinstance(x, dict) else x for x in content.values()]
+
+
 def _content(path):
     reader = None if path.name in FOREIGN else READERS.get(path.suffix)
     return reader(path.read_text(encoding="utf-8")) if reader else None

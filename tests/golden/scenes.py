@@ -5,14 +5,15 @@ and returns the record of what they left.
 """
 
 import hashlib
+import json
 import re
 
 import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from tests.golden.record import record
-from tests.tiny_checkpoint import settings
+from tests.golden.record import condensed, record
+from tests.tiny_checkpoint import PROMPTS, settings
 
 DOUBLE = {"runtime_dtype": "float64", "entropy_dtype": "float64"}
 BATCH = {"B_E": 8, "B_U": 2, "G": 3, "allow_overlap": True, "save_batches": True}
@@ -52,6 +53,18 @@ def asked(tiny, **sections):
     return settings(tiny, batch_config=batch, **merged)
 
 
+def responses(folder):
+    """An update batch by hand: no two responses alike, so that no ranks are tied by rounding."""
+    texts = ("1", "2", "3", "12", "21", "13", "31", "23", "32", "11", "22", "33")
+    rows = [
+        {"prompt": PROMPTS[i // 3], "response": text, "reward": (i + i // 3) % 3 / 2}
+        for i, text in enumerate(texts)
+    ]
+    path = folder / "U.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return {"U_file": str(path)}
+
+
 def measure(tiny, folder):
     """The whole sweep, fresh responses where weights collapse, and the log with its tables."""
     sections = asked(
@@ -77,14 +90,16 @@ def study(tiny, folder):
 
 def influence(tiny, folder):
     """Tokens, sequences, reward and shares."""
-    sections = asked(tiny, analysis={"share_responses": 2, "overlap": "independent"})
+    analysis = {"share_responses": 2, "overlap": "independent"}
+    sections = asked(tiny, batch_config=responses(folder), analysis=analysis)
     return run(tiny, folder, "influence", sections)
 
 
 def kernel(tiny, folder):
     """All blocks, a sketch and the second-order kernel."""
     options = {"blocks": ["UU", "EU", "EE"], "sketch": 64, "second_order": True}
-    return run(tiny, folder, "kernel", asked(tiny, fisher_kernel=options))
+    sections = asked(tiny, batch_config=responses(folder), fisher_kernel=options)
+    return run(tiny, folder, "kernel", sections)
 
 
 def noise(tiny, folder):
@@ -94,7 +109,8 @@ def noise(tiny, folder):
 
 def audit(tiny, folder):
     """Every proxy against influence."""
-    sections = asked(tiny, analysis={"draws": 20, "overlap": "independent"})
+    analysis = {"draws": 20, "overlap": "independent"}
+    sections = asked(tiny, batch_config=responses(folder), analysis=analysis)
     return run(tiny, folder, "audit", sections)
 
 
@@ -162,7 +178,7 @@ def report(tiny, folder):
     for verb in ("measure", "influence", "kernel", "noise", "audit"):
         sections = asked(
             tiny,
-            batch_config={"B_U": 4},
+            batch_config=responses(folder),
             analysis={"overlap": "independent", "draws": 20},
         )
         call(verb, write(folder, sections), "--out", folder / "run")
@@ -176,7 +192,7 @@ def demo(_, folder):
     """The demo in small, and a digest of the weights that its numbers are of."""
     short = ("--steps", 10, "--fine-tuning-steps", 200, "--evaluation-size", 32)
     call("demo", "--out", folder / "run", *short)
-    found = record(folder / "run", places(folder, folder))
+    found = condensed(record(folder / "run", places(folder, folder)))
     weights = (folder / "run" / "fine_tuning" / "model" / "model.safetensors").read_bytes()
     found["values"]["weights"] = {"digest": hashlib.sha256(weights).hexdigest()}
     return found

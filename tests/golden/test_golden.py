@@ -29,7 +29,7 @@ def expected(name):
 
 
 def apart(name, found):
-    relative, absolute = (1e-3, 1e-6) if name in TRAINED else (1e-6, 1e-12)
+    relative, absolute = (1e-3, 1e-5) if name in TRAINED else (1e-6, 1e-12)
     return differences(expected(name), found, relative=relative, absolute=absolute)
 
 
