@@ -39,6 +39,7 @@ def run(tiny, tmp_path):
             f"output.directory={tmp_path / name}",
             "batch_config.allow_overlap=true",
             "batch_config.save_batches=true",
+            "estimator.order=1",
             *overrides,
         ]
         done = run_verb(verb, VERBS[verb], load_config(settings(tiny), where))

@@ -78,7 +78,7 @@ def test_the_gradient_of_the_step_has_both_terms(name):
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
 @pytest.mark.parametrize("name", ["qwen2", "llama"])
 def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, functional):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
     U = with_cotangents(U.with_columns(prompt_index=torch.arange(8)))
     step = recorded_step(policy, U)

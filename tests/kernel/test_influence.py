@@ -104,10 +104,10 @@ def everything_weighted(exact) -> Rollouts:
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functional):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
     U = U.with_columns(
-        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=4
+        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
     )
     step = step_on(policy, U)
     passes = "one_by_one" if name == "table" else "hooks"

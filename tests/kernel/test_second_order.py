@@ -12,7 +12,7 @@ POLICIES = [("table", "one_by_one"), ("qwen2", "hooks"), ("llama", "hooks")]
 
 def batches(name):
     """(exact policy, E, U, x) with E and U drawn apart."""
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     E, U = exact.sample(24, seed=1), exact.sample(5, seed=2)
     return exact, E, U, torch.linspace(-1, 1.5, 5, dtype=torch.float64)
 

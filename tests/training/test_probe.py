@@ -63,10 +63,12 @@ def test_momentum_decay_and_gradient_add_up_and_each_is_there(tmp_path):
 
 
 def test_a_probed_run_is_the_same_run_to_the_bit(tmp_path):
-    plain = runs.trainer(tmp_path / "plain")
-    probed = runs.trainer(tmp_path / "probed", probe=runs.probe(every=1, second_order=True))
+    plain = runs.trainer(tmp_path / "plain", steps=2)
+    probed = runs.trainer(
+        tmp_path / "probed", probe=runs.probe(every=1, second_order=True), steps=2
+    )
     checked = runs.trainer(
-        tmp_path / "checked", probe=runs.probe(every=1), gradient_checkpointing=True
+        tmp_path / "checked", probe=runs.probe(every=1), gradient_checkpointing=True, steps=2
     )
     for made in (plain, probed, checked):
         made.train()
