@@ -88,9 +88,9 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
     ones, index = torch.ones(6), torch.arange(6)
     with pytest.raises(ValueError, match="same influence"):
         entropy_noise_scale(ones, index)
-    with pytest.raises(ValueError, match="how prompts differ, and there are 3 of them"):
+    with pytest.raises(ValueError, match=r"prompts .* 3 "):
         entropy_noise_scale(torch.randn(6), index % 3)
-    with pytest.raises(ValueError, match=r"parallel, got shapes \(6,\) and \(5,\)"):
+    with pytest.raises(ValueError, match=r"shapes \(6,\) and \(5,\)"):
         entropy_noise_scale(ones, index[:5])
-    with pytest.raises(ValueError, match=r"between 0\.5 and 1, got 95"):
+    with pytest.raises(ValueError, match="got 95"):
         entropy_noise_scale(torch.randn(6), index, confidence=95)

@@ -219,15 +219,13 @@ def test_shared_sequences_are_refused_unless_their_meaning_is_told():
     with pytest.raises(ValueError, match=r"8 sequences are in both E and U.*u_statistic"):
         influence(policy, both, U, step)
     influence(policy, both, U, step, tokens=False, groups=2, overlap="independent")
-    with pytest.raises(ValueError, match="one batch in both roles: pass U as E"):
+    with pytest.raises(ValueError, match="U as E"):
         influence(policy, E, U, step, tokens=False, overlap="u_statistic")
     with pytest.raises(ValueError, match="no token values"):
         influence(policy, U, U, step, overlap="u_statistic")
-    with pytest.raises(
-        ValueError, match="another batch: it was computed from 8 sequences, and the 7"
-    ):
+    with pytest.raises(ValueError, match=r"another batch.* 8 sequences.* 7"):
         influence(policy, E, U.select(range(7)), step)
-    with pytest.raises(ValueError, match="13 groups cannot be made of 12 prompt draws"):
+    with pytest.raises(ValueError, match=r"13 groups .* 12 prompt draws"):
         influence(policy, E, U, step, groups=13)
 
 

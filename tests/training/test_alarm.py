@@ -120,7 +120,7 @@ def test_a_saved_alarm_goes_on_as_if_it_had_not_stopped():
 
 def test_numbers_out_of_range_are_refused():
     for options in ({"false_alarms": 0.0}, {"false_alarms": 1.0}, {"half_life": 0}):
-        with pytest.raises(ValueError, match="0 < false_alarms < 1 and half_life > 0"):
+        with pytest.raises(ValueError, match=r"false_alarms .* half_life"):
             alarm(**options)
 
 

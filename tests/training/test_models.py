@@ -89,7 +89,7 @@ def test_an_adapter_with_dropout_or_without_its_base_is_refused(adapter):
     with pytest.raises(ValueError, match=r"dropout 0\.1"):
         load(adapter, 2, 4)
     file.write_text(json.dumps(settings | {"base_model_name_or_path": "/absent/base"}))
-    with pytest.raises(FileNotFoundError, match="The base model of the adapter, /absent/base"):
+    with pytest.raises(FileNotFoundError, match=r"base model .*/absent/base"):
         load(adapter, 2, 4)
 
 

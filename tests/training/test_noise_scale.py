@@ -134,12 +134,12 @@ def test_a_restored_scale_goes_on_to_the_bit():
     for one in (scale, again):
         one.update(2.0, 1.0)
     assert again.to_dict() == scale.to_dict()
-    with pytest.raises(ValueError, match=r"memory 0\.9, this run 0\.5: set noise_scale\.memory"):
+    with pytest.raises(ValueError, match=r"0\.9.* 0\.5.*noise_scale\.memory"):
         OnlineNoiseScale(0.5).load_state_dict(scale.state_dict())
 
 
 def test_one_micro_batch_has_no_noise_scale():
-    with pytest.raises(ValueError, match=r"there is one: set training\.micro_batch"):
+    with pytest.raises(ValueError, match=r"set training\.micro_batch"):
         micro_batch_moments(1.0, 1.0, 1, 4)
-    with pytest.raises(ValueError, match=r"on each process, got 1: lower training\.micro_batch"):
+    with pytest.raises(ValueError, match=r"lower training\.micro_batch"):
         NoiseScaleMonitor([], accumulation=1, processes=2, groups=1)

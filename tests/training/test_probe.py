@@ -171,9 +171,9 @@ def test_it_follows_a_trainer_of_trl_in_one_line(tmp_path):
 
 
 def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path, caplog):
-    with pytest.raises(ValueError, match="every >= 1 and size >= 2, got 0 and 32"):
+    with pytest.raises(ValueError, match=r"every .* size .* 0 and 32"):
         EntropyProbe(["1+1="], every=0)
-    with pytest.raises(ValueError, match="dataset is empty"):
+    with pytest.raises(ValueError, match="dataset"):
         EntropyProbe([])
     made = runs.trainer(tmp_path, steps=1)
     model, state = made.policy.model, type("State", (), {"global_step": 0})

@@ -120,7 +120,7 @@ def test_a_loss_of_more_than_scores_is_found_by_its_gradient_and_leaves_no_weigh
     assert update["replayable"] is False
     assert update["replay_error"] > 1e-3
     assert "cannot be replayed from its token weights" in caplog.text
-    with pytest.raises(ValueError, match="does not replay its step"):
+    with pytest.raises(ValueError, match="replay"):
         read_next_update(folder)
 
 

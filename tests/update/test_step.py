@@ -151,9 +151,7 @@ def test_bad_arguments_are_refused_in_a_sentence(
 def test_sequence_directions_refuse_another_batch(tiny_policy, batch, max_length):
     policy = tiny_policy()
     step = optimizer_step(policy, batch(), build(policy, "sgd"), max_response_length=max_length)
-    with pytest.raises(
-        ValueError, match="another batch: it was computed from 6 sequences, and the 4"
-    ):
+    with pytest.raises(ValueError, match=r"another batch.* 6 sequences.* 4"):
         next(sequence_directions(policy, batch(n=4), step))
 
 

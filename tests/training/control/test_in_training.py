@@ -326,19 +326,19 @@ def test_a_folder_without_control_is_resumed_without_and_refused_with(tmp_path):
     trainer(tmp_path, steps=1).train()
     checkpoint = tmp_path / "training_state" / "step_1"
     trainer(tmp_path).restore(checkpoint)
-    with pytest.raises(ValueError, match=r"noise_scale\.enabled and control must be as they were"):
+    with pytest.raises(ValueError, match=r"noise_scale\.enabled and control"):
         trainer(tmp_path, run_control("stare", {})).restore(checkpoint)
 
 
 def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match="'influence' cannot follow the optimizer Adagrad"):
+    with pytest.raises(ValueError, match=r"'influence' .*optimizer Adagrad"):
         trainer(tmp_path, run_control("influence", {}), optim="adagrad")
     trainer(tmp_path, run_control("stare", {}), optim="adagrad")
 
 
 def test_influence_needs_held_out_prompts():
     control = Controller(controls.build("influence"), Feedback(Target()))
-    with pytest.raises(ValueError, match="needs held-out prompts"):
+    with pytest.raises(ValueError, match="held-out prompts"):
         RunControl(control, "dr_grpo")
 
 
