@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import torch
 
 from isentrope.experiments import batches, checkpoints, config_stages, preparation
 from isentrope.experiments.attribution import kernel as kernel_verb
@@ -81,9 +82,7 @@ def observe(tiny, folder, overrides, monkeypatch, *, verb="measure", until=None)
     calls = []
     try:
         with monkeypatch.context() as patch:
-            for name, owners in CALLED.items():
-                for owner in owners:
-                    spy(patch, calls, owner, name, stop=name == until)
+            spy(patch, calls, CALLED, until)
             config = load_config(settings(tiny), [o.replace("@", str(tiny)) for o in overrides])
             measure(config) if verb == "measure" else run_verb(verb, VERBS[verb], config)
         assert until is None, f"the run ended without a call of {until}"
@@ -130,20 +129,27 @@ def kept_in(path: Path):
     return pq.read_schema(path).names if path.suffix == ".parquet" else []
 
 
-def spy(patch, calls, owner, name, stop):
-    original = getattr(owner, name)
+def spy(patch, calls, called, until):
+    """Note the calls of functions, {name: where each is called from}, and end at one of them."""
+    for name, owners in called.items():
+        for owner in owners:
+            patch.setattr(owner, name, noted(calls, name, getattr(owner, name), name == until))
 
+
+def noted(calls, name, original, last):
     def wrapper(*args, **kwargs):
         calls.append((name, json.dumps([args, kwargs], default=plain)))
-        if stop:
+        if last:
             raise ReachedError
         return original(*args, **kwargs)
 
-    patch.setattr(owner, name, wrapper)
+    return wrapper
 
 
 def plain(value):
     """A setting as it is; any other object by its kind."""
     if isinstance(value, Precision | Storage):
         return vars(value)
+    if isinstance(value, torch.Generator):
+        return value.initial_seed()
     return str(value) if isinstance(value, Path) else type(value).__name__

@@ -118,7 +118,7 @@ def test_results_of_other_settings_or_of_an_older_checkpoint_are_not_taken(ask):
     with pytest.raises(ValueError, match=r"batch_config.seed=0"):
         measure(ask(*one, "batch_config.seed=5"))
     os.utime(run.measurements["step_4"] / "results.json", (1, 1))
-    with pytest.raises(ValueError, match=r"optimizer.pt .*measure_step_4"):
+    with pytest.raises(ValueError, match=r"step_4/.*measure_step_4"):
         measure(ask(*one))
 
 
