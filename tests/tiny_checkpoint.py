@@ -77,6 +77,18 @@ def make_checkpoint(folder, names=("step_4",), *, layers=2, targets="all-linear"
     return folder
 
 
+def copied(tiny, folder, names=("step_4",)):
+    """A copy of the base and of the first checkpoints, by other names, for tests that change it."""
+    shutil.copytree(tiny / "base", folder / "base")
+    shutil.copy(tiny / "prompts.jsonl", folder)
+    for source, name in zip(("step_4", "checkpoint-8"), names, strict=False):
+        shutil.copytree(tiny / source, folder / name)
+        path = folder / name / "adapter_config.json"
+        config = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "base")}
+        path.write_text(json.dumps(config))
+    return folder
+
+
 def in_bfloat16(folder, target):
     """The same checkpoint as training in bfloat16 leaves it: adapter and moments."""
     shutil.copytree(folder, target)

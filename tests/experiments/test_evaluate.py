@@ -22,7 +22,7 @@ from isentrope.experiments.config_io import ConfigError, all_keys, load_config
 from isentrope.experiments.evaluate import evaluate_checkpoints
 from isentrope.experiments.evaluation_folder import HEAD, StepFolder
 from tests.experiments import evaluating
-from tests.tiny_checkpoint import make_checkpoint
+from tests.tiny_checkpoint import copied
 
 NAMES = metric_names(METRICS, (1, 2, 4))
 
@@ -158,8 +158,8 @@ def test_a_restart_may_have_other_batches(evaluated):
     assert made.table.read_bytes() == before
 
 
-def test_other_weights_or_data_under_the_same_names_are_refused(evaluated, tmp_path):
-    folder = make_checkpoint(tmp_path / "own")
+def test_other_weights_or_data_under_the_same_names_are_refused(evaluated, tiny, tmp_path):
+    folder = copied(tiny, tmp_path / "own")
     evaluated("evaluation.n_prompts=4", folder=folder)
     adapter = folder / "step_4" / "adapter_model.safetensors"
     weights = load_file(adapter)
@@ -203,9 +203,9 @@ def test_a_table_that_is_open_elsewhere_is_written_beside(evaluated, monkeypatch
 
 
 @pytest.fixture
-def others(tmp_path):
+def others(tiny, tmp_path):
     """step_4 and step_8 of one run, to be made different."""
-    return make_checkpoint(tmp_path / "others", ("step_4", "step_8"))
+    return copied(tiny, tmp_path / "others", ("step_4", "step_8"))
 
 
 def edit(file, **changes):
