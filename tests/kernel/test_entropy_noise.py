@@ -51,7 +51,7 @@ def skewed(rng, n):
     return torch.from_numpy((1 + tail) / n), torch.arange(n)
 
 
-@pytest.mark.parametrize("n", [32, 64])
+@pytest.mark.parametrize("n", [32, pytest.param(64, marks=pytest.mark.slow)])
 def test_intervals_cover_without_and_with_a_heavy_tail(n):
     """With n − 1 degrees of freedom the lognormal ones cover .73."""
     rng = np.random.default_rng(3)

@@ -70,6 +70,7 @@ def test_neither_the_order_of_the_sequences_nor_the_names_of_the_groups_matter(o
         assert (b.value, b.se) == pytest.approx((a.value, a.se), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_signal_and_noise_are_unbiased():
     rng = np.random.default_rng(0)
     found = [noise_scale_of_gram(simulated(rng, 8, noise=2.0)) for _ in range(1500)]
@@ -78,6 +79,7 @@ def test_signal_and_noise_are_unbiased():
     assert np.abs(z).max() < 4
 
 
+@pytest.mark.slow
 def test_the_standard_errors_are_the_spread_over_batches():
     rng = np.random.default_rng(1)
     found = [noise_scale_of_gram(simulated(rng, 24, noise=4.0)) for _ in range(800)]
@@ -94,6 +96,7 @@ def coverage(n, noise, runs, seed, d=50, scale=0.0):
     return {k: np.mean([getattr(x, k).covers(v) for x in found]) for k, v in truth.items()}, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_intervals_cover_without_and_with_a_heavy_tail(scale):
     """With n − 1 degrees of freedom, norms times exp(N(0, 1)) give .73 for tr Σ."""

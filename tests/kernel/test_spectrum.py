@@ -46,7 +46,10 @@ def test_the_error_of_a_share_is_that_of_dropping_each_prompt(k):
     assert found.shares[k].se == pytest.approx(exact, rel=1e-3)
 
 
-@pytest.mark.parametrize(("n", "d"), [(100, 400), (200, 80), (150, 150)])
+@pytest.mark.parametrize(
+    ("n", "d"),
+    [(100, 400), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((200, 80), (150, 150)))],
+)
 def test_random_rows_have_the_effective_rank_and_the_edges_of_theory(n, d):
     found = [kernel_spectrum(wishart(n, d, s), d, draws=0, top=()) for s in range(20)]
     ranks = np.array([s.effective_rank.value for s in found])
