@@ -33,6 +33,16 @@ ARCHITECTURES = (*POLICIES, "gpt2", "gpt_neox", "mixtral")
 FUNCTIONALS = ("per_token", "per_sequence")
 METHODS = ("sequence", "prefix", "doubly-robust")
 
+
+def pairwise(names: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """(name, method, functional) such that any two of them meet: half of the full grid."""
+    return [
+        (name, method, FUNCTIONALS[(i + k) % 2])
+        for i, name in enumerate(names)
+        for k, method in enumerate(METHODS)
+    ]
+
+
 SMALL = {
     "hidden_size": 16,
     "intermediate_size": 24,

@@ -156,7 +156,7 @@ def test_a_field_of_trl_passes_through(settings, tmp_path):
 def test_a_file_without_responses_is_refused(settings, tmp_path):
     (tmp_path / "mine.jsonl").write_text('{"prompt": "2+2="}')
     data = {"dataset_name": "prompts", "dataset_path": str(tmp_path / "mine.jsonl")}
-    with pytest.raises(ValueError, match="line 1 has no text in 'response'"):
+    with pytest.raises(ValueError, match=r"line 1 .*'response'"):
         run(settings | {"data": data})
 
 

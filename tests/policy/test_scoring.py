@@ -136,5 +136,5 @@ def test_scores_that_are_not_finite_are_named():
 
 @pytest.mark.parametrize("of", [score, lambda p, r: p.weighted_gradient(r, torch.ones(1, 2))])
 def test_a_last_token_outside_the_vocabulary_is_refused(of):
-    with pytest.raises(ValueError, match="token id 7, and the model's vocabulary has 5"):
+    with pytest.raises(ValueError, match=r"token id 7.*vocabulary .*5"):
         of(cases.policy("qwen2"), Rollouts([[1]], [[3, 7]], [0]))

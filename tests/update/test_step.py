@@ -152,9 +152,7 @@ def test_bad_arguments_are_refused_in_a_sentence(
 def test_a_step_refuses_another_batch(tiny_policy, batch, max_length):
     policy = tiny_policy()
     step = optimizer_step(policy, batch(), build(policy, "sgd"), max_response_length=max_length)
-    with pytest.raises(
-        ValueError, match="another batch: it was computed from 6 sequences, and the 4"
-    ):
+    with pytest.raises(ValueError, match=r"another batch.* 6 sequences.* 4"):
         step.require_batch(batch(n=4))
 
 
