@@ -28,5 +28,5 @@ def attribute(verb: Verb, analyse: Analyse, show: Show, config: str, settings: l
     """
     run = run_verb(verb, analyse, load_config(config, settings), Progress(err))
     for result, made in zip(run.results, run.measurements.values(), strict=True):
-        show(out, result, made)
+        show(out, result.to_dict(), made)
         out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)

@@ -114,7 +114,7 @@ class Story:
 
         _chapter("measure: what one more step does to entropy")
         run = measure(self._asked(), progress=self.progress, draw=entropy_change_figure)
-        print_measurement(out, run.results[-1:])
+        print_measurement(out, [run.results[-1].to_dict()])
 
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
@@ -127,7 +127,7 @@ class Story:
         asked = self._asked()
         _chapter("influence: which tokens do it")
         run = run_verb("influence", find_influence, asked, self.progress)
-        print_influence(out, run.results[-1], list(run.measurements.values())[-1])
+        print_influence(out, run.results[-1].to_dict(), list(run.measurements.values())[-1])
         _chapter("kernel and audit: how responses are tied, and what the proxies see")
         run_verb("kernel", find_kernel, asked, self.progress)
         run_verb("audit", find_audit, asked, self.progress)

@@ -32,6 +32,6 @@ def measure(
 
     asked = load_config(config, overrides(settings, folder, checkpoints, repeats))
     run = run_measure(asked, progress=Progress(err), draw=entropy_change_figure)
-    print_measurement(out, run.results)
+    print_measurement(out, [result.to_dict() for result in run.results])
     for made in run.measurements.values():
         out.print(f"Wrote {made}", markup=False, highlight=False, soft_wrap=True)
