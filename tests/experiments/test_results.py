@@ -31,6 +31,7 @@ ABSENT = object()
 
 SMALL = (
     "batch_config.allow_overlap=true",
+    "batch_config.B_U=4",
     "analysis.share_responses=2",
     "analysis.draws=10",
     "trial.controls=[clip_cov]",
@@ -78,10 +79,12 @@ def changed(folders, tmp_path):
 def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     loaded = Result.load(folders[verb])
     loaded.save(tmp_path)
-    files = [p.name for p in folders[verb].glob("*.parquet")] + ["results.json"]
-    assert len(files) > 1
-    for name in files:
-        assert (tmp_path / name).read_bytes() == (folders[verb] / name).read_bytes()
+    written = [folder / "results.json" for folder in (tmp_path, folders[verb])]
+    one, other = (json.loads(path.read_text()) for path in written)
+    assert one == other
+    assert loaded.tables
+    for name, table in loaded.tables.items():
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
     again = Result.load(tmp_path)
     assert type(again) is type(loaded)
     assert again.to_dict() == loaded.to_dict()

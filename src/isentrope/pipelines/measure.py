@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pandas as pd
 
@@ -39,7 +39,7 @@ class Drawn(Protocol):
         """Write it to a file."""
 
 
-Draw = Callable[[dict[str, Any]], Drawn]
+Draw = Callable[[MeasureResult], Drawn]
 
 
 def measure(
@@ -84,7 +84,7 @@ def find_change(
 
     def save_figure(folder: Path) -> None:
         if draw is not None:
-            draw(result.to_dict()).savefig(folder / FIGURE, dpi=150)
+            draw(result).savefig(folder / FIGURE, dpi=150)
 
     return replace(
         result, tables={"sweep": sweep_table(result)}, save_more=save_figure, finish=log.write

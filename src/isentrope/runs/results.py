@@ -194,6 +194,17 @@ class MeasureResult(Result):
         """
         if row.resampled is not None:
             return replace(row.resampled, unit=self.unit, n=self.at_theta.n)
+        return self.measured_at(row)
+
+    def measured_at(self, row: SweepRow) -> Estimate:
+        """The change of a row as it was measured on E.
+
+        Args:
+            row: Of the sweep.
+
+        Returns:
+            ΔH(η); without an interval where the weights cannot be trusted.
+        """
         return Estimate(
             row.deltaH_true,
             row.deltaH_true_se,
@@ -395,6 +406,17 @@ class Tried:
     gradient: dict[str, Value]
     did_gradient: Annotated[dict[str, Number] | None, OPTIONAL] = None
     reasons: Annotated[dict[str, str] | None, OPTIONAL] = None
+
+    def part(self, name: str) -> dict[str, Estimate]:
+        """What was measured of a part of the step.
+
+        Args:
+            name: "step" or "gradient".
+
+        Returns:
+            Changes by name.
+        """
+        return {"step": self.step, "gradient": self.gradient}[name]
 
 
 @dataclass(frozen=True, kw_only=True)
