@@ -13,8 +13,8 @@ SHORT = [ROOT / "README.md", ROOT / "docs" / "start.md"]
 GENERATED = {"trl_settings.md"}
 """Pages that are made from the code."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/gallery/index.md"]
-SOURCE_FOLDERS: list[str] = []
-"""Folders below the root whose Python files are held to the same list, for example "src"."""
+SOURCE_FOLDERS = ["docs"]
+"""Folders below the root whose Python files have to pass too; "src" can be added."""
 FILES = [p for p in PAGES if p.name not in GENERATED] + [
     p for folder in SOURCE_FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))
 ]
