@@ -110,7 +110,7 @@ def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, cap
     assert "does nothing" not in caplog.text
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("share: 0.5", "share: 0.4"))
-    with pytest.raises(ValueError, match=r"cannot be resumed: control was .*0\.5.* and is .*0\.4"):
+    with pytest.raises(ValueError, match=r"control .*0\.5.*0\.4"):
         resume(folder, ["training.steps=3"])
 
 
@@ -122,7 +122,7 @@ def test_a_run_of_before_controls_goes_on_without_one_and_not_with_one(tmp_path)
     path.write_text(json.dumps(contract))
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("name: none", "name: stare"))
-    with pytest.raises(ValueError, match="cannot be resumed: control was None and is"):
+    with pytest.raises(ValueError, match=r"control .*None"):
         resume(folder, ["training.steps=3"])
     (folder / "config.yaml").write_text(written)
     resume(folder, ["training.steps=3"])

@@ -144,6 +144,7 @@ def test_the_bootstrap_draws_whole_prompts():
     assert (five["spearman"].n, five["spearman"].method[:17]) == (6, "cluster bootstrap")
 
 
+@pytest.mark.slow
 def test_the_error_is_the_spread_over_batches():
     found = [
         audit(*three, {"x": proxy}, (0.3,), draws=100)["x"]

@@ -227,9 +227,9 @@ def test_blocks_that_do_not_fit_are_refused():
     block = torch.ones(3, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="does not fit"):
         cross_structure(block, torch.arange(2), torch.arange(2))
-    with pytest.raises(ValueError, match="one of them is missing"):
+    with pytest.raises(ValueError, match="missing"):
         cross_structure(block, torch.arange(3), torch.arange(2), torch.ones(3))
-    with pytest.raises(ValueError, match="must have the lengths"):
+    with pytest.raises(ValueError, match="lengths"):
         cross_structure(block, torch.arange(3), torch.arange(2), torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="right has shape"):
         kernel_structure(*planted_gram(3, 2), torch.ones(5))

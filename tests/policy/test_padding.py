@@ -113,7 +113,7 @@ def test_a_gradient_that_is_no_derivative_is_an_error_in_every_verb(verb):
         "kernel": lambda: fisher_kernel(policy, E),
         "noise": lambda: ise.noise_scale(policy, U, token_weights=step.token_weights),
     }
-    with pytest.raises(ValueError, match=r"by reverse mode .*by forward mode.* differ"):
+    with pytest.raises(ValueError, match=r"reverse mode .*forward mode"):
         run[verb]()
 
 

@@ -78,7 +78,7 @@ def test_a_change_is_found_within_a_few_readings_at_the_place_where_it_is():
     assert np.median(places) == 20
 
 
-@pytest.mark.parametrize("spread", [1.0, 3.0])
+@pytest.mark.parametrize("spread", [1.0, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_the_interval_of_the_mean_covers_whether_or_not_the_errors_tell_all(spread):
     rng, covered = np.random.default_rng(3), []
     for _ in range(2000):
