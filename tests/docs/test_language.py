@@ -77,7 +77,7 @@ BANNED = [
     ),
     Banned(r"\b(?:leave|leaves|left|leaving)(?: \w+){0,2} away\b", "omit", "Leave the key away."),
     Banned(
-        r"(?<!there )\bis no (?:folder|file|checkpoint|function|setting|key|field|number|model|task|run)\b",
+        r"(?<!there )\bis no (?:folder|file|checkpoint|function|setting|key|field|number|model)\b",
         "is not a ...",
         "runs/x is no folder",
     ),
@@ -221,7 +221,8 @@ def test_an_idiom_is_found_over_a_line_break_and_in_python_but_not_in_output():
 
 def test_sound_sentences_raise_no_false_alarm():
     sound = "One row per sequence. Each token a policy draws has a weight. Two passes at most. "
-    sound += "How many prompts a batch needs. There is no file x.csv. The right side is padded. A step, a token, a prompt."
+    sound += "How many prompts a batch needs. There is no file x.csv. The right side is padded. "
+    sound += "A step, a token, a prompt."
     assert idioms(sound) == []
 
 
