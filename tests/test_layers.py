@@ -11,16 +11,19 @@ SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
     (
-        *("_version", "files", "formatting", "progress", "checkpoint_names"),
+        *("_version", "files", "formatting", "progress", "processes", "checkpoint_names"),
         *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),
     ("policy",),
     ("sampling", "update", "oracle"),
     ("estimators",),
-    ("kernel",),
-    ("training", "evaluation"),
+    ("attribution",),
+    ("probe", "evaluation"),
+    ("training",),
     ("checks",),
-    ("experiments",),
+    ("config",),
+    ("runs",),
+    ("pipelines",),
     ("reports",),
     ("cli",),
 )

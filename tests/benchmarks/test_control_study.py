@@ -11,8 +11,8 @@ import yaml
 from benchmarks import control_cells, control_runs, control_study, control_study_page
 from benchmarks import control_study_rows as numbers
 from benchmarks.control_cells import STRENGTHS, Cell, Sizes, cells, changes
-from isentrope.experiments.config_control import ControlConfig
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.control import ControlConfig
+from isentrope.config.train import TrainConfig
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts

@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 
 from isentrope.cli import demo
 from isentrope.cli.main import app
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from tests.tiny_checkpoint import copied, settings
 
 

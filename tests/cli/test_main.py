@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import isentrope
 from isentrope.cli.main import app
-from isentrope.experiments.config_io import load_config
+from isentrope.config.io import load_config
 from tests.tiny_checkpoint import PROMPTS, copied, settings, write_prompts
 
 

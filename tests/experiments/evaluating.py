@@ -8,6 +8,8 @@ import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
 from isentrope.experiments import (
     checkpoints,
@@ -16,8 +18,6 @@ from isentrope.experiments import (
     evaluation_folder,
     evaluation_work,
 )
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import load_config
 from tests.experiments.observing import Observed, ReachedError, kept_in, spy
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 

@@ -9,17 +9,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
-from isentrope.experiments import batches, checkpoints, config_stages, preparation
-from isentrope.experiments.attribution import kernel as kernel_verb
-from isentrope.experiments.attribution.audit import find_audit
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.kernel import find_kernel
-from isentrope.experiments.attribution.noise import find_noise
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.measure import measure
-from isentrope.kernel.storage_plan import Storage
+from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.config import stages as config_stages
+from isentrope.config.io import load_config
+from isentrope.pipelines import batches, checkpoints
+from isentrope.pipelines import kernel as kernel_verb
+from isentrope.pipelines import prepare as preparation
+from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
+from isentrope.pipelines.noise import find_noise
+from isentrope.pipelines.trial import find_trial
 from isentrope.policy.precision import Precision
 from tests.tiny_checkpoint import settings
 

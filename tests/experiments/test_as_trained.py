@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope.experiments.as_trained import refuse, settle
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.entropy_measurements import EntropyMeasurements
-from isentrope.experiments.measure import measure
+from isentrope.config.io import ConfigError, load_config
+from isentrope.pipelines.as_trained import refuse, settle
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.legacy import EntropyMeasurements
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -370,7 +370,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
 
 
 def test_trls_disable_dropout_is_honoured_where_it_acts(trained):
-    from isentrope.experiments.replayable import training_dropout
+    from isentrope.pipelines.replayable import training_dropout
 
     adapter = trained / "step_4" / "adapter_config.json"
     adapter.write_text(json.dumps(json.loads(adapter.read_text()) | {"lora_dropout": 0.1}))

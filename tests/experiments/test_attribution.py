@@ -6,16 +6,16 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.gradients import gram as gram_module
+from isentrope.attribution.influence.influence import influence
+from isentrope.config.io import load_config
 from isentrope.estimators.sample import sampler_logprobs
-from isentrope.experiments.attribution.audit import find_audit
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.kernel import find_kernel
-from isentrope.experiments.attribution.noise import find_noise
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.config_io import load_config
-from isentrope.kernel import gram as gram_module
-from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-from isentrope.kernel.influence import influence
+from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.noise import find_noise
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts

@@ -1,6 +1,6 @@
 import pytest
 
-from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.config.io import ConfigError, dump_config, load_config
 
 CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
 

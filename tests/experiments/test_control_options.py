@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.control_options import (
+from isentrope.config.control_options import (
     contract_entry,
     inert_reasons,
     run_control,
     trainer_fields,
 )
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import grpo_options, objective_of, plain_objective_of
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.config.trl import grpo_options, objective_of, plain_objective_of
+from isentrope.pipelines.train import resume, train
 from isentrope.sampling.prompts import Prompt
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from tests.training import runs

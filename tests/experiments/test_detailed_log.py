@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.config_stages import LoggingConfig
-from isentrope.experiments.detailed_log import rotate
-from isentrope.experiments.measure import measure
+from isentrope.config.io import load_config
+from isentrope.config.stages import LoggingConfig
+from isentrope.pipelines.measure import measure
+from isentrope.runs.detailed_log import rotate
 from tests.tiny_checkpoint import settings
 
 

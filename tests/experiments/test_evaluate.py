@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 import isentrope as ise
 from isentrope.cli.main import app
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import ConfigError, all_keys, load_config
 from isentrope.evaluation.metrics import METRICS, metric_names
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import ConfigError, all_keys, load_config
-from isentrope.experiments.evaluate import evaluate_checkpoints
-from isentrope.experiments.evaluation_folder import HEAD, StepFolder
+from isentrope.pipelines.evaluate import evaluate_checkpoints
+from isentrope.runs.evaluation_folder import HEAD, StepFolder
 from tests.experiments import evaluating
 from tests.tiny_checkpoint import copied
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from isentrope.experiments.config_io import all_keys
+from isentrope.config.io import all_keys
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.experiments.key_effects import (

@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.config.io import load_config
 from isentrope.estimators.entropy import entropy
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.entropy_measurements import EntropyMeasurements
-from isentrope.experiments.measure import measure
-from isentrope.experiments.precision_stages import at_precision
+from isentrope.pipelines.legacy import EntropyMeasurements
+from isentrope.pipelines.measure import measure
+from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -213,7 +213,7 @@ def test_a_failure_leaves_no_results(run, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("no disk")
 
-    monkeypatch.setattr("isentrope.experiments.measure._write", fail)
+    monkeypatch.setattr("isentrope.pipelines.measure._write", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run("estimator.order=0")
     assert not (tmp_path / "run").exists()
@@ -223,7 +223,7 @@ def test_a_log_that_cannot_be_written_does_not_take_the_results_along(run, tmp_p
     def fail(*_):
         raise RuntimeError("no disk")
 
-    monkeypatch.setattr("isentrope.experiments.detailed_log.DetailedLog.write", fail)
+    monkeypatch.setattr("isentrope.runs.detailed_log.DetailedLog.write", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run("estimator.order=0")
     assert (tmp_path / "run" / "measurements" / "measure_step_4" / "results.json").exists()

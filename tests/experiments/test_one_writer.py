@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from isentrope.experiments.one_writer import LOCK, one_writer
 from isentrope.reports.report import write_report
+from isentrope.runs.one_writer import LOCK, one_writer
 
 HOLD = """
 import fcntl, json, os, sys, time

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from isentrope.config.io import load_config
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.check import check
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.measure import measure
+from isentrope.pipelines.check import check
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer

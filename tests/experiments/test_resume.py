@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from isentrope.experiments.train import resume, train
+from isentrope.pipelines.train import resume, train
 from isentrope.training.divergence import TrainingDivergedError
 from tests.experiments.test_train import MORE, config
 

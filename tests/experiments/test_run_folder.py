@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from isentrope.experiments.run_folder import (
+from isentrope.runs.folder import (
     differences,
     git_commit,
     run_directory,

@@ -1,8 +1,8 @@
 import pytest
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.secrets import secrets_in
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.secrets import secrets_in
+from isentrope.config.train import SftConfig, TrainConfig
 
 VALUE = "hf_" + "a1B2" * 9
 

@@ -8,9 +8,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train_config import SftConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import SftConfig
+from isentrope.pipelines.sft import sft
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample

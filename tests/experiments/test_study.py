@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isentrope.experiments import measure as measure_module
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.measure import measure
-from isentrope.experiments.study_table import _mean, numbers_in
+from isentrope.config.io import load_config
+from isentrope.pipelines import measure as measure_module
+from isentrope.pipelines.measure import measure
 from isentrope.rollouts import Rollouts
+from isentrope.runs.study_table import _mean, numbers_in
 from tests.tiny_checkpoint import settings
 
 STUDY = [

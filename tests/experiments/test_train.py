@@ -4,9 +4,9 @@ import pytest
 import torch
 import yaml
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
 from isentrope.training.trainer import EntropyGRPOTrainer
 from tests.training import runs
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import REWEIGHTING, TAKEN, advantages_of, objective_of
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.config.trl import REWEIGHTING, TAKEN, advantages_of, objective_of
 from isentrope.sampling.advantages import with_advantages
 from isentrope.training.contract import _FIXED, read_next_update, require_same_run
 from isentrope.training.trainer_fields import FIELDS

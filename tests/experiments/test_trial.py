@@ -8,9 +8,9 @@ import torch
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial, largest_strength, on_frontier
-from isentrope.experiments.config_io import ConfigError, load_config
+from isentrope.config.io import ConfigError, load_config
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.trial import find_trial, largest_strength, on_frontier
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
-from isentrope.kernel.agreement import Column, agreement, names, top_counts
-from isentrope.kernel.audit import audit, audit_sequences
-from isentrope.kernel.weighted_ranks import WeightedRanks
+from isentrope.attribution.proxies.agreement import Column, agreement, names, top_counts
+from isentrope.attribution.proxies.audit import audit, audit_sequences
+from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 
 TOP = (0.001, 0.1, 0.3)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.block_model import block_model
+from isentrope.attribution.fisher.block_model import block_model
 from tests.kernel.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 PARTS = ["diagonal", "same_prompt", "constant", "low_rank", "rest"]

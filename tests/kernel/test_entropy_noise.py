@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from isentrope.kernel.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
 
 
 def contributions(rng, n, noise, mean=-1.0, group=4):

@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.shares import influence_shares
+from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.kernel.influence import influence
-from isentrope.kernel.noise_scale import noise_scale
-from isentrope.kernel.shares import influence_shares
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step

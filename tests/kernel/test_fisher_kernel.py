@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-from isentrope.kernel.sketch import sketched_kernel
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import multiply

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from isentrope.kernel.gram import gram
-from isentrope.kernel.storage_plan import Storage, plan_storage
-from isentrope.kernel.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
+from isentrope.attribution.gradients.weighted import Weighted, score_sums
 from tests import cases
 from tests.kernel.test_sequence_gradients import POLICIES, gradients
 

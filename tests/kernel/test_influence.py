@@ -5,12 +5,12 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
+from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.attribution.influence.influence import default_groups, influence
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
-from isentrope.kernel.gradient_groups import assign_groups, entropy_groups
-from isentrope.kernel.gram import gram
-from isentrope.kernel.influence import default_groups, influence
-from isentrope.kernel.weighted import Weighted, score_sums
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import optimizer_step
@@ -259,7 +259,7 @@ def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatc
     assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
     assert default_groups(policy, E, False) == E.n_prompts == 12
     held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
-    monkeypatch.setattr("isentrope.kernel.influence.HELD_GROUPS", held)
+    monkeypatch.setattr("isentrope.attribution.influence.influence.HELD_GROUPS", held)
     assert default_groups(policy, many, False) == 10
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.noise_scale import noise_scale, noise_scale_of_gram
+from isentrope.attribution.noise.scale import noise_scale, noise_scale_of_gram
 from isentrope.update.objective import token_weights
 from isentrope.vectors import dot, multiply
 from tests import cases

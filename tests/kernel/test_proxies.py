@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from isentrope.kernel import proxies
+from isentrope.attribution.proxies import proxies
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import optimizer_step

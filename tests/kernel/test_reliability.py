@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from isentrope.kernel.reliability import (
+from isentrope.attribution.influence.reliability import (
     LISTED,
     listed_share,
     of_whole,

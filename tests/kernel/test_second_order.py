@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from isentrope.kernel.second_order import second_order_change, second_order_kernel
-from isentrope.kernel.weighted import score_sums
+from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
+from isentrope.attribution.gradients.weighted import score_sums
 from tests import cases
 from tests.kernel import differences
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from isentrope.kernel.sequence_gradients import SequenceGradients
-from isentrope.kernel.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.weighted import Weighted, score_sums
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from tests import cases

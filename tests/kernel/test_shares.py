@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.shares import influence_shares
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.kernel.influence import influence
-from isentrope.kernel.shares import influence_shares
 from isentrope.rollouts import Rollouts
 from tests import cases
 from tests.kernel import differences

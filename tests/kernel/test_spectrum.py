@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.spectrum import (
+from isentrope.attribution.fisher.spectrum import (
     kernel_spectrum,
     marchenko_pastur_density,
     marchenko_pastur_eigenvalues,

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.prompt_pairs import require_kernel, shared_identities
-from isentrope.kernel.structure import cross_structure, kernel_structure
+from isentrope.attribution.fisher.prompt_pairs import require_kernel, shared_identities
+from isentrope.attribution.fisher.structure import cross_structure, kernel_structure
 
 
 def planted_gram(prompts, group, *, shared=1.0, by_prompt=1.0, own=1.0, d=40, sd=0.3, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from tests import cases

@@ -5,9 +5,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import isentrope as ise
-from isentrope.kernel.closure import tolerance
-from isentrope.kernel.fisher_kernel import fisher_kernel
-from isentrope.kernel.weighted import score_sums
+from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.influence.closure import tolerance
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.scoring import score, score_along
 from tests import cases

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isentrope.reports.control import control_panels
+from isentrope.reports.panels.control import control_panels
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from tests.reports import made_up

@@ -1,7 +1,7 @@
 import numpy as np
 
 from isentrope.reports.compare import difference
-from isentrope.reports.words import with_interval
+from isentrope.reports.sentences import with_interval
 from tests.reports.made_up import estimate
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isentrope.experiments.config_stages import TaskConfig
+from isentrope.config.stages import TaskConfig
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.custom import read_responses

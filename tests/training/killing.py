@@ -4,9 +4,9 @@ import os
 import signal
 import threading
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
 from isentrope.training.run_files import RunFiles
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
-from isentrope.training.alarm import Alarm, holding
-from isentrope.training.probe import EntropyProbe
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
+from isentrope.probe.alarm import Alarm, holding
+from isentrope.probe.callback import EntropyProbe
 from tests.training import runs
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isentrope.training.change_point import LEAST, WINDOW, find_change, mean_of
+from isentrope.probe.change_point import LEAST, WINDOW, find_change, mean_of
 
 
 def by_least_squares(x, se):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.training.noise_scale import (
+from isentrope.probe.online_noise_scale import (
     NoiseScaleMonitor,
     OnlineNoiseScale,
     micro_batch_moments,

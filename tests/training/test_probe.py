@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.training import probe_reading
-from isentrope.training.probe import EntropyProbe
+from isentrope.probe import reading as probe_reading
+from isentrope.probe.callback import EntropyProbe
 from tests import cases
 from tests.training import runs
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.training.probe import EntropyProbe
+from isentrope.probe.callback import EntropyProbe
 from tests.training import following
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.measure import measure
+from isentrope.config.io import load_config
+from isentrope.pipelines.measure import measure
 from isentrope.policy.checkpoint import load_policy
 from isentrope.training import smollm2
 from isentrope.update.optimizer_state import load_optimizer_state

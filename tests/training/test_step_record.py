@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from isentrope.policy.language_model import Policy
+from isentrope.probe.callback import EntropyProbe
 from isentrope.training.contract import read_next_update
-from isentrope.training.probe import EntropyProbe
 from isentrope.update.step import optimizer_step
 from tests.training import following, runs
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import yaml
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
+from isentrope.probe.online_noise_scale import micro_batch_moments
 from isentrope.training.contract import read_next_update
-from isentrope.training.noise_scale import micro_batch_moments
 from isentrope.update.objective import token_weights
 from isentrope.vectors import norm
 from tests.training import runs

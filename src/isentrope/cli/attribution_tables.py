@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from isentrope.attribution.influence.reliability import LISTED, printed_reliability
+from isentrope.attribution.noise.tail import LIGHT_TAILS
 from isentrope.estimate import t_quantile
 from isentrope.formatting import MISSING, TERMINAL
-from isentrope.kernel.noise_tail import LIGHT_TAILS
-from isentrope.kernel.reliability import LISTED, printed_reliability
 
 bounds, _number = TERMINAL.interval, TERMINAL.number
 

@@ -25,11 +25,11 @@ COLUMNS = {
 @one_sentence
 def evaluate(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
     """Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on."""
-    from isentrope.experiments.config_evaluation import EvaluateConfig
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.evaluate import evaluate_checkpoints
+    from isentrope.config.evaluate import EvaluateConfig
+    from isentrope.config.io import load_config
+    from isentrope.pipelines.evaluate import evaluate_checkpoints
+    from isentrope.processes import rank
     from isentrope.progress import Progress
-    from isentrope.training.processes import rank
 
     asked = load_config(config, overrides(settings, folder), EvaluateConfig)
     made = evaluate_checkpoints(asked, progress=Progress(err))

@@ -18,7 +18,9 @@ from torch.func import functional_call
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
-from isentrope.policy.fitness import (
+from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.precision import Precision
+from isentrope.policy.requirements import (
     active_dropout,
     require_finite_weights,
     require_float64,
@@ -27,8 +29,6 @@ from isentrope.policy.fitness import (
     require_plain_embeddings,
     rounding_operations,
 )
-from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts

@@ -22,9 +22,9 @@ from isentrope.files import sha256
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section
+from isentrope.reports.sentences import number
 from isentrope.reports.svg import inline
 from isentrope.reports.verdict import Claim
-from isentrope.reports.words import number
 
 LARGEST = 150_000
 """Bytes of CSV that a page carries for one panel."""

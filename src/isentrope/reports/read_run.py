@@ -20,8 +20,8 @@ import pandas as pd
 import yaml
 
 from isentrope.checkpoint_names import step_within
-from isentrope.reports.evaluations import Evaluation, find_evaluations
 from isentrope.reports.panel import Source
+from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 
 VERBS = ("measure", "influence", "kernel", "noise", "audit")
 

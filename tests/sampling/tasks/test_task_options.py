@@ -2,8 +2,8 @@
 
 import pytest
 
-from isentrope.experiments.config import BatchConfig
-from isentrope.experiments.config_stages import TaskConfig
+from isentrope.config.measure import BatchConfig
+from isentrope.config.stages import TaskConfig
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.relay import Relay
 

@@ -8,14 +8,14 @@ import shutil
 import pytest
 import torch
 
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
 from isentrope.estimators.paired import PairedSteps
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.measure import measure
-from isentrope.experiments.preparation import with_control
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
+from isentrope.pipelines.prepare import with_control
+from isentrope.pipelines.train import resume, train
+from isentrope.pipelines.trial import find_trial
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTROL, read_control, read_next_update
