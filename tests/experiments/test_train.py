@@ -68,7 +68,7 @@ def test_settings_that_do_not_fit_are_said_before_anything_is_made(tmp_path, cha
 
 def test_a_folder_that_holds_a_run_is_not_begun_again(tmp_path):
     folder = train(config(tmp_path))
-    with pytest.raises(FileExistsError, match="holds a run: go on with it by"):
+    with pytest.raises(FileExistsError, match="holds a run"):
         train(config(tmp_path))
     with pytest.raises(ConfigError, match=r"training\.learning_rate=1 .*another run"):
         resume(folder, ["training.learning_rate=1"])
@@ -80,7 +80,7 @@ def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
     folder = train(config(tmp_path))
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("lora_rank: 2", "lora_rank: 3"))
-    with pytest.raises(ValueError, match=r"the trainable parameters differ in \d+ of \d+, the fir"):
+    with pytest.raises(ValueError, match="trainable parameters"):
         resume(folder, MORE)
     (folder / "config.yaml").write_text(written)
     other = runs.small_policy().model
