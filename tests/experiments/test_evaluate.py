@@ -313,7 +313,7 @@ GPU = (*QUICK, "precision.sampler_dtype=bfloat16")
 CHAT = (*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4")
 TEMPLATE = (*CHAT, "data.chat_template=true")
 ADDITION = (*QUICK, "data.dataset_path=null", "data.dataset_name=addition")
-NUMBERS = {  # both evaluations end, and a number of the table differs by more than rounding
+NUMBERS = {  # both evaluations complete, and a number of the table differs by more than rounding
     "checkpoint.checkpoint_path": (QUICK, "@/checkpoint-8"),
     "data.dataset_path": (QUICK, "@/half.jsonl"),
     "data.chat_template": (CHAT, "true"),
@@ -328,7 +328,7 @@ NUMBERS = {  # both evaluations end, and a number of the table differs by more t
     "sampling.temperature": (QUICK, "0.5"),
     "sampling.max_new_tokens": (QUICK, "1"),
 }
-FILES = {  # both end with the same numbers and leave other files
+FILES = {  # both complete with the same numbers and leave other files
     "evaluation.save_tokens": (QUICK, "false"),
     "output.directory": (QUICK, "@/somewhere"),
     "output.name": (QUICK, "named"),
