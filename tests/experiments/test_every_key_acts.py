@@ -12,10 +12,10 @@ from tests.experiments.key_effects import (
     CALLS,
     FAST,
     FILES,
-    REFUSED_WITHOUT,
     LOGGED,
     NUMBERS,
     REFUSED_WITH,
+    REFUSED_WITHOUT,
     Of,
 )
 from tests.experiments.observing import observe, other_numbers
