@@ -69,17 +69,25 @@ def reference():
 
 
 @pytest.fixture
-def pair(tiny, tmp_path, monkeypatch, reference):
-    """Observe an evaluation without the value of a key, once for all keys, and the one with it."""
+def run(tiny, tmp_path, monkeypatch):
+    """Observe an evaluation with settings, and with a value of a key beside them."""
     evaluating.prepare(tiny)
 
     def observed(given, *more, until=None):
-        def run(name, settings):
-            return evaluating.observe(tiny, tmp_path / name, settings, monkeypatch, until=until)
+        folder = tmp_path / ("after" if more else "before")
+        return evaluating.observe(tiny, folder, (*given, *more), monkeypatch, until=until)
 
+    return observed
+
+
+@pytest.fixture
+def pair(run, reference):
+    """Observe the evaluation without the value of a key, once for all keys, and the one with it."""
+
+    def observed(given, *more, until=None):
         if (given, until) not in reference:
-            reference[given, until] = run("before", given)
-        return reference[given, until], run("after", (*given, *more))
+            reference[given, until] = run(given, until=until)
+        return reference[given, until], run(given, *more, until=until)
 
     return observed
 
@@ -115,10 +123,11 @@ def test_the_key_changes_a_call(key, pair, monkeypatch):
 
 
 @pytest.mark.parametrize("key", REFUSED_WITH)
-def test_a_value_of_the_key_is_refused(key, pair):
+def test_a_value_of_the_key_is_refused(key, run):
     given, value, kind, noun = REFUSED_WITH[key]
+    run(given)
     with pytest.raises(kind, match=noun):
-        pair(given, f"{key}={value}")
+        run(given, f"{key}={value}")
 
 
 def test_nothing_changes_where_no_key_does(pair):
