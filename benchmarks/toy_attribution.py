@@ -36,10 +36,10 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_io import load_config
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
 from isentrope.experiments.sft import sft
 from isentrope.experiments.train import train
 from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.progress import Clock, Progress
 
 STEPS = (8, 16, 24, 32, 40)
 SEEDS = (0, 1, 2)

@@ -44,8 +44,8 @@ from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_io import load_config
 from isentrope.experiments.preparation import prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Clock, Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.vectors import axpy, norm

@@ -23,7 +23,7 @@ from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import EntropySample
 from isentrope.oracle import ExactPolicy, TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

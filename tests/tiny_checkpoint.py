@@ -43,8 +43,8 @@ def _train(model, tokenizer, steps, rate, seed):
     return optimizer
 
 
-def make_checkpoint(folder, names=("step_4",), *, layers=2, targets="all-linear"):
-    """Write base/, and one adapter checkpoint per name, into `folder`."""
+def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targets="all-linear"):
+    """Write base/, and one adapter checkpoint per name, each trained so many steps."""
     torch.manual_seed(0)
     tokenizer = character_tokenizer()
     config = Qwen2Config(
@@ -60,13 +60,13 @@ def make_checkpoint(folder, names=("step_4",), *, layers=2, targets="all-linear"
         bos_token_id=None,
     )
     base = Qwen2ForCausalLM(config).eval()
-    _train(base, tokenizer, 80, 1e-2, seed=0)
+    _train(base, tokenizer, steps[0], 1e-2, seed=0)
     base.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
     lora = LoraConfig(r=2, target_modules=targets, task_type="CAUSAL_LM")
     for seed, name in enumerate(names):
         model = get_peft_model(Qwen2ForCausalLM.from_pretrained(folder / "base"), lora).eval()
-        optimizer = _train(model, tokenizer, 4, 1e-3, seed=seed + 1)
+        optimizer = _train(model, tokenizer, steps[1], 1e-3, seed=seed + 1)
         model.peft_config["default"].base_model_name_or_path = str(folder / "base")
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)

@@ -182,15 +182,15 @@ def test_a_folder_of_another_kind_is_left_alone(evaluated, tmp_path):
 def test_a_table_that_is_open_elsewhere_is_written_beside(evaluated, monkeypatch, caplog):
     made = evaluated("evaluation.n_prompts=4")
     numbers = made.table.read_bytes()
-    plain = type(made.table).replace
+    plain = os.replace
 
-    def locked(self, target):
+    def locked(source, target):
         if target.name == "consolidated_metrics.csv":
             raise PermissionError(13, "used by another process")
-        return plain(self, target)
+        return plain(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(made.table), "replace", locked)
+        patch.setattr(os, "replace", locked)
         beside = evaluated("evaluation.n_prompts=4").table
     assert beside.name == "consolidated_metrics.new.csv"
     assert beside.read_bytes() == numbers

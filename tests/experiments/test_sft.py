@@ -16,9 +16,10 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.checkpoints import save_base_model
+from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
-from isentrope.training.sft import demonstration_rollouts, mean_surprisal
 from tests.training.conftest import small_policy
+from tests.training.plain_fine_tuning import mean_surprisal
 
 pytest.importorskip("trl")
 

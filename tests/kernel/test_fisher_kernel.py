@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-from isentrope.kernel.product import kernel_product, token_kernel_product
 from isentrope.kernel.sketch import sketched_kernel
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
@@ -31,11 +30,7 @@ def test_a_step_on_u_moves_log_pi_as_the_kernel_says(name):
     K = fisher_kernel(policy, E, U, preconditioner=P)
     step = policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
     _, slope = score_along(policy, E, multiply(P, step), 1)
-    moved = slope.logprobs.sum(1)
-    assert torch.allclose(K.matrix @ x, moved, rtol=1e-9)
-    assert torch.allclose(kernel_product(policy, E, U, x, preconditioner=P), moved, rtol=1e-9)
-    by_token = token_kernel_product(policy, E, U, x, preconditioner=P)
-    assert torch.allclose(by_token, slope.logprobs, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(K.matrix @ x, slope.logprobs.sum(1), rtol=1e-9)
 
 
 def test_a_batch_with_itself_is_symmetric_and_positive():

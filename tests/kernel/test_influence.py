@@ -13,9 +13,10 @@ from isentrope.kernel.influence import default_groups, influence
 from isentrope.kernel.weighted import Weighted, score_sums
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
-from isentrope.update.step import optimizer_step, sequence_directions
+from isentrope.update.step import optimizer_step
 from isentrope.vectors import axpy, dot
 from tests import cases
+from tests.update.directions import sequence_directions
 
 METHODS = cases.METHODS
 LORA = ("qwen2", "llama")

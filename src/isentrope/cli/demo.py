@@ -37,7 +37,7 @@ def demo(
     import torch
 
     from isentrope.experiments.one_writer import LOCK, one_writer
-    from isentrope.experiments.progress import Progress
+    from isentrope.progress import Progress
 
     where = Path(folder)
     with one_writer(where):

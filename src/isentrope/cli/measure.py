@@ -27,7 +27,7 @@ def measure(
     from isentrope.cli.tables import print_measurement
     from isentrope.experiments.config_io import load_config
     from isentrope.experiments.measure import measure as run_measure
-    from isentrope.experiments.progress import Progress
+    from isentrope.progress import Progress
     from isentrope.reports.figures import entropy_change_figure
 
     asked = load_config(config, overrides(settings, folder, checkpoints, repeats))

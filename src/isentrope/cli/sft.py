@@ -9,9 +9,9 @@ from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentenc
 def sft(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
     """Fine-tune a model on a task's demonstrations, loss on the response alone."""
     from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
     from isentrope.experiments.sft import sft as run_sft
     from isentrope.experiments.train_config import SftConfig
+    from isentrope.progress import Progress
     from isentrope.training.processes import rank
 
     asked = load_config(config, overrides(settings, folder), SftConfig)

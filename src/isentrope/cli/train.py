@@ -22,10 +22,10 @@ def train(
 ) -> None:
     """Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or go on with a run."""
     from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
     from isentrope.experiments.train import resume as resume_run
     from isentrope.experiments.train import train as train_run
     from isentrope.experiments.train_config import TrainConfig
+    from isentrope.progress import Progress
     from isentrope.training.processes import rank
 
     if (config is None) == (resume is None):

@@ -13,8 +13,8 @@ import torch
 
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
@@ -160,7 +160,7 @@ def sample_evaluation(
         "max_new_tokens": sampling.max_new_tokens,
         "batch_size": sampling.batch_size,
     }
-    with progress.counter("sampling E") as advance:
+    with progress.bar("sampling E") as advance:
         if not batch.fixed_prompts:
             return evaluation_batch(
                 policy, prompts, batch.B_E, seed=batch.seeds["E"], progress=advance, **options
@@ -176,7 +176,7 @@ def _sample_update(
     batch, sampling = config.batch_config, config.sampling
     task = update_task(config, policy)
     prompts = _left(policy, task.prompts, exclude, "U")
-    with progress.counter("sampling U") as advance:
+    with progress.bar("sampling U") as advance:
         return update_batch(
             policy,
             prompts[: batch.B_U] if batch.fixed_prompts else prompts,

@@ -23,11 +23,11 @@ from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import normalising_length, update_step
-from isentrope.experiments.progress import Progress
 from isentrope.experiments.real_step import check_rounding
 from isentrope.experiments.replayable import model_obstacles, stale_batch, training_dropout
 from isentrope.experiments.study import require_inputs
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import CONTRACT
 from isentrope.training.saved_arguments import TRAINING_ARGS

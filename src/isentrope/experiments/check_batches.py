@@ -23,8 +23,8 @@ from isentrope.experiments.batches import (
 )
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import respond
@@ -143,7 +143,7 @@ def _responses(
     name: str,
     progress: Progress,
 ) -> Rollouts:
-    with progress.counter(f"sampling {name}") as advance:
+    with progress.bar(f"sampling {name}") as advance:
         return respond(
             policy,
             as_prompts(policy, islice(cycle(prompts), n)),

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import torch
 
+from isentrope.checkpoint_names import step_name, step_of_folder
 from isentrope.experiments.as_trained import AsTrained
 from isentrope.experiments.config import CheckpointConfig, MeasureConfig, PolicyConfig
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
-
-_STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Checkpoint:
     @property
     def step(self) -> int | None:
         """Its training step, where the folder's name tells it."""
-        return step_of(self.path)
+        return step_of_folder(self.path.name)
 
     def load(self, config: MeasureConfig | EvaluateConfig) -> Policy:
         """Load the policy in float32, the precision that weights are kept in between stages.
@@ -80,19 +79,6 @@ class Subject(Checkpoint):
 
     optimizer: Path
     as_trained: AsTrained = field(default_factory=AsTrained)
-
-
-def step_of(path: Path) -> int | None:
-    """The training step that a folder's name tells.
-
-    Args:
-        path: Checkpoint folder, such as step_40 or checkpoint-40.
-
-    Returns:
-        The step, or None.
-    """
-    found = _STEP.fullmatch(path.name)
-    return int(found[1]) if found else None
 
 
 def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
@@ -151,7 +137,7 @@ def _inside(folder: Path) -> list[Path]:
     """The checkpoints step_N in a folder that is none itself, such as training_state."""
     if not folder.is_dir() or any(folder.glob("*config.json")) or (folder / "_actor").is_dir():
         return []
-    steps = [p for p in folder.iterdir() if p.is_dir() and step_of(p) is not None]
+    steps = [p for p in folder.iterdir() if p.is_dir() and step_of_folder(p.name) is not None]
     return _in_natural_order(steps)
 
 
@@ -186,9 +172,9 @@ def _elsewhere(file: Path) -> str:
 
 def _names(paths: list[Path]) -> list[str]:
     """Short names, longer ones where two checkpoints would share one."""
-    steps = [step_of(p) for p in paths]
+    steps = [step_of_folder(p.name) for p in paths]
     short = [
-        p.resolve().name if s is None else f"step_{s}" for s, p in zip(steps, paths, strict=True)
+        p.resolve().name if s is None else step_name(s) for s, p in zip(steps, paths, strict=True)
     ]
     shared = {name for name, times in Counter(short).items() if times > 1}
     full = [f"{p.resolve().parent.name}_{n}" for p, n in zip(paths, short, strict=True)]

@@ -29,7 +29,7 @@ from isentrope.experiments.log_tables import (
 )
 from isentrope.experiments.measurement import Measurement
 from isentrope.experiments.results import results_of
-from isentrope.experiments.run_folder import finite, parquet, write_bytes
+from isentrope.files import finite, parquet, write_bytes
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 

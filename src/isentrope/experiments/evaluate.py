@@ -18,7 +18,7 @@ from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.experiments.checkpoints import Checkpoint, find_checkpoints
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import dump_config
-from isentrope.experiments.evaluated_models import digest, require_one_model
+from isentrope.experiments.evaluated_models import require_one_model
 from isentrope.experiments.evaluation_folder import (
     CONFIG,
     StepFolder,
@@ -27,9 +27,10 @@ from isentrope.experiments.evaluation_folder import (
 )
 from isentrope.experiments.evaluation_work import Work
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.progress import Progress
-from isentrope.experiments.run_folder import differences, versions, write_bytes
+from isentrope.experiments.run_folder import differences, versions
 from isentrope.experiments.train import join_processes
+from isentrope.files import sha256_of_files, write_bytes
+from isentrope.progress import Progress
 from isentrope.training.processes import barrier, gather, rank, world_size
 
 log = logging.getLogger("isentrope")
@@ -146,9 +147,9 @@ def _evaluate(
     engine: VllmEngine | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    made_from = {"weights": digest(sorted(checkpoint.path.glob("*.safetensors")))}
+    made_from = {"weights": sha256_of_files(sorted(checkpoint.path.glob("*.safetensors")))}
     if config.data.dataset_path is not None:
-        made_from["data"] = digest(_data_files(Path(config.data.dataset_path)))
+        made_from["data"] = sha256_of_files(_data_files(Path(config.data.dataset_path)))
     step = StepFolder(folder / checkpoint.name, made_from)
     step.require_same_origin()
     if step.results() is None:

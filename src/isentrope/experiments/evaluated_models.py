@@ -7,13 +7,13 @@ together: it is refused by the names of two checkpoints and of what differs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from isentrope.experiments.checkpoints import Checkpoint
+from isentrope.files import sha256_of_files
 
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
 """Settings of a model that say how it was saved, not what it is."""
@@ -45,22 +45,6 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
             )
 
 
-def digest(paths: Sequence[Path]) -> str:
-    """SHA-256 over the content of files, in this order.
-
-    Args:
-        paths: Files.
-
-    Returns:
-        In hexadecimal.
-    """
-    total = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
-
-
 def _description(path: Path, base_model: str | None) -> dict[str, Any]:
     """What a checkpoint is, by aspect; None where its files do not tell."""
     adapter = path / "adapter_config.json"
@@ -89,7 +73,7 @@ def _architecture(folder: Path) -> dict[str, Any] | None:
 
 def _tokenizer(folder: Path) -> str | None:
     file = folder / "tokenizer.json"
-    return digest([file]) if file.is_file() else None
+    return sha256_of_files([file]) if file.is_file() else None
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:

@@ -26,7 +26,7 @@ import pandas as pd
 
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.config_io import ConfigError, all_keys, load_config, read_yaml
-from isentrope.experiments.run_folder import parquet, write_bytes, write_json
+from isentrope.files import parquet, write_bytes, write_json
 
 log = logging.getLogger("isentrope")
 

@@ -30,8 +30,8 @@ from isentrope.experiments.checkpoints import Checkpoint
 from isentrope.experiments.config_evaluation import EvaluateConfig
 from isentrope.experiments.evaluation_folder import StepFolder
 from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.progress import Progress
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
@@ -96,7 +96,7 @@ class Work:
         mine = missing[rank() :: world_size()]
         measuring = self._config.precision.measuring
         with (
-            progress.counter(self._checkpoint.name) as advance,
+            progress.bar(self._checkpoint.name) as advance,
             at_precision(self.policy, measuring),
         ):
             for done, (decoding, number, rollouts) in enumerate(self._answers(mine), start=1):

@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.experiments.measurement import Measurement
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import NotFiniteError, Scores, score
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import NotFiniteError, Scores
 from isentrope.rollouts import Rollouts
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ from typing import Any
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.detailed_log import DetailedLog
 from isentrope.experiments.measurement import Measurement, measure_checkpoint
-from isentrope.experiments.progress import Progress
 from isentrope.experiments.results import results_of
-from isentrope.experiments.run_folder import differences, finite, whole_folder, write_json
+from isentrope.experiments.run_folder import differences
 from isentrope.experiments.study import Run, resolved, writing_study
 from isentrope.experiments.study_table import write_study
+from isentrope.files import finite, whole_folder, write_json
+from isentrope.progress import Progress
 
 log = logging.getLogger("isentrope")
 

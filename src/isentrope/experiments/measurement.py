@@ -23,9 +23,9 @@ from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared, prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
 from isentrope.kernel.closure import require_agreement
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Clock, Progress, Report, part_of
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, norm
 
@@ -143,7 +143,7 @@ def _sweep(
     estimator = config.estimator
     weighted = [] if estimator.method == "resampled" else etas
 
-    def along(direction: Vector, rates: list[float], order: int, begin: Any) -> EntropyChange:
+    def along(direction: Vector, rates: list[float], order: int, report: Report) -> EntropyChange:
         return entropy_change(
             ready.policy,
             ready.batches.E,
@@ -153,15 +153,19 @@ def _sweep(
             method=_method(config),
             order=order,
             confidence=estimator.confidence,
-            progress=begin,
+            progress=report,
         )
 
     rounded = ready.along
-    with progress.stages("measuring", len(weighted) + 1) as begin:
+    with progress.bar("measuring") as report:
         if rounded is None:
-            return along(ready.step.direction, weighted, estimator.order, begin)
-        change = along(ready.step.direction, [], estimator.order, begin)
-        points = [along(rounded(eta), [eta], 0, begin).points[0] for eta in weighted]
+            return along(ready.step.direction, weighted, estimator.order, report)
+        total = len(weighted) + 1
+        change = along(ready.step.direction, [], estimator.order, part_of(report, 0, total))
+        points = [
+            along(rounded(eta), [eta], 0, part_of(report, done, total)).points[0]
+            for done, eta in enumerate(weighted, start=1)
+        ]
         return replace(change, points=points)
 
 
@@ -180,7 +184,7 @@ def _resample(
         return {}
     E, rounded = ready.batches.E, ready.along
 
-    def along(direction: Vector, rates: list[float], begin: Any) -> list[Estimate]:
+    def along(direction: Vector, rates: list[float], report: Report) -> list[Estimate]:
         return resampled_entropy_change(
             ready.policy,
             E,
@@ -190,14 +194,17 @@ def _resample(
             seed=config.batch_config.seeds["resample"],
             functional=config.estimator.functional,
             confidence=config.estimator.confidence,
-            progress=begin,
+            progress=report,
         )
 
-    with progress.stages("fresh responses", len(etas) + 1) as begin:
+    with progress.bar("fresh responses") as report:
         if rounded is None:
-            estimates = along(ready.step.direction, etas, begin)
+            estimates = along(ready.step.direction, etas, report)
         else:
-            estimates = [along(rounded(eta), [eta], begin)[0] for eta in etas]
+            estimates = [
+                along(rounded(eta), [eta], part_of(report, done, len(etas)))[0]
+                for done, eta in enumerate(etas)
+            ]
     return dict(zip(etas, estimates, strict=True))
 
 
@@ -213,9 +220,9 @@ def _budget(
     if change.first_order is None:
         return {}
     budget = {"total": change.first_order}
-    with progress.stages("budget", len(step.components)) as begin:
-        for name, component in step.components.items():
-            begin(name)
+    with progress.bar("budget") as report:
+        for done, (name, component) in enumerate(step.components.items()):
+            report(done, len(step.components), name)
             if norm(component) == 0:
                 zeros = {"value": 0.0, "se": 0.0, "ci_low": 0.0, "ci_high": 0.0}
                 budget[name] = replace(change.first_order, **zeros)

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from isentrope.experiments.run_folder import remove_empty
+from isentrope.files import remove_empty
 from isentrope.training.processes import gather, rank
 
 LOCK = ".lock"

@@ -13,10 +13,10 @@ from isentrope.experiments.batches import Batches, make_batches
 from isentrope.experiments.checkpoints import Subject
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.progress import Clock, Progress
 from isentrope.experiments.real_step import real_step
 from isentrope.experiments.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Clock, Progress
 from isentrope.rollouts import Rollouts
 from isentrope.training.contract import NEXT_UPDATE, read_control
 from isentrope.training.settings_rules import Obstacle

@@ -8,20 +8,15 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
 
 from __future__ import annotations
 
-import io
-import json
-import math
 import platform
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import isentrope
+from isentrope._version import __version__
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
 """Packages whose versions can move a number."""
@@ -56,8 +51,8 @@ def versions() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "isentrope": isentrope.__version__,
-        "git": git_commit(Path(isentrope.__file__).parent),
+        "isentrope": __version__,
+        "git": git_commit(Path(__file__).parents[1]),
         "python": platform.python_version(),
         "packages": found,
     }
@@ -107,73 +102,6 @@ def differences(made_with: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def write_json(path: Path, content: Any) -> Path:
-    """Write JSON, whole or not at all; NaN and infinity become null.
-
-    Args:
-        path: Target file.
-        content: Dictionaries, lists, numbers and texts.
-
-    Returns:
-        The path.
-    """
-    text = json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False)
-    return write_bytes(path, f"{text}\n".encode())
-
-
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file under a temporary name, then rename it.
-
-    Args:
-        path: Target file; its folder is made if need be.
-        content: What to write.
-
-    Returns:
-        The path.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
-
-
-def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
-    """A pandas table as the bytes of a parquet file.
-
-    Args:
-        table: The table.
-        compression: "gzip", or None for the usual one.
-
-    Returns:
-        For `write_bytes`.
-    """
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, compression=compression or "snappy")
-    return buffer.getvalue()
-
-
-def finite(content: Any) -> Any:
-    """The same content with None for every number that JSON cannot hold.
-
-    Args:
-        content: Dictionaries, lists, tuples, numbers and texts.
-
-    Returns:
-        A copy.
-    """
-    if isinstance(content, Mapping):
-        return {str(key): finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    return content
-
-
 def require_new(folder: Path) -> None:
     """Refuse to write over results.
 
@@ -187,40 +115,3 @@ def require_new(folder: Path) -> None:
         raise FileExistsError(
             f"{folder} holds results already: choose another --out, or remove it."
         )
-
-
-@contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """Build a folder under a temporary name; it takes its own when the block is done.
-
-    If the block fails nothing is left: neither the folder nor the parents made for it.
-
-    Args:
-        target: The folder to be.
-
-    Yields:
-        The temporary folder to write into.
-    """
-    require_new(target)
-    made = [p for p in target.parents if not p.exists()]
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.replace(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        remove_empty(made)
-        raise
-
-
-def remove_empty(folders: list[Path]) -> None:
-    """Remove those of the folders that are empty, innermost first.
-
-    Args:
-        folders: Folders, each before its parents.
-    """
-    for folder in folders:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()

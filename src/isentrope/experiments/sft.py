@@ -20,13 +20,14 @@ import torch
 
 from isentrope.experiments.config_io import ConfigError, dump_config
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.progress import Progress
-from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
+from isentrope.experiments.run_folder import differences, run_directory, versions
 from isentrope.experiments.train import CONFIG, join_processes
 from isentrope.experiments.train_config import DemonstrationConfig, ModelConfig, SftConfig
 from isentrope.experiments.trainer_options import trainer_options
+from isentrope.files import write_bytes
 from isentrope.policy.fitness import active_dropout
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import encode
 from isentrope.training.divergence import require_finite_state

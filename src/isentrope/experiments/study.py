@@ -25,12 +25,8 @@ from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.config_io import dump_config, load_config
 from isentrope.experiments.evaluated_models import require_one_model
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.run_folder import (
-    require_new,
-    run_directory,
-    versions,
-    write_bytes,
-)
+from isentrope.experiments.run_folder import require_new, run_directory, versions
+from isentrope.files import write_bytes
 
 log = logging.getLogger("isentrope")
 

@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimate import t_quantile
-from isentrope.experiments.run_folder import parquet, write_bytes
 from isentrope.experiments.study import Item, Study
+from isentrope.files import parquet, write_bytes
 
 ERRORS_OVER_E = ("measure", "influence", "try")
 """Verbs whose errors are over the prompts of E, which all repeats share."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Iterable
@@ -19,9 +18,8 @@ from isentrope.experiments.control_options import (
     run_control,
 )
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.progress import Progress
 from isentrope.experiments.replayable import balancing_weight
-from isentrope.experiments.run_folder import differences, run_directory, versions, write_bytes
+from isentrope.experiments.run_folder import differences, run_directory, versions
 from isentrope.experiments.train_config import TrainConfig
 from isentrope.experiments.train_options import (
     advantages_of,
@@ -29,7 +27,9 @@ from isentrope.experiments.train_options import (
     objective_of,
     plain_objective_of,
 )
+from isentrope.files import sha256, write_bytes
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.alarm import Alarm
 from isentrope.training.contract import (
@@ -196,9 +196,7 @@ def _contract(
     config: TrainConfig, policy: Policy, prompts: list[Prompt], args: Any
 ) -> dict[str, Any]:
     """What every checkpoint of the run says of it."""
-    digest = hashlib.sha256()
-    for prompt in prompts:
-        digest.update(f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n".encode())
+    lines = (f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n" for prompt in prompts)
     training = config.training
     return {
         "schema": 1,
@@ -224,7 +222,7 @@ def _contract(
         "frozen_sha256": frozen_hash(policy.model),
         "trainable": trainable_shapes(policy.model),
         "dataset": config.data.dataset_name,
-        "dataset_sha256": digest.hexdigest(),
+        "dataset_sha256": sha256(line.encode() for line in lines),
         "environment": environment(),
     }
 

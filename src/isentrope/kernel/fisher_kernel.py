@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from isentrope.files import write_file
 from isentrope.kernel.gram import Announce, gram
 from isentrope.kernel.prompt_pairs import shared_identities
 from isentrope.kernel.sequence_gradients import Passes
@@ -159,11 +160,11 @@ class FisherKernel:
             The folder.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         said = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
-        save_file({"matrix": self.matrix.contiguous()}, folder / "kernel.safetensors", said)
-        self.rows.to_parquet(folder / "rows.parquet")
-        self.columns.to_parquet(folder / "columns.parquet")
+        content = {"matrix": self.matrix.contiguous()}
+        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, said))
+        write_file(folder / "rows.parquet", self.rows.to_parquet)
+        write_file(folder / "columns.parquet", self.columns.to_parquet)
         return folder
 
     @classmethod

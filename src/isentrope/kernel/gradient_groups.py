@@ -25,7 +25,7 @@ from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import EntropySample, draw_sample, sampler_logprobs
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, axpy, dot, multiply
 

@@ -9,21 +9,22 @@ that is done is written where a folder is given, and not computed again.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from isentrope.files import sha256, write_file
 from isentrope.kernel.held_rows import HeldRows
 from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.storage_plan import Storage, StoragePlan, plan_storage
 from isentrope.kernel.weighted import Weighted
 from isentrope.policy.language_model import Policy
-from isentrope.vectors import Vector, require_same_names
+from isentrope.vectors import Vector, require_same_names, tensor_bytes
 
 Announce = Callable[[str], None]
 
@@ -141,18 +142,14 @@ class _Tiles:
             return
         kinds = tuple(side.of_training for side in sides)
         head = (repr(plan), policy.temperature, repr(policy.precision), passes, kinds)
-        digest = hashlib.sha256(repr(head).encode())
-        frozen = dict(policy.model.named_parameters())
-        for side in sides:
-            for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
-                digest.update(ids.numpy().tobytes() + b"|")
-            for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
-                digest.update(b"-" if weights is None else weights.numpy().tobytes())
-        for vector in (frozen, preconditioner or {}):
-            for name, tensor in vector.items():
-                raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-                digest.update(name.encode() + raw.numpy().tobytes())
-        self._name = digest.hexdigest()[:16]
+        vectors = (dict(policy.model.named_parameters()), preconditioner or {})
+        self._name = sha256(
+            chain(
+                [repr(head).encode()],
+                *(_bytes_of(side) for side in sides),
+                (n.encode() + tensor_bytes(x) for vector in vectors for n, x in vector.items()),
+            )
+        )[:16]
 
     def _path(self, k: int) -> Path:
         assert self._folder is not None
@@ -168,7 +165,12 @@ class _Tiles:
         """Write a tile, whole or not at all."""
         if self._folder is None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._path(k).with_suffix(".partial")
-        save_file({"tile": tile.contiguous()}, partial)
-        partial.replace(self._path(k))
+        write_file(self._path(k), lambda partial: save_file({"tile": tile.contiguous()}, partial))
+
+
+def _bytes_of(side: Weighted) -> Iterator[bytes]:
+    """What the tiles of one side depend on."""
+    for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
+        yield tensor_bytes(ids) + b"|"
+    for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
+        yield b"-" if weights is None else tensor_bytes(weights)

@@ -32,8 +32,9 @@ from isentrope.kernel.sequence_gradients import Passes, SequenceGradients
 from isentrope.kernel.weighted import Weighted, step_functions
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining
-from isentrope.policy.scoring import Scores
 from isentrope.policy.slopes import logprob_slopes, score_slopes
+from isentrope.policy.token_statistics import Scores
+from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
@@ -67,7 +68,7 @@ def influence(
     overlap: Overlap = "refuse",
     confidence: float = 0.95,
     passes: Passes = "hooks",
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Report = silent,
 ) -> Influence:
     """Attribute the first-order entropy change of a step to the sequences and tokens of U.
 
@@ -87,7 +88,7 @@ def influence(
             ("independent": E was drawn afresh), or the same batch ("u_statistic").
         confidence: Nominal coverage of the intervals of the budget.
         passes: "hooks", or "one_by_one" for layers that hooks do not know.
-        progress: Called with a few words before each pass.
+        progress: Called before each pass.
 
     Returns:
         The influences, per unit η.
@@ -116,7 +117,8 @@ def influence(
         require_disjoint(rewarded, U)
     if groups is None:
         groups = default_groups(policy, E, tokens)
-    progress("gradient of the entropy")
+    passes_made = 2 if rewarded is None else 3
+    progress(0, passes_made, "gradient of the entropy")
     v = step.direction
     of_entropy = entropy_groups(
         policy, E, groups, functional=functional, method=method, direction=v
@@ -124,10 +126,10 @@ def influence(
     _require_forward_mode(policy, of_entropy, v)
     sources = [(of_entropy, f"{UNITS[functional]} per η")]
     if rewarded is not None:
-        progress("gradient of the reward")
+        progress(1, passes_made, "gradient of the reward")
         sources.append((reward_groups(policy, rewarded, groups), "reward per η"))
     u = [direction for g, _ in sources for direction in g.preconditioned(step.preconditioner)]
-    progress("tokens of U" if tokens else "sequences of U")
+    progress(passes_made - 1, passes_made, "tokens of U" if tokens else "sequences of U")
     scores, by_token = _tokens(policy, U, step, u) if tokens else (None, None)
     by_sequence = (
         by_token.sum(2) if by_token is not None else _sequences(policy, U, step, u, passes)

@@ -74,20 +74,6 @@ def discriminator(logprobs: Tensor, entropies: Tensor) -> Tensor:
     return logprobs.exp() * (entropies + logprobs)
 
 
-def expected_discriminator(all_logprobs: Tensor) -> Tensor:
-    """Σ_a π_a S*_a, the mean of S* over the tokens that the policy could have drawn.
-
-    Args:
-        all_logprobs: (..., v) log π of the whole vocabulary, nats.
-
-    Returns:
-        (...) the mean.
-    """
-    p = all_logprobs.exp()
-    entropies = -(p * all_logprobs).sum(-1, keepdim=True)
-    return (p * discriminator(all_logprobs, entropies)).sum(-1)
-
-
 def discriminator_change(logprobs: Tensor, entropies: Tensor, advantages: Tensor) -> Tensor:
     """−A_i S*_ik: exact for one state where the token's own logit is all that moves.
 
@@ -117,23 +103,6 @@ def centred_discriminator_change(
         (n, t), 0 where there is no token.
     """
     return -advantages[:, None] * _centred(discriminator(logprobs, entropies), mask)
-
-
-def local_change(
-    logprobs: Tensor, entropies: Tensor, expected: Tensor, advantages: Tensor
-) -> Tensor:
-    """−A_i (S*_ik − Σ_a π_a S*_a): exact for one state under a policy-gradient step on its logits.
-
-    Args:
-        logprobs: (n, t) s, nats.
-        entropies: (n, t) H, nats.
-        expected: (n, t) Σ_a π_a S*_a of each state (`expected_discriminator`).
-        advantages: (n,) A.
-
-    Returns:
-        (n, t).
-    """
-    return -advantages[:, None] * (discriminator(logprobs, entropies) - expected)
 
 
 def surprisal_advantage(logprobs: Tensor, advantages: Tensor) -> Tensor:

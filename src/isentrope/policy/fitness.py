@@ -13,7 +13,7 @@ from isentrope.policy.architecture import UnsupportedModelError, name_of, refusa
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.precision import Precision, RoundingOperations
 from isentrope.policy.scorer import Scorer
-from isentrope.policy.scoring import LOGITS_HELD, Scores
+from isentrope.policy.token_statistics import LOGITS_HELD, Scores
 from isentrope.rollouts import Rollouts
 
 OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}

@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 
 from isentrope.estimate import Estimate
+from isentrope.formatting import listed, percent
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, SECOND, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import at_training_rate, change_at, records
 from isentrope.reports.svg import canvas, grid, zero_line
-from isentrope.reports.words import listed, number, percent, with_interval
+from isentrope.reports.words import number, with_interval
 
 SHARES = {
     "self": "the response itself",

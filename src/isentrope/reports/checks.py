@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.experiments.attribution.influence import LEAST_RELIABLE
@@ -185,15 +184,3 @@ def _notes(warnings: dict[str, list[str]]) -> Markup:
     return Markup(
         '<h4>What the results say of their own limits</h4><ul class="notes">{}</ul>'
     ).format(items)
-
-
-def cell(value: Any) -> Markup:
-    """Anything as the content of a cell.
-
-    Args:
-        value: Text or a number.
-
-    Returns:
-        Escaped.
-    """
-    return escape(number(value) if isinstance(value, float) else value)

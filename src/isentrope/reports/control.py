@@ -13,11 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from isentrope.formatting import percent
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.reports.words import number, percent
+from isentrope.reports.words import number
 
 PREFIX = "control/"
 _NORMAL = 1.96

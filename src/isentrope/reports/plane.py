@@ -14,13 +14,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.experiments.run_folder import finite
+from isentrope.files import finite
+from isentrope.formatting import percent
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.reports.words import number, percent, with_interval, without_error
+from isentrope.reports.words import number, with_interval, without_error
 
 WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""

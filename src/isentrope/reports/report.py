@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.run_folder import write_bytes
+from isentrope.files import write_bytes
 from isentrope.reports.audit import audit_panels
 from isentrope.reports.budget import budget_panels
 from isentrope.reports.checks import checks_panel

@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from isentrope.formatting import percent
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import records
-from isentrope.reports.words import number, percent
+from isentrope.reports.words import number
 
 SEQUENCES = 10
 """Shown; the most influential."""

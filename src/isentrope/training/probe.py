@@ -29,6 +29,7 @@ from transformers import TrainerCallback
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
+from isentrope.files import append_line, finite
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
@@ -281,10 +282,7 @@ class EntropyProbe(TrainerCallback):
 
     def _append(self, step: int) -> None:
         if self._path and rank() == 0:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            told = {k: v if math.isfinite(v) else None for k, v in self._latest.items()}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **told}) + "\n")
+            append_line(self._path, json.dumps(finite({"step": step, **self._latest})))
 
     def _switch_off(self, step: int, error: Exception) -> None:
         """Say once why there are no more readings; training goes on as it would have."""

@@ -28,7 +28,8 @@ from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, t
 from isentrope.kernel.closure import require_agreement
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score, score_along, score_along_each
+from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.training.processes import gather, together
 from isentrope.vectors import Vector

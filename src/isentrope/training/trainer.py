@@ -32,6 +32,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
+from isentrope.files import publish_folder
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -344,7 +345,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             barrier()
             if rank() == 0:
                 self._complete(made)
-                made.rename(target)
+                publish_folder(made, target)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(writing, ignore_errors=True)
             last = self.files.latest()

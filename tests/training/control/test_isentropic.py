@@ -164,12 +164,26 @@ def test_every_number_is_in_the_log_and_no_time_among_them(folder):
     assert all(json.loads(line)["control/seconds"] > 0 for line in text)
 
 
+def test_between_draws_of_E_the_last_one_serves(tmp_path):
+    control = HOLD | {"options": OPTIONS | {"every": 3}}
+    lines = runs.lines(run(tmp_path, "thirds", save_every=4, control=control))
+    size, start = OPTIONS["size"], OPTIONS["start_size"]
+    assert [line["control/tokens"] for line in lines] == [size + start, 0, 0, size]
+    assert ["control/entropy_drawn" in line for line in lines] == [True, False, False, True]
+    assert all(line["control/lambda"] for line in lines)
+    assert len({line["control/predicted"] for line in lines}) == 4  # v is each step's own
+
+
 @pytest.mark.parametrize(
-    ("name", "steps"),
-    [("isentropic", 4), pytest.param("isentropic_reward_neutral", 7, marks=pytest.mark.slow)],
+    ("name", "steps", "every"),
+    [
+        ("isentropic", 4, 3),
+        pytest.param("isentropic", 4, 1, marks=pytest.mark.slow),
+        pytest.param("isentropic_reward_neutral", 7, 1, marks=pytest.mark.slow),
+    ],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, name, steps):
-    options = OPTIONS | {"reward_average": 4}
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, name, steps, every):
+    options = OPTIONS | {"reward_average": 4, "every": every}
     control = {"name": name, "target": {"kind": "linear", "to": 2.0, "steps": 9}} | {
         "options": options
     }

@@ -15,10 +15,10 @@ from isentrope.experiments.attribution.influence import influence_of
 from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
-from isentrope.experiments.progress import Progress
 from isentrope.kernel.attribution import Attribution, Influence
 from isentrope.kernel.audit import Audit, audit, audit_sequences
 from isentrope.kernel.proxies import sequence_proxies, token_proxies
+from isentrope.progress import Progress
 
 
 def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:

@@ -16,11 +16,10 @@ from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared
-from isentrope.experiments.progress import Progress
-from isentrope.kernel.attribution import Attribution, Influence
+from isentrope.kernel.attribution import Attribution, Influence, sequence_table, token_table
 from isentrope.kernel.influence import influence
-from isentrope.kernel.influence_tables import sequence_table, token_table
 from isentrope.kernel.shares import influence_shares
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
@@ -81,7 +80,7 @@ def influence_of(
     analysis, E, U = config.analysis, ready.batches.E, ready.batches.U
     one_batch = analysis.overlap == "u_statistic"
     rewarding = rewarded(config, ready, E) if reward else None
-    with progress.stages("attributing", 3) as begin:
+    with progress.bar("attributing") as report:
         return influence(
             ready.policy,
             U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
@@ -95,7 +94,7 @@ def influence_of(
             overlap=analysis.overlap,
             confidence=config.estimator.confidence,
             passes=analysis.passes,
-            progress=begin,
+            progress=report,
         )
 
 
@@ -152,7 +151,7 @@ def fresh_responses(
     generator = torch.Generator().manual_seed(config.batch_config.seeds["resample"])
     with (
         at_precision(policy, config.precision.sampling),
-        progress.counter("fresh responses") as advance,
+        progress.bar("fresh responses") as advance,
     ):
         return respond(
             policy,

@@ -20,8 +20,7 @@ from torch import Tensor
 from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
-from isentrope.experiments.progress import Progress
-from isentrope.experiments.run_folder import remove_empty
+from isentrope.files import remove_empty
 from isentrope.kernel.block_model import block_model
 from isentrope.kernel.clusters import cluster_sequences
 from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
@@ -29,6 +28,7 @@ from isentrope.kernel.second_order import second_order_change, second_order_kern
 from isentrope.kernel.spectrum import Spectrum
 from isentrope.kernel.truncation import Truncations, truncations
 from isentrope.policy.scoring import score
+from isentrope.progress import Progress
 
 log = logging.getLogger("isentrope")
 
@@ -54,9 +54,10 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
     said: dict[str, Any] = {"preconditioned": asked.preconditioned, "blocks": {}}
     tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
     warnings: list[str] = []
-    with progress.stages("kernel", len(asked.blocks)) as begin:
-        for block in dict.fromkeys(asked.blocks):
-            begin(block)
+    blocks = list(dict.fromkeys(asked.blocks))
+    with progress.bar("kernel") as report:
+        for done, block in enumerate(blocks):
+            report(done, len(blocks), block)
             K = kernels[block] = _block(config, ready, block)
             found, of_block, sentences = _describe(config, ready, block, K)
             said["blocks"][block] = found

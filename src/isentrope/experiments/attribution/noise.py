@@ -16,14 +16,14 @@ from isentrope.experiments.attribution.influence import influence_of
 from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.config import BatchConfig, MeasureConfig
 from isentrope.experiments.preparation import Prepared
-from isentrope.experiments.progress import Progress
 from isentrope.kernel.entropy_noise import entropy_noise_scale
 from isentrope.kernel.influence import require_disjoint
 from isentrope.kernel.noise_scale import NoiseScale, groups_with_weight, noise_scale
 from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.training.sft import demonstration_rollouts
+from isentrope.training.demonstrations import demonstration_rollouts
 
 
 def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
@@ -39,9 +39,10 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
     """
     policy, U, step = ready.policy, ready.batches.U, ready.step
     found: dict[str, dict[str, Estimate]] = {}
-    with progress.stages("noise scale", 2) as begin:
-        for name, P in (("gradient", None), ("preconditioned", step.preconditioner)):
-            begin(name)
+    kinds = (("gradient", None), ("preconditioned", step.preconditioner))
+    with progress.bar("noise scale") as report:
+        for done, (name, P) in enumerate(kinds):
+            report(done, len(kinds), name)
             scale = noise_scale(
                 policy,
                 U,

@@ -23,11 +23,12 @@ from isentrope.estimate import Estimate
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared, prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
 from isentrope.experiments.results import batches_of, step_of
-from isentrope.experiments.run_folder import finite, versions, whole_folder, write_json
+from isentrope.experiments.run_folder import versions
 from isentrope.experiments.study import Item, Run, resolved, writing_study
 from isentrope.experiments.study_table import write_study
+from isentrope.files import finite, whole_folder, write_json
+from isentrope.progress import Clock, Progress
 
 log = logging.getLogger("isentrope")
 

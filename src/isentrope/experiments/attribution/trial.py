@@ -21,7 +21,7 @@ from isentrope.experiments.attribution.run import Found
 from isentrope.experiments.attribution.trial_steps import PARTS, RANDOM, TrialSteps
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.preparation import Prepared
-from isentrope.experiments.progress import Progress
+from isentrope.progress import Progress
 from isentrope.training.control.controls import STEP, TOKEN, build
 from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
 from isentrope.vectors import Vector, dot
@@ -45,8 +45,9 @@ SMALL = {
     **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
     "clip_cov": (1.0, 10.0, 100.0),
     "negative_scale": (0.5, 1.0, 2.0),
+    RANDOM: (0.1, 0.25, 1.0, 2.5, 4.0),
 }
-"""The same of controls whose published default does little in one step."""
+"""The same of controls whose published default does little in one step, and of random masks."""
 LARGEST = 64.0
 """Largest multiple of a default strength that is tried for a wanted change."""
 HALVINGS = 60
@@ -123,9 +124,9 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     candidates: list[Candidate] = []
     out_of_reach: list[str] = []
-    with progress.stages("trying controls", len(tried)) as begin:
-        for control in tried:
-            begin(control)
+    with progress.bar("trying controls") as report:
+        for done, control in enumerate(tried):
+            report(done, len(tried), control)
             try:
                 for candidate, trial in _candidates(config, ready, steps, control, eta):
                     _add(paired, candidate.name, trial)

@@ -15,8 +15,8 @@ from isentrope.experiments.batches import prompts_of, sample_evaluation
 from isentrope.experiments.config import MeasureConfig
 from isentrope.experiments.precision_stages import at_precision
 from isentrope.experiments.preparation import Prepared, normalising_length
-from isentrope.experiments.progress import Progress
 from isentrope.kernel.gradient_groups import reward_groups
+from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.averages import BLOCKS, Memory
 from isentrope.training.control.controls import FIELDS, STEP, TOKEN, build

@@ -22,8 +22,8 @@ from isentrope.estimators.sample import draw_sample
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
-from isentrope.policy.scoring import LOGITS_HELD
 from isentrope.policy.slopes import logprob_slopes
+from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.generate import decode, sample_responses

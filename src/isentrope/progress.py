@@ -1,4 +1,4 @@
-"""Progress bars with the time that is left, silent where nobody looks; and the time that went."""
+"""How far work is: one protocol, bars on a terminal, silence elsewhere; and the time it took."""
 
 from __future__ import annotations
 
@@ -6,14 +6,51 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Report(Protocol):
+    """What every function that takes long calls to say how far it is."""
+
+    def __call__(self, done: int, total: int, stage: str = "", /) -> object:
+        """Take note of the progress.
+
+        Args:
+            done: Pieces of the work that are done.
+            total: Pieces of the whole work.
+            stage: A few words on the piece that begins, where pieces have names.
+        """
+
+
+def silent(done: int, total: int, stage: str = "", /) -> None:
+    """A `Report` that says nothing.
+
+    Args:
+        done: Not used.
+        total: Not used.
+        stage: Not used.
+    """
+
+
+def part_of(report: Report, done: int, total: int) -> Report:
+    """Report the stages of one piece of a larger whole.
+
+    Args:
+        report: Of the whole.
+        done: Pieces of the whole before this one.
+        total: Pieces of the whole.
+
+    Returns:
+        A `Report` for the piece.
+    """
+    return lambda _, __, stage="", /: report(done, total, stage)
 
 
 class Progress:
-    """Bars for the stages of a measurement.
+    """Bars for the stages of a run.
 
     Attributes:
         console: Where they are drawn; None draws nothing.
@@ -23,39 +60,35 @@ class Progress:
         self.console = console if console is not None and console.is_terminal else None
 
     @contextmanager
-    def counter(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """A bar for work that counts itself.
+    def bar(self, what: str) -> Iterator[Report]:
+        """A bar that is there while the block runs.
 
         Args:
-            what: A few words on the stage.
+            what: A few words on the work; those of a stage are added to it.
 
         Yields:
-            Called with (done, in all).
+            To be called with the progress.
         """
-        with self._bar(what, None) as update:
-            yield lambda done, total: update(completed=done, total=total)
+        if self.console is None:
+            yield silent
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
 
-    @contextmanager
-    def stages(self, what: str, total: int) -> Iterator[Callable[[str], None]]:
-        """A bar for work in named pieces.
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Bars(*columns, console=self.console, transient=True) as bars:
+            task = bars.add_task(what, total=None)
 
-        Args:
-            what: A few words on the whole.
-            total: Number of pieces.
+            def report(done: int, total: int, stage: str = "", /) -> None:
+                words = ": ".join(part for part in (what, stage) if part)
+                bars.update(task, completed=done, total=total, description=words)
 
-        Yields:
-            Called with a few words before each piece.
-        """
-        done = -1
-        with self._bar(what, total) as update:
-
-            def begin(piece: str) -> None:
-                nonlocal done
-                done += 1
-                update(completed=done, description=f"{what}: {piece}")
-
-            yield begin
-            update(completed=total)
+            yield report
 
     def training(self, steps: int) -> Callable[[dict[str, float]], None]:
         """A line for a training run: reward, entropy, δH₁ of the last reading, tokens a second.
@@ -97,36 +130,21 @@ class Progress:
     ) -> Callable[[dict[str, float]], None]:
         """A bar that closes itself after the last step; without a console, a line to the log."""
         stack = ExitStack()
-        update: Callable[..., None] | None = None
+        report: Report | None = None
 
         def observe(metrics: dict[str, float]) -> None:
-            nonlocal update
-            step, said = int(metrics["step"]), words(metrics)
+            nonlocal report
+            step, line = int(metrics["step"]), words(metrics)
             if self.console is None:
-                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, said)
+                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
                 return
-            if update is None:
-                update = stack.enter_context(self._bar("", steps))
-            update(completed=step, description=said)
+            if report is None:
+                report = stack.enter_context(self.bar(""))
+            report(step, steps, line)
             if step >= steps:
                 stack.close()
 
         return observe
-
-    @contextmanager
-    def _bar(self, what: str, total: int | None) -> Iterator[Callable[..., None]]:
-        if self.console is None:
-            yield lambda **_: None
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        with Bars(*columns, console=self.console, transient=True) as bars:
-            task = bars.add_task(what, total=total)
-            yield lambda **changes: bars.update(task, **changes)
 
 
 class Clock:
