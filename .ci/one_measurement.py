@@ -26,7 +26,9 @@ sweep = ise.entropy_change(policy, E, step.direction, etas=[RATE])
 assert sweep.first_order is not None
 assert sweep.second_order is not None
 predicted = RATE * sweep.first_order.value + RATE**2 * sweep.second_order.value
-print(f"entropy {sweep.entropy.value:.4f}, change {point.change.value:+.3e} ± {point.change.se:.1e}")
+print(
+    f"entropy {sweep.entropy.value:.4f}, change {point.change.value:+.3e} ± {point.change.se:.1e}"
+)
 print(f"predicted to second order {predicted:+.3e}, verdict {point.verdict}")
 if not abs(point.change.value - predicted) < 0.05 * abs(predicted):
     raise SystemExit("The prediction and the measurement differ: this installation is not sound.")
