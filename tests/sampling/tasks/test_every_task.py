@@ -1,4 +1,4 @@
-"""Every task has its name, its place in `load_task` and on the page, and keeps what tasks promise."""
+"""Every task has a name and a row on the page, and keeps what tasks promise."""
 
 import importlib
 import inspect
