@@ -30,11 +30,11 @@ smollm2: $(STAMP)  ## add SmolLM2-135M-Instruct, a small model with real weights
 demo: $(STAMP)  ## train a toy policy and measure how one RL step changes its entropy
 	$(BIN)/isentrope demo
 
-# One thread a process, two processes.
+# One thread per process, two processes; a file stays in one, so that its tests share what they run.
 test test-slow: export OMP_NUM_THREADS := 1
 
 test: $(STAMP)  ## run the fast tests and the doctests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # Other CPUs take other kernels, whose rounding differs: the plainest ones stand for them all.
 NUMERICAL := $(addprefix tests/,checks estimators gpu kernel oracle policy sampling update)
@@ -46,7 +46,7 @@ bench-gpu: $(STAMP)  ## run the GPU suite on the CPU, at a size that measures no
 	DEVICE=cpu SHAPES=tiny TRAIN_STEPS=1 OUT=build/gpu.md PYTHON=$(BIN)/python bash benchmarks/gpu.sh
 
 test-slow: $(STAMP)  ## run the slow tests: convergence and coverage of the estimators
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist loadfile -m slow
 
 DOCS_STAMP := .venv/.docs-stamp
 NOTEBOOKS := $(patsubst docs/gallery/%.py,build/gallery/%.md,$(wildcard docs/gallery/[0-9]*.py))

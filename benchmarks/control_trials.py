@@ -28,15 +28,15 @@ import pandas as pd
 import torch
 
 from benchmarks.toy_training import QUIET
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.estimate import t_quantile
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial, on_frontier
-from isentrope.experiments.attribution.trial_steps import RANDOM
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
+from isentrope.pipelines.trial import find_trial, on_frontier
+from isentrope.pipelines.trial_steps import RANDOM
 from isentrope.training.control.controls import STEP, TOKEN, build
 
 SEEDS = (0, 1, 2)

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 import isentrope as ise
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.contract import read_next_update

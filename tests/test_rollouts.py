@@ -105,7 +105,7 @@ def test_a_mask_is_no_list_of_positions():
 
 
 def test_a_negative_token_is_refused():
-    with pytest.raises(ValueError, match="response 0 has the token id -100"):
+    with pytest.raises(ValueError, match=r"response 0 .*-100"):
         Rollouts([[1]], [[2, -100]], [0])
 
 

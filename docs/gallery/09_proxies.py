@@ -11,8 +11,8 @@ import torch
 from tiny import BLUE, evaluation_batch, sgd, tiny_policy, update_batch
 
 import isentrope as ise
-from isentrope.kernel.audit import audit
-from isentrope.kernel.proxies import token_proxies
+from isentrope.attribution.proxies.audit import audit
+from isentrope.attribution.proxies.proxies import token_proxies
 
 policy = tiny_policy()
 E, U = evaluation_batch(policy, 512, seed=0), update_batch(policy, 24, seed=1)

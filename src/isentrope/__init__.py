@@ -1,6 +1,10 @@
 """isentrope: how far, and why, one optimizer step moves the entropy of a language-model policy."""
 
 from isentrope import oracle
+from isentrope._version import __version__
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimate import Estimate
 from isentrope.estimators.arrays import estimate_entropy_change
 from isentrope.estimators.entropy import entropy, surprisal_entropy
@@ -10,21 +14,17 @@ from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.evaluation.evaluate import Evaluation, evaluate
 from isentrope.evaluation.pass_at_k import pass_at_k
-from isentrope.experiments.entropy_measurements import EntropyMeasurements
-from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-from isentrope.kernel.influence import influence
-from isentrope.kernel.noise_scale import noise_scale
+from isentrope.pipelines.legacy import EntropyMeasurements
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
-from isentrope.policy.scoring import Scores, score
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores
+from isentrope.probe.callback import EntropyProbe
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks import load_task
-from isentrope.training.probe import EntropyProbe
 from isentrope.update.step import Step, optimizer_step
-
-__version__ = "0.1.0"
 
 __all__ = [
     "EntropyChange",
@@ -39,6 +39,7 @@ __all__ = [
     "Rollouts",
     "Scores",
     "Step",
+    "__version__",
     "entropy",
     "entropy_change",
     "entropy_gradient",

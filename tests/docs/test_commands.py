@@ -13,8 +13,8 @@ import yaml
 from typer.core import TyperGroup
 
 from isentrope.cli.main import app
-from isentrope.experiments.config_io import load_config, read_yaml
-from isentrope.experiments.kinds import KINDS, kind_of
+from isentrope.config.io import load_config, read_yaml
+from isentrope.config.kinds import KINDS, kind_of
 from tests.docs.pages import PAGES, ROOT, blocks, commands, every_command
 
 EVERY = every_command()

@@ -13,7 +13,7 @@ from isentrope.evaluation.responses import (
     pass_over,
     random_numbers,
 )
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt

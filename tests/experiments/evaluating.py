@@ -1,12 +1,15 @@
 """Small evaluations, what they leave behind, and one that kills itself. Imported by a child too."""
 
-import json
+import csv
+import logging
 import os
 import shutil
 import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
 from isentrope.experiments import (
     checkpoints,
@@ -15,9 +18,16 @@ from isentrope.experiments import (
     evaluation_folder,
     evaluation_work,
 )
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import load_config
+from tests.experiments.observing import Observed, ReachedError, kept_in, spy
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
+
+CALLED = {  # and where each is called from
+    "from_checkpoint": [checkpoints.Policy],
+    "draw_responses": [evaluation_work],
+    "at_precision": [evaluation_work],
+    "load_task": [config_stages],
+    "setLevel": [logging.getLogger("isentrope")],
+}
 
 
 def settings(folder):
@@ -57,54 +67,44 @@ def prepare(tiny):
         shutil.copytree(tiny / "base", tiny / "other_base")
 
 
-def footprint(tiny, folder, overrides, monkeypatch, caplog):
-    """Numbers, calls to the rooms below, files and what was said; no echo of the settings."""
+def observe(tiny, folder, overrides, monkeypatch, *, until=None):
+    """Evaluate in a fresh folder, to the end or until a function is called."""
     folder.mkdir()
     monkeypatch.chdir(folder)
-    caplog.clear()
     calls = []
-    with monkeypatch.context() as patch:
-        spy(patch, calls, checkpoints.Policy, "from_checkpoint")
-        spy(patch, calls, evaluation_work, "draw_responses", "at_precision")
-        spy(patch, calls, config_stages, "load_task")
-        pretend_vllm(patch, calls)
-        try:
+    try:
+        with monkeypatch.context() as patch:
+            pretend_vllm(patch)
+            spy(patch, calls, {**CALLED, "LLM": [sys.modules["vllm"]]}, until)
             asked = [o.replace("@", str(tiny)) for o in overrides]
             made = evaluate.evaluate_checkpoints(load_config(settings(tiny), asked, EvaluateConfig))
-            results = [made.table.read_text(), [r["rows"] for r in made.results]]
-            files = sorted(str(p.relative_to(made.folder)) for p in made.folder.rglob("*"))
-            sizes = [p.stat().st_size for p in made.folder.rglob("records.parquet")]
-            results += [made.folder.name, files, sizes]
-        except Exception as error:
-            results = [f"{type(error).__name__}: {error}"]
-    shutil.rmtree(tiny / "somewhere", ignore_errors=True)
-    return json.dumps([results, calls, caplog.messages], default=plain)
+        files = sorted(
+            [made.folder.name, str(path.relative_to(made.folder)), *kept_in(path)]
+            for path in made.folder.rglob("*")
+        )
+    except ReachedError:
+        return Observed({}, [], calls)
+    finally:
+        shutil.rmtree(tiny / "somewhere", ignore_errors=True)
+    assert until is None, f"the evaluation ended without a call of {until}"
+    with made.table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    numbers = {
+        f"{row['checkpoint']}/{row['decoding']}/{name}": float(value)
+        for row in rows
+        for name, value in row.items()
+        if value and name not in ("checkpoint", "decoding")
+    }
+    return Observed(numbers, files, calls)
 
 
-def spy(patch, calls, owner, *names):
-    for name in names:
-        original = getattr(owner, name)
-
-        def wrapper(*args, original=original, name=name, **kwargs):
-            calls.append([name, [a for a in args[1:] if not isinstance(a, list)], kwargs])
-            return original(*args, **kwargs)
-
-        patch.setattr(owner, name, wrapper)
-
-
-def pretend_vllm(patch, calls):
-    """A vllm that tells how it was called and then fails."""
+def pretend_vllm(patch):
+    """A vllm that has no device."""
 
     def llm(**options):
-        calls.append(["LLM", options])
         raise RuntimeError("no device")
 
     fake = ModuleType("vllm")
     fake.LLM, fake.SamplingParams = llm, SimpleNamespace
     patch.setitem(sys.modules, "vllm", fake)
     patch.setattr(vllm_engine, "version", lambda name: "0.25.1")
-
-
-def plain(value):
-    """Arguments that are settings; objects are named by their kind."""
-    return vars(value) if type(value).__name__ == "Precision" else type(value).__name__

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope.experiments.as_trained import refuse, settle
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.entropy_measurements import EntropyMeasurements
-from isentrope.experiments.measure import measure
+from isentrope.config.io import ConfigError, load_config
+from isentrope.pipelines.as_trained import refuse, settle
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.legacy import EntropyMeasurements
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -115,7 +115,7 @@ def test_a_key_that_is_set_as_in_training_is_fine(trained):
 
 
 def test_an_unknown_name_among_the_ignored_is_an_error(trained):
-    with pytest.raises(ConfigError, match=r"'temprature' is no setting .* 'sampling.temperature'"):
+    with pytest.raises(ConfigError, match=r"'temprature' .*'sampling.temperature'"):
         settled(trained, "estimator.ignore_training_settings=[temprature]")
 
 
@@ -159,9 +159,9 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
     asked = settings(trained, batch_config={"G": 3}, sampling={"max_new_tokens": 2})
     usual = ["estimator.eta_list=[1e-3]", "estimator.order=1", "analysis.tokens=false"]
     wrong = load_config(asked, [*usual, "sampling.temperature=1.0"])
-    with pytest.raises(ValueError, match=r"temperature is 1\.0, training had 0\.7"):
+    with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
         EntropyMeasurements(wrong).run_experiments()
-    with pytest.raises(ValueError, match=r"temperature is 1\.0, training had 0\.7"):
+    with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
         run_verb("influence", find_influence, wrong)
     for name, verb in (
         ("measure", measure),
@@ -334,7 +334,7 @@ def stale(tiny, tmp_path):
 
 def test_a_batch_of_another_policy_is_refused_and_off_policy_is_the_way_out(tiny, stale):
     overrides = stale(temperature=0.5)
-    with pytest.raises(ValueError, match=r"not a draw of it: .*estimator\.off_policy: true"):
+    with pytest.raises(ValueError, match=r"estimator\.off_policy: true"):
         measure(load_config(settings(tiny), overrides))
     run = measure(load_config(settings(tiny), [*overrides, "estimator.off_policy=true"]))
     assert run.results[0]["step"]["gradient_norm"] > 0
@@ -362,7 +362,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
     adapter.write_text(json.dumps(content))
     asked = settings(trained, batch_config={"G": 3}, sampling={"max_new_tokens": 2})
     quick = ["estimator.eta_list=[1e-3]", "estimator.order=0"]
-    with pytest.raises(ValueError, match=r"drop activations in training, .* at rate 0\.1"):
+    with pytest.raises(ValueError, match=r"rate 0\.1"):
         measure(load_config(asked, quick))
     listed = "estimator.ignore_training_settings=[dropout]"
     run = measure(load_config(asked, [*quick, listed, f"output.directory={tmp_path / 'run'}"]))
@@ -370,7 +370,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
 
 
 def test_trls_disable_dropout_is_honoured_where_it_acts(trained):
-    from isentrope.experiments.replayable import training_dropout
+    from isentrope.pipelines.replayable import training_dropout
 
     adapter = trained / "step_4" / "adapter_config.json"
     adapter.write_text(json.dumps(json.loads(adapter.read_text()) | {"lora_dropout": 0.1}))

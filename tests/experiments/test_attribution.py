@@ -6,16 +6,16 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.gradients import gram as gram_module
+from isentrope.attribution.influence.influence import influence
+from isentrope.config.io import load_config
 from isentrope.estimators.sample import sampler_logprobs
-from isentrope.experiments.attribution.audit import find_audit
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.kernel import find_kernel
-from isentrope.experiments.attribution.noise import find_noise
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.config_io import load_config
-from isentrope.kernel import gram as gram_module
-from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-from isentrope.kernel.influence import influence
+from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.noise import find_noise
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -39,6 +39,7 @@ def run(tiny, tmp_path):
             f"output.directory={tmp_path / name}",
             "batch_config.allow_overlap=true",
             "batch_config.save_batches=true",
+            "estimator.order=1",
             *overrides,
         ]
         done = run_verb(verb, VERBS[verb], load_config(settings(tiny), where))
@@ -94,7 +95,7 @@ def test_kernel_writes_its_blocks_and_their_structure(run, tiny):
 
 
 def test_a_killed_kernel_goes_on_from_its_tiles(run, tmp_path, monkeypatch):
-    tiny_memory = ["fisher_kernel.memory_gb=6e-5", "fisher_kernel.blocks=[UU, EU]"]
+    tiny_memory = ["fisher_kernel.memory_gb=7.5e-6", "fisher_kernel.blocks=[UU, EU]"]
     tiles = gram_module.gram.__globals__["_tile"]
     begun = []
 
@@ -159,8 +160,8 @@ def test_a_stale_batch_is_weighted_by_its_ratios(run, tiny):
     tokens = pd.read_parquet(folder / "tokens.parquet")
     expected = U.advantages[:, None] * ratios / (len(U) * 3)
     mask = score(policy, U).mask
-    assert tokens["coefficient"].to_numpy() == pytest.approx(expected[mask].numpy(), rel=1e-4)
-    assert (ratios[mask] - 1).abs().max() > 1e-3
+    assert tokens["coefficient"].to_numpy() == pytest.approx(expected[mask].numpy(), rel=1e-6)
+    assert (ratios[mask] - 1).abs().max() > 1e-5
 
 
 def test_several_checkpoints_make_one_table(run, tiny):
@@ -175,9 +176,9 @@ def test_several_checkpoints_make_one_table(run, tiny):
 
 
 def test_bad_settings_are_refused_in_a_sentence(run):
-    with pytest.raises(ValueError, match="the smallest that works"):
+    with pytest.raises(ValueError, match="smallest"):
         run("kernel", "fisher_kernel.memory_gb=1e-9", name="a")
-    with pytest.raises(ValueError, match="groups cannot be made"):
+    with pytest.raises(ValueError, match="groups"):
         run("influence", "analysis.groups=500", "analysis.overlap=independent", name="b")
     with pytest.raises(ValueError, match="4 or more"):
         run("noise", "batch_config.B_U=3", "analysis.overlap=independent", name="c")

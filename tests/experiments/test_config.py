@@ -1,6 +1,6 @@
 import pytest
 
-from isentrope.experiments.config_io import ConfigError, dump_config, load_config
+from isentrope.config.io import ConfigError, dump_config, load_config
 
 CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
 
@@ -122,6 +122,6 @@ def test_a_given_rate_of_interest_joins_the_sweep():
 
 
 def test_a_learning_rate_of_zero_asks_for_another():
-    with pytest.raises(ValueError, match="learning rate is 0"):
+    with pytest.raises(ValueError, match="learning rate"):
         load().estimator.etas(0.0)
     assert load("estimator.eta_list=[1e-6]").estimator.etas(0.0) == [1e-6]

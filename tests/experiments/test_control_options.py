@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.control_options import (
+from isentrope.config.control_options import (
     contract_entry,
     inert_reasons,
     run_control,
     trainer_fields,
 )
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import grpo_options, objective_of, plain_objective_of
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.config.trl import grpo_options, objective_of, plain_objective_of
+from isentrope.pipelines.train import resume, train
 from isentrope.sampling.prompts import Prompt
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from tests.training import runs
@@ -110,7 +110,7 @@ def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, cap
     assert "does nothing" not in caplog.text
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("share: 0.5", "share: 0.4"))
-    with pytest.raises(ValueError, match=r"cannot be resumed: control was .*0\.5.* and is .*0\.4"):
+    with pytest.raises(ValueError, match=r"control .*0\.5.*0\.4"):
         resume(folder, ["training.steps=3"])
 
 
@@ -122,7 +122,7 @@ def test_a_run_of_before_controls_goes_on_without_one_and_not_with_one(tmp_path)
     path.write_text(json.dumps(contract))
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("name: none", "name: stare"))
-    with pytest.raises(ValueError, match="cannot be resumed: control was None and is"):
+    with pytest.raises(ValueError, match=r"control .*None"):
         resume(folder, ["training.steps=3"])
     (folder / "config.yaml").write_text(written)
     resume(folder, ["training.steps=3"])

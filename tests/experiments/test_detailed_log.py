@@ -1,24 +1,31 @@
 import gzip
 import json
 import os
+from functools import cache
 
 import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.config_stages import LoggingConfig
-from isentrope.experiments.detailed_log import rotate
-from isentrope.experiments.measure import measure
+from isentrope.config.io import load_config
+from isentrope.config.stages import LoggingConfig
+from isentrope.pipelines.measure import measure
+from isentrope.runs.detailed_log import rotate
 from tests.tiny_checkpoint import settings
 
 
-@pytest.fixture
-def logs(tiny, tmp_path):
-    """Measure at a level of logging and return the log files by their kind."""
+@pytest.fixture(scope="module")
+def logs(tiny, tmp_path_factory):
+    """Measure at a level of logging, once for each, and return the log files by their kind."""
 
-    def written(**logging):
-        config = settings(tiny, detailed_logging=logging, output={"directory": str(tmp_path / "r")})
+    @cache
+    def written(order=0, **logging):
+        config = settings(
+            tiny,
+            estimator={"order": order, "eta_list": [1e-3]},
+            detailed_logging=logging,
+            output={"directory": str(tmp_path_factory.mktemp("logs") / "run")},
+        )
         folder = measure(load_config(config)).folder / "logs"
         return {path.name.split(".", 1)[1]: path for path in folder.glob("*")}
 
@@ -55,7 +62,7 @@ def test_tables_add_up_to_the_results(logs):
 
 
 def test_raw_tensors_hold_the_direction_and_its_additive_components(logs):
-    tensors = load_file(logs(log_raw_tensors=True)["tensors.safetensors"])
+    tensors = load_file(logs(order=2, log_raw_tensors=True)["tensors.safetensors"])
     name = next(n for n in tensors if n.startswith("direction.")).removeprefix("direction.")
     parts = sum(tensors[f"{kind}.{name}"] for kind in ("momentum", "decay", "gradient"))
     assert (parts - tensors[f"direction.{name}"]).abs().max() < 1e-12

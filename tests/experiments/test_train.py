@@ -4,9 +4,9 @@ import pytest
 import torch
 import yaml
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
 from isentrope.training.trainer import EntropyGRPOTrainer
 from tests.training import runs
 
@@ -70,7 +70,7 @@ def test_a_folder_that_holds_a_run_is_not_begun_again(tmp_path):
     folder = train(config(tmp_path))
     with pytest.raises(FileExistsError, match="holds a run: go on with it by"):
         train(config(tmp_path))
-    with pytest.raises(ConfigError, match=r"training\.learning_rate=1 would make it another run"):
+    with pytest.raises(ConfigError, match=r"training\.learning_rate=1 .*another run"):
         resume(folder, ["training.learning_rate=1"])
     with pytest.raises(FileNotFoundError, match="holds no run"):
         resume(tmp_path / "nothing")
@@ -87,7 +87,7 @@ def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
     with torch.no_grad():
         next(other.parameters()).add_(1e-3)
     other.save_pretrained(tmp_path / "base")
-    with pytest.raises(ValueError, match="the frozen weights of the base model was"):
+    with pytest.raises(ValueError, match="frozen weights of the base model"):
         resume(folder, MORE)
 
 
@@ -96,7 +96,7 @@ def test_a_full_gpu_names_the_knob(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(EntropyGRPOTrainer, "train", full)
-    with pytest.raises(RuntimeError, match=r"GPU is full .*lower training\.micro_batch \(now 2"):
+    with pytest.raises(RuntimeError, match=r"GPU .*training\.micro_batch \(now 2"):
         train(config(tmp_path))
 
 

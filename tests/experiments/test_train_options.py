@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train_config import TrainConfig
-from isentrope.experiments.train_options import REWEIGHTING, TAKEN, advantages_of, objective_of
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.config.trl import REWEIGHTING, TAKEN, advantages_of, objective_of
 from isentrope.sampling.advantages import with_advantages
 from isentrope.training.contract import _FIXED, read_next_update, require_same_run
 from isentrope.training.trainer_fields import FIELDS
@@ -106,7 +106,7 @@ def test_a_named_objective_has_the_token_weights_that_trl_used(tmp_path, options
 def test_a_run_whose_objective_is_now_called_recorded_still_resumes():
     saved = dict.fromkeys(_FIXED, 1) | {"objective": "dr_grpo", "loss_type": "dr_grpo"}
     require_same_run(saved, saved | {"objective": "recorded"})
-    with pytest.raises(ValueError, match="the objective was 'dr_grpo' and is 'dr_grpo_longest'"):
+    with pytest.raises(ValueError, match=r"'dr_grpo' .*'dr_grpo_longest'"):
         require_same_run(saved, saved | {"objective": "dr_grpo_longest"})
-    with pytest.raises(ValueError, match="loss_type was 'dr_grpo' and is 'grpo'"):
+    with pytest.raises(ValueError, match=r"loss_type .*'dr_grpo' .*'grpo'"):
         require_same_run(saved, saved | {"objective": "recorded", "loss_type": "grpo"})

@@ -1,7 +1,7 @@
 import pytest
 
-from isentrope.experiments.config_io import ConfigError
-from isentrope.experiments.trainer_options import trainer_options
+from isentrope.config.io import ConfigError
+from isentrope.config.trl_fields import trainer_options
 
 trl = pytest.importorskip("trl")
 TAKEN = {"learning_rate": "training.learning_rate"}

@@ -8,24 +8,30 @@ import torch
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial, largest_strength, on_frontier
-from isentrope.experiments.config_io import ConfigError, load_config
+from isentrope.config.io import ConfigError, load_config
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.trial import find_trial, largest_strength, on_frontier
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.trial import OutOfReachError
 from isentrope.update.step import optimizer_step
-from tests.tiny_checkpoint import settings
+from tests.tiny_checkpoint import make_checkpoint, settings
 
 SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "trial.size=32"]
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A checkpoint whose step changes entropy by more than the noise of a trial."""
+    return make_checkpoint(tmp_path_factory.mktemp("deep"))
 
 
 @pytest.fixture
 def run(tiny, tmp_path):
     """Try controls into a fresh folder; the folder and its results."""
 
-    def ran(controls, *overrides, name="run"):
+    def ran(controls, *overrides, name="run", of=tiny):
         where = [
             f"output.directory={tmp_path / name}",
             f"trial.controls={json.dumps(controls)}",
@@ -33,7 +39,7 @@ def run(tiny, tmp_path):
             *SMALL,
             *overrides,
         ]
-        done = run_verb("try", find_trial, load_config(settings(tiny), where))
+        done = run_verb("try", find_trial, load_config(settings(of), where))
         (folder, *_) = done.measurements.values()
         return folder, json.loads((folder / "results.json").read_text())
 
@@ -119,30 +125,30 @@ def test_an_isentropic_trial_takes_most_of_the_change_away(run):
     assert abs(entry["step"]["deltaH"]["value"]) < 0.5 * abs(plain)
 
 
-def test_the_strength_of_a_wanted_change_is_found_and_measured(run):
-    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain")
+def test_the_strength_of_a_wanted_change_is_found_and_measured(run, deep):
+    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
     (half,) = plain["tried"].values()
     wanted = half["step"]["deltaH"]["value"]
-    _, found = run(["negative_scale"], f"trial.change={wanted}", name="found")
+    _, found = run(["negative_scale"], f"trial.change={wanted}", name="found", of=deep)
     (entry,) = found["tried"].values()
     assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
     asked = [f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40"]
-    _, other = run(["negative_scale"], *asked, name="other_E")
+    _, other = run(["negative_scale"], *asked, name="other_E", of=deep)
     (again,) = other["tried"].values()
     assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
     assert again["step"]["deltaH"]["value"] != entry["step"]["deltaH"]["value"]
 
 
-def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run):
-    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain")
+def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep):
+    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
     (half,) = plain["tried"].values()
     asked = [
         f"trial.change={half['step']['deltaH']['value']}",
         "trial.options={isentropic: {largest: 1e-9}}",
     ]
-    with pytest.raises(OutOfReachError, match=r"^isentropic: No strength between 0 and"):
-        run(["isentropic"], *asked, name="none")
-    _, found = run(["isentropic", "negative_scale"], *asked, name="both")
+    with pytest.raises(OutOfReachError, match=r"^isentropic: "):
+        run(["isentropic"], *asked, name="none", of=deep)
+    _, found = run(["isentropic", "negative_scale"], *asked, name="both", of=deep)
     assert [entry["control"] for entry in found["tried"].values()] == ["negative_scale"]
     assert any(x.startswith("isentropic: No strength between") for x in found["warnings"])
 
@@ -156,11 +162,11 @@ def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
 
 
 def test_what_cannot_be_tried_is_refused(run):
-    with pytest.raises(ValueError, match="'kl_cov' does nothing while every ratio"):
+    with pytest.raises(ValueError, match=r"'kl_cov' .*ratio"):
         run(["kl_cov"])
     with pytest.raises(ValueError, match=r"nearest is 'clip_cov'"):
         run(["clip_cow"])
-    with pytest.raises(ValueError, match=r"set estimator.objective to one of"):
+    with pytest.raises(ValueError, match=r"estimator.objective"):
         run(["clip_cov"], "estimator.objective=sft", name="b")
 
 

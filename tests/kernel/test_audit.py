@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
-from isentrope.kernel.agreement import Column, agreement, names, top_counts
-from isentrope.kernel.audit import audit, audit_sequences
-from isentrope.kernel.weighted_ranks import WeightedRanks
+from isentrope.attribution.proxies.agreement import Column, agreement, names, top_counts
+from isentrope.attribution.proxies.audit import audit, audit_sequences
+from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 
 TOP = (0.001, 0.1, 0.3)
 
@@ -144,6 +144,7 @@ def test_the_bootstrap_draws_whole_prompts():
     assert (five["spearman"].n, five["spearman"].method[:17]) == (6, "cluster bootstrap")
 
 
+@pytest.mark.slow
 def test_the_error_is_the_spread_over_batches():
     found = [
         audit(*three, {"x": proxy}, (0.3,), draws=100)["x"]

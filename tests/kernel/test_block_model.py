@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.block_model import block_model
+from isentrope.attribution.fisher.block_model import block_model
 from tests.kernel.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 PARTS = ["diagonal", "same_prompt", "constant", "low_rank", "rest"]
@@ -111,7 +111,7 @@ def test_the_intervals_of_the_explained_fractions_cover_as_stated():
 
 def test_what_cannot_be_fitted_is_refused():
     matrix, _ = uneven_kernel()
-    with pytest.raises(ValueError, match="between 0 and n = 11, got 12"):
+    with pytest.raises(ValueError, match="n = 11, got 12"):
         block_model(matrix, UNEVEN, rank=12)
     with pytest.raises(ValueError, match="nothing to explain"):
         block_model(matrix * 0, UNEVEN)

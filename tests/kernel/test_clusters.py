@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.clusters import adjusted_rand_index, cluster_sequences
+from isentrope.attribution.fisher.clusters import adjusted_rand_index, cluster_sequences
 from tests.kernel.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 

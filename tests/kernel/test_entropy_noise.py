@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from isentrope.kernel.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
 
 
 def contributions(rng, n, noise, mean=-1.0, group=4):
@@ -51,7 +51,7 @@ def skewed(rng, n):
     return torch.from_numpy((1 + tail) / n), torch.arange(n)
 
 
-@pytest.mark.parametrize("n", [32, 64])
+@pytest.mark.parametrize("n", [32, pytest.param(64, marks=pytest.mark.slow)])
 def test_intervals_cover_without_and_with_a_heavy_tail(n):
     """With n − 1 degrees of freedom the lognormal ones cover .73."""
     rng = np.random.default_rng(3)
@@ -88,9 +88,9 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
     ones, index = torch.ones(6), torch.arange(6)
     with pytest.raises(ValueError, match="same influence"):
         entropy_noise_scale(ones, index)
-    with pytest.raises(ValueError, match="how prompts differ, and there are 3 of them"):
+    with pytest.raises(ValueError, match=r"prompts .* 3 "):
         entropy_noise_scale(torch.randn(6), index % 3)
-    with pytest.raises(ValueError, match=r"parallel, got shapes \(6,\) and \(5,\)"):
+    with pytest.raises(ValueError, match=r"shapes \(6,\) and \(5,\)"):
         entropy_noise_scale(ones, index[:5])
-    with pytest.raises(ValueError, match=r"between 0\.5 and 1, got 95"):
+    with pytest.raises(ValueError, match="got 95"):
         entropy_noise_scale(torch.randn(6), index, confidence=95)

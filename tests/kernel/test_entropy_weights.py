@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.shares import influence_shares
+from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.kernel.influence import influence
-from isentrope.kernel.noise_scale import noise_scale
-from isentrope.kernel.shares import influence_shares
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
@@ -78,7 +78,7 @@ def test_the_gradient_of_the_step_has_both_terms(name):
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
 @pytest.mark.parametrize("name", ["qwen2", "llama"])
 def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, functional):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
     U = with_cotangents(U.with_columns(prompt_index=torch.arange(8)))
     step = recorded_step(policy, U)
@@ -170,7 +170,7 @@ def test_the_noise_scale_is_t8_of_dense_group_gradients_with_both_terms():
         found = noise_scale(policy, U, **given)
         assert found.gradient_square.value == pytest.approx(square, rel=1e-9)
         assert found.trace.value == pytest.approx(trace, rel=1e-9)
-    with pytest.raises(ValueError, match="give its token_weights too"):
+    with pytest.raises(ValueError, match="token_weights"):
         noise_scale(policy, U, entropy_weights=d)
 
 
@@ -182,7 +182,7 @@ def test_the_term_is_never_left_out_in_silence():
     assert any("leaves out: the step has no entropy term" in x for x in step.warnings)
     ones = torch.ones_like(U.padded("token_weights"))
     ratios = ImportanceRatios(ones, ones > 1, 1, 0, 1.0, 1.0)
-    with pytest.raises(ValueError, match="the clipped surrogate has no entropy term"):
+    with pytest.raises(ValueError, match="entropy term"):
         ratios.weighted(U, "dr_grpo")
 
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-from isentrope.kernel.product import kernel_product, token_kernel_product
-from isentrope.kernel.sketch import sketched_kernel
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import multiply
@@ -31,11 +30,7 @@ def test_a_step_on_u_moves_log_pi_as_the_kernel_says(name):
     K = fisher_kernel(policy, E, U, preconditioner=P)
     step = policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
     _, slope = score_along(policy, E, multiply(P, step), 1)
-    moved = slope.logprobs.sum(1)
-    assert torch.allclose(K.matrix @ x, moved, rtol=1e-9)
-    assert torch.allclose(kernel_product(policy, E, U, x, preconditioner=P), moved, rtol=1e-9)
-    by_token = token_kernel_product(policy, E, U, x, preconditioner=P)
-    assert torch.allclose(by_token, slope.logprobs, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(K.matrix @ x, slope.logprobs.sum(1), rtol=1e-9)
 
 
 def test_a_batch_with_itself_is_symmetric_and_positive():
@@ -67,20 +62,26 @@ def test_structure_and_spectrum_come_from_the_block():
         fisher_kernel(policy, paired).structure(right_above=0.5)
 
 
-def test_sketches_converge_at_the_stated_rate_and_measure_their_error():
+def test_a_sketch_measures_its_own_error():
     policy = cases.lora_policy("llama")
-    P = positive(policy)
-    K = fisher_kernel(policy, E, U, preconditioner=P)
-    errors = {}
+    K = fisher_kernel(policy, E, U, preconditioner=positive(policy))
     for k in (64, 1024):
-        found = [K.sketch(k, seed=seed) for seed in range(12)]
-        wrong = torch.stack([s.matrix - K.matrix for s in found])
-        errors[k] = float(wrong.square().mean().sqrt())
-        said = torch.tensor([s.error.value for s in found]).square().mean().sqrt()
-        assert float(said) == pytest.approx(
-            errors[k] / float(K.matrix.square().mean().sqrt()), rel=1e-4
-        )
-    assert errors[64] / errors[1024] == pytest.approx(4, rel=0.35)  # √(1024/64)
+        found = K.sketch(k, seed=k)
+        wrong = float((found.matrix - K.matrix).norm() / K.matrix.norm())
+        assert wrong > 0
+        assert found.error.value == pytest.approx(wrong, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_sketches_converge_at_the_stated_rate():
+    policy = cases.lora_policy("llama")
+    K = fisher_kernel(policy, E, U, preconditioner=positive(policy))
+
+    def mean_square(k):
+        found = [K.sketch(k, seed=seed).matrix - K.matrix for seed in range(300)]
+        return float(torch.stack(found).square().mean())
+
+    assert mean_square(64) / mean_square(1024) == pytest.approx(1024 / 64, rel=0.15)
     mean = torch.stack([K.sketch(256, seed=seed).matrix for seed in range(40)]).mean(0)
     assert float((mean - K.matrix).norm() / K.matrix.norm()) < 0.1
 
@@ -101,7 +102,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     assert torch.equal(again.matrix, K.matrix)
     assert again.rows.equals(K.rows)
     assert (again.symmetric, again.parameters) == (False, K.parameters)
-    with pytest.raises(ValueError, match="loaded from a file"):
+    with pytest.raises(ValueError, match="file"):
         again.sketch(16)
 
 

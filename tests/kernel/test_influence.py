@@ -5,17 +5,18 @@ from functools import cache
 import pytest
 import torch
 
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
+from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.attribution.influence.influence import default_groups, influence
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
-from isentrope.kernel.gradient_groups import assign_groups, entropy_groups
-from isentrope.kernel.gram import gram
-from isentrope.kernel.influence import default_groups, influence
-from isentrope.kernel.weighted import Weighted, score_sums
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
-from isentrope.update.step import optimizer_step, sequence_directions
+from isentrope.update.step import optimizer_step
 from isentrope.vectors import axpy, dot
 from tests import cases
+from tests.update.directions import sequence_directions
 
 METHODS = cases.METHODS
 LORA = ("qwen2", "llama")
@@ -104,10 +105,10 @@ def everything_weighted(exact) -> Rollouts:
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
 @pytest.mark.parametrize("name", cases.POLICIES)
 def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functional):
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
     U = U.with_columns(
-        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=4
+        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
     )
     step = step_on(policy, U)
     passes = "one_by_one" if name == "table" else "hooks"
@@ -219,15 +220,13 @@ def test_shared_sequences_are_refused_unless_their_meaning_is_told():
     with pytest.raises(ValueError, match=r"8 sequences are in both E and U.*u_statistic"):
         influence(policy, both, U, step)
     influence(policy, both, U, step, tokens=False, groups=2, overlap="independent")
-    with pytest.raises(ValueError, match="one batch in both roles: pass U as E"):
+    with pytest.raises(ValueError, match="U as E"):
         influence(policy, E, U, step, tokens=False, overlap="u_statistic")
     with pytest.raises(ValueError, match="no token values"):
         influence(policy, U, U, step, overlap="u_statistic")
-    with pytest.raises(
-        ValueError, match="another batch: it was computed from 8 sequences, and the 7"
-    ):
+    with pytest.raises(ValueError, match=r"another batch.* 8 sequences.* 7"):
         influence(policy, E, U.select(range(7)), step)
-    with pytest.raises(ValueError, match="13 groups cannot be made of 12 prompt draws"):
+    with pytest.raises(ValueError, match=r"13 groups .* 12 prompt draws"):
         influence(policy, E, U, step, groups=13)
 
 
@@ -260,7 +259,7 @@ def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatc
     assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
     assert default_groups(policy, E, False) == E.n_prompts == 12
     held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
-    monkeypatch.setattr("isentrope.kernel.influence.HELD_GROUPS", held)
+    monkeypatch.setattr("isentrope.attribution.influence.influence.HELD_GROUPS", held)
     assert default_groups(policy, many, False) == 10
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from isentrope.kernel.layers import find_layers
-from isentrope.kernel.lora import find_lora
-from isentrope.kernel.sequence_gradients import SequenceGradients
-from isentrope.kernel.weighted import score_sums
+from isentrope.attribution.gradients.layers import find_layers
+from isentrope.attribution.gradients.lora import find_lora
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.weighted import score_sums
 from tests import cases
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from isentrope.kernel import proxies
+from isentrope.attribution.proxies import proxies
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import optimizer_step
@@ -103,9 +103,15 @@ def test_the_discriminator_is_the_derivative_along_the_tokens_own_logit():
         assert float(found[token, 0]) == pytest.approx(exact, rel=1e-12)
 
 
+def expected_discriminator(all_logprobs):
+    """Σ_a π_a S*_a over the vocabulary."""
+    p = all_logprobs.exp()
+    return float((p * proxies.discriminator(all_logprobs, -(p * all_logprobs).sum())).sum())
+
+
 @pytest.mark.parametrize("token", range(VOCABULARY))
 @pytest.mark.parametrize("advantage", [1.5, -0.5])
-def test_the_local_change_is_exact_for_a_policy_gradient_step_on_a_table(token, advantage):
+def test_the_centred_discriminator_is_exact_for_a_step_on_a_table(token, advantage):
     policy, every = one_token_responses()
     drawn = every.select([token]).with_columns(advantages=torch.tensor([advantage]))
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
@@ -113,19 +119,15 @@ def test_the_local_change_is_exact_for_a_policy_gradient_step_on_a_table(token, 
     exact = state_entropy_derivative(policy, drawn, step.direction)
     all_logprobs = score(policy, every).logprobs[:, 0]
     here = score(policy, drawn)
-    found = proxies.local_change(
-        here.logprobs,
-        here.entropies,
-        proxies.expected_discriminator(all_logprobs).reshape(1, 1),
-        drawn.advantages,
-    )
-    assert float(found[0, 0]) / 7 == pytest.approx(exact, rel=1e-12)
+    own = proxies.discriminator(here.logprobs, here.entropies)
+    found = -advantage * (float(own) - expected_discriminator(all_logprobs))
+    assert found / 7 == pytest.approx(exact, rel=1e-12)
 
 
 def test_without_its_centring_the_discriminator_is_not_exact_for_such_a_step():
     policy, every = one_token_responses()
     all_logprobs = score(policy, every).logprobs[:, 0]
-    expected = float(proxies.expected_discriminator(all_logprobs))
+    expected = expected_discriminator(all_logprobs)
     naive = sum(
         float(s.exp() ** 2 * (s - (all_logprobs.exp() * all_logprobs).sum())) for s in all_logprobs
     )

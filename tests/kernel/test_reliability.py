@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from isentrope.kernel.reliability import (
+from isentrope.attribution.influence.reliability import (
     LISTED,
     listed_share,
     of_whole,
@@ -34,7 +34,7 @@ def test_halves_that_agree_correlate_and_halves_of_noise_do_not():
 
 
 @pytest.mark.parametrize("groups", [7, 8, 32])
-@pytest.mark.parametrize("noise", [0.1, 0.5])
+@pytest.mark.parametrize("noise", [pytest.param(0.1, marks=pytest.mark.slow), 0.5])
 def test_the_rank_correlation_with_the_truth_is_the_printed_one(noise, groups):
     printed, true = [], []
     for seed in range(30):
@@ -44,7 +44,7 @@ def test_the_rank_correlation_with_the_truth_is_the_printed_one(noise, groups):
     assert np.mean(printed) == pytest.approx(np.mean(true), abs=0.02)
 
 
-@pytest.mark.parametrize("noise", [0.5, 1.0])
+@pytest.mark.parametrize("noise", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_listed_sizes_are_inflated_and_shrunk_ones_right_on_average(noise):
     raw = shrunk = true = 0.0
     for seed in range(60):

@@ -3,16 +3,17 @@
 import pytest
 import torch
 
-from isentrope.kernel.second_order import second_order_change, second_order_kernel
-from isentrope.kernel.weighted import score_sums
+from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
+from isentrope.attribution.gradients.weighted import score_sums
 from tests import cases
+from tests.kernel import differences
 
 POLICIES = [("table", "one_by_one"), ("qwen2", "hooks"), ("llama", "hooks")]
 
 
 def batches(name):
     """(exact policy, E, U, x) with E and U drawn apart."""
-    exact = cases.exact(name)
+    exact = cases.small_exact(name)
     E, U = exact.sample(24, seed=1), exact.sample(5, seed=2)
     return exact, E, U, torch.linspace(-1, 1.5, 5, dtype=torch.float64)
 
@@ -68,18 +69,24 @@ def test_micro_batches_and_the_scale_of_the_weights_change_nothing():
     torch.testing.assert_close(cut, whole, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_the_error_is_the_spread_over_batches():
-    exact = cases.exact("qwen2")
-    v = sgd_direction(exact.policy, exact.sample(5, seed=2), torch.full((5,), 0.01).double())
-    found = [second_order_change(exact.policy, exact.sample(64, seed), v) for seed in range(40)]
-    values = torch.tensor([x.value for x in found], dtype=torch.float64)
-    stated = torch.tensor([x.se for x in found]).square().mean().sqrt()
-    assert float(stated / values.std()) == pytest.approx(1, abs=0.4)
-    assert found[0].unit == "nats per sequence per η²"
+def test_value_and_error_are_those_of_the_jackknife_over_prompts():
+    """−½ (mean c + cov(S, q)), c = (∂S)², q = ∂²S + c: its influences written out."""
+    policy, v = cases.policy("qwen2"), cases.direction(cases.policy("qwen2"))
+    E = cases.ragged(12)
+    prompts = [E.prompt_ids[i // 2 * 2] for i in range(12)]
+    E = E.with_columns(prompt_ids=prompts, prompt_index=torch.arange(12) // 2)
+    found = second_order_change(policy, E, v)
+    s, first, second = (x[0].sum(1) for x in differences.derivatives(policy, E, v, 1e-3))
+    c, q = first.square(), second + first.square()
+    of_mean, of_covariance = c - c.mean(), (s - s.mean()) * (q - q.mean())
+    assert found.value == pytest.approx(-float((c + of_covariance).mean()) / 2, rel=1e-6)
+    influences = -(of_mean + of_covariance - of_covariance.mean()) / 2 / 12
+    expected = differences.error_over_units(influences, E.prompt_index)
+    assert found.se == pytest.approx(expected, rel=1e-6)
+    assert (found.n, found.unit) == (6, "nats per sequence per η²")
 
 
 def test_weights_that_do_not_fit_are_refused():
     policy = cases.lora_policy("qwen2")
-    with pytest.raises(ValueError, match="one weight a sequence of E"):
+    with pytest.raises(ValueError, match="omega"):
         second_order_kernel(policy, cases.ragged(4), cases.ragged(2), omega=torch.ones(3))

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.shares import influence_shares
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.kernel.influence import influence
-from isentrope.kernel.shares import influence_shares
 from isentrope.rollouts import Rollouts
 from tests import cases
+from tests.kernel import differences
 from tests.kernel.test_influence import setting
 
 
@@ -19,7 +20,7 @@ def fresh_responses(U: Rollouts, seed: int = 9) -> Rollouts:
 
 
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-def test_shares_sum_to_the_influence_with_the_error_of_the_first_order(functional):
+def test_shares_sum_to_the_influence_and_its_first_order(functional):
     policy, _, U, step = setting()
     E = fresh_responses(U)
     shares = influence_shares(policy, E, U, step, functional=functional)
@@ -32,8 +33,33 @@ def test_shares_sum_to_the_influence_with_the_error_of_the_first_order(functiona
         policy, E, step.components["gradient"], [], functional=functional, order=1
     )
     assert shares.totals["gradient"].value == pytest.approx(change.first_order.value, rel=1e-9)
-    # the jackknife of forward mode counts terms of order 1/n too
-    assert shares.totals["gradient"].se == pytest.approx(change.first_order.se, rel=0.25)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+def test_the_error_is_that_of_the_jackknife_over_prompts(functional):
+    """The influences of the prompts of E on dh = (dT − h dN)/N, from the bare model's logits.
+
+    T = Σ_t Σ_i w_it H_it and N = Σ_t Σ_i w_it, with prefix weights of derivative l_it − l̄_t; the
+    batch means of each position are held fixed.
+    """
+    policy, _, U, step = setting()
+    E = fresh_responses(U)
+    here, first, _ = differences.derivatives(policy, E, step.components["gradient"], 1e-5)
+    H, dH = here[1], first[1]
+    mask = torch.arange(H.shape[1]) < torch.tensor([len(r) for r in E.response_ids])[:, None]
+    m, slope = mask.double(), first[0].cumsum(1) - first[0]  # l, of the tokens before
+    of_T = (slope * (H - H.mean(0)) + dH).sum(1) / 12
+    of_N = (slope * (m - m.mean(0))).sum(1) / 12
+    influences = of_T - of_T.sum() / 12
+    if functional == "per_token":
+        N = float(m.sum()) / 12
+        h = float(H.sum()) / 12 / N
+        total = (of_T.sum() - h * of_N.sum()) / N
+        at_h, at_N = (H.sum(1) - h * m.sum(1)) / 12 / N, (m.sum(1) - N) / 12
+        influences = (of_T - h * of_N) / N - (at_h * of_N.sum() + at_N * total) / N - total / 12
+    expected = differences.error_over_units(influences, E.prompt_index)
+    shares = influence_shares(policy, E, U, step, functional=functional)
+    assert shares.totals["gradient"].se == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_same_prompt_share_is_what_the_prompts_own_columns_do():

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.kernel.prompt_pairs import require_kernel, shared_identities
-from isentrope.kernel.structure import cross_structure, kernel_structure
+from isentrope.attribution.fisher.prompt_pairs import require_kernel, shared_identities
+from isentrope.attribution.fisher.structure import cross_structure, kernel_structure
 
 
 def planted_gram(prompts, group, *, shared=1.0, by_prompt=1.0, own=1.0, d=40, sd=0.3, seed=0):
@@ -227,9 +227,9 @@ def test_blocks_that_do_not_fit_are_refused():
     block = torch.ones(3, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="does not fit"):
         cross_structure(block, torch.arange(2), torch.arange(2))
-    with pytest.raises(ValueError, match="one of them is missing"):
+    with pytest.raises(ValueError, match="missing"):
         cross_structure(block, torch.arange(3), torch.arange(2), torch.ones(3))
-    with pytest.raises(ValueError, match="must have the lengths"):
+    with pytest.raises(ValueError, match="lengths"):
         cross_structure(block, torch.arange(3), torch.arange(2), torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="right has shape"):
         kernel_structure(*planted_gram(3, 2), torch.ones(5))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.kernel.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from tests import cases
@@ -145,9 +145,9 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
     policy, E, U = setting("qwen2")
     with pytest.raises(ValueError, match="finite numbers, got"):
         supervised_loss_change(policy, E, U, [float("nan")])
-    with pytest.raises(ValueError, match="12 examples of U are of 6 prompt draws"):
+    with pytest.raises(ValueError, match=r"12 examples .* 6 prompt draws"):
         supervised_noise_scale(policy, U, E)
-    with pytest.raises(ValueError, match="how examples differ, and there are 3 of them"):
+    with pytest.raises(ValueError, match=r"examples .* 3 "):
         supervised_noise_scale(policy, E, U.select(range(3)))
-    with pytest.raises(ValueError, match="positive number of examples, got 0"):
+    with pytest.raises(ValueError, match="examples, got 0"):
         supervised_noise_scale(policy, E, U).second_order(0)

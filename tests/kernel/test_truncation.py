@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
 
-from isentrope.kernel.truncation import truncations
+from isentrope.attribution.fisher.truncation import truncations
 from tests.kernel.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 NAMES = ["diagonal", "same_prompt", "block model", "rank 1", "rank 3", "full"]
@@ -142,11 +142,11 @@ def test_a_sum_lost_in_noise_gives_no_interval_of_the_ratio():
 def test_arrays_that_do_not_fit_are_refused():
     matrix, _ = uneven_kernel()
     e, x = signals(11)
-    with pytest.raises(ValueError, match="e must be 11 finite numbers"):
+    with pytest.raises(ValueError, match=r"e .*11 finite"):
         truncations(matrix, e[:5], x, UNEVEN)
-    with pytest.raises(ValueError, match=r"x must be 11 finite numbers.* 11 that are not finite"):
+    with pytest.raises(ValueError, match=r"x .*11 finite"):
         truncations(matrix, e, x / 0, UNEVEN)
-    with pytest.raises(ValueError, match="All of x are zero"):
+    with pytest.raises(ValueError, match="x are zero"):
         truncations(matrix, e, x * 0, UNEVEN)
     with pytest.raises(ValueError, match=r"1 or more, got \[0\]"):
         truncations(matrix, e, x, UNEVEN, ranks=[0])

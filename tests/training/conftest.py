@@ -22,7 +22,7 @@ class Short:
 
 
 def small_policy():
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 18}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
     config = Qwen2Config(**sizes, **heads, eos_token_id=1, pad_token_id=0, bos_token_id=None)
     torch.manual_seed(0)

@@ -172,7 +172,7 @@ def test_states_with_names_and_groups_of_numbers_are_refused(tiny_policy, train)
     saved = named(policy, optimizer)
     group = saved["param_groups"][0]
     saved["param_groups"] = [group | {"params": [0, 1]}, group | {"params": [2, 3]}]
-    with pytest.raises(ValueError, match="which parameter belongs to which group cannot be told"):
+    with pytest.raises(ValueError, match=r"which parameter .*group"):
         load_optimizer_state(policy, saved)
 
 
@@ -181,7 +181,7 @@ def test_a_list_that_contradicts_the_states_own_names_is_refused(tiny_policy, tr
     saved, other = named(policy, optimizer), list(policy.names)
     i, j = _pair(policy)
     other[i], other[j] = other[j], other[i]
-    with pytest.raises(ValueError, match=r"k_proj.* by the state's own name, and '.*v_proj"):
+    with pytest.raises(ValueError, match=r"k_proj.*own name.*v_proj"):
         load_optimizer_state(policy, saved, names=other)
     assert load_optimizer_state(policy, saved, names=policy.names).matched_by == "names"
 

@@ -36,7 +36,7 @@ def test_adam_without_decay_is_adamw_whatever_its_groups_say():
 def test_undecidable_weight_decay_asks_for_the_rule():
     groups = groups_of(AdamW, weight_decay=0.1)
     groups[0].pop("decoupled_weight_decay")
-    with pytest.raises(ValueError, match="pass rule='adamw' or rule='adam'"):
+    with pytest.raises(ValueError, match="rule='adamw' or rule='adam'"):
         choose_rule(groups)
     assert choose_rule(groups, "adam") == "adam"
 

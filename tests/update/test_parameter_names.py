@@ -100,7 +100,7 @@ def test_counts_that_do_not_fit_are_refused(tiny_policy, groups, words):
 
 
 def test_groups_that_are_not_decay_and_no_decay_are_refused(tiny_policy):
-    with pytest.raises(ValueError, match="not Hugging Face's decay and no-decay"):
+    with pytest.raises(ValueError, match="decay and no-decay"):
         names_of_states(tiny_policy("full"), plain_groups(15, 12, weight_decay=0.1))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from isentrope.cli.app import err, out
-from isentrope.experiments.attribution.run import Analyse, Verb, run_verb
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.progress import Progress
+from isentrope.config.io import load_config
+from isentrope.pipelines.loop import Analyse, Verb, run_verb
+from isentrope.progress import Progress
 
 Show = Callable[[Console, dict[str, Any], Path], None]
 

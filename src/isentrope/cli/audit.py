@@ -24,7 +24,7 @@ def audit(
     """Hold every published proxy against the measured influence of tokens and sequences."""
     from isentrope.cli.attribute import attribute
     from isentrope.cli.attribution_tables import print_audit
-    from isentrope.experiments.attribution.audit import find_audit
+    from isentrope.pipelines.audit import find_audit
 
     asked = overrides(settings, folder, checkpoints, repeats)
     attribute("audit", find_audit, print_audit, config, asked)

@@ -21,9 +21,9 @@ MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim
 @one_sentence
 def check(config: ConfigOrCheckpoint, settings: Overrides = None, folder: OutFolder = None) -> None:
     """Check the instrument before measuring; exit status 1 if anything is wrong."""
-    from isentrope.experiments.check import check as run_checks
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
+    from isentrope.config.io import load_config
+    from isentrope.pipelines.check import check as run_checks
+    from isentrope.progress import Progress
 
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     found = run_checks(load_config(source, overrides(settings, folder)), Progress(err))

@@ -36,8 +36,8 @@ def demo(
     """Train a toy policy, see its entropy fall, and find out which tokens do it."""
     import torch
 
-    from isentrope.experiments.one_writer import LOCK, one_writer
-    from isentrope.experiments.progress import Progress
+    from isentrope.progress import Progress
+    from isentrope.runs.one_writer import LOCK, one_writer
 
     where = Path(folder)
     with one_writer(where):
@@ -81,10 +81,10 @@ class Story:
         Args:
             fine_tuning_steps: Supervised steps.
         """
-        from isentrope.experiments.config_io import load_config
-        from isentrope.experiments.sft import sft
-        from isentrope.experiments.train import train
-        from isentrope.experiments.train_config import SftConfig, TrainConfig
+        from isentrope.config.io import load_config
+        from isentrope.config.train import SftConfig, TrainConfig
+        from isentrope.pipelines.sft import sft
+        from isentrope.pipelines.train import train
 
         _chapter("supervised fine-tuning")
         asked = fine_tuning(self.folder, fine_tuning_steps, self.seed)
@@ -97,9 +97,9 @@ class Story:
     def evaluate(self) -> None:
         """How good, and how sure of itself, is each checkpoint?"""
         from isentrope.cli.evaluate import evaluation_table
-        from isentrope.experiments.config_evaluation import EvaluateConfig
-        from isentrope.experiments.config_io import load_config
-        from isentrope.experiments.evaluate import evaluate_checkpoints
+        from isentrope.config.evaluate import EvaluateConfig
+        from isentrope.config.io import load_config
+        from isentrope.pipelines.evaluate import evaluate_checkpoints
 
         _chapter("evaluation")
         asked = evaluation(self.folder, self.checkpoints, self.seed)
@@ -109,7 +109,7 @@ class Story:
     def measure(self) -> None:
         """What does one more step do to the entropy?"""
         from isentrope.cli.tables import print_measurement
-        from isentrope.experiments.measure import measure
+        from isentrope.pipelines.measure import measure
         from isentrope.reports.figures import entropy_change_figure
 
         _chapter("measure: what one more step does to entropy")
@@ -119,10 +119,10 @@ class Story:
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
         from isentrope.cli.attribution_tables import print_influence
-        from isentrope.experiments.attribution.audit import find_audit
-        from isentrope.experiments.attribution.influence import find_influence
-        from isentrope.experiments.attribution.kernel import find_kernel
-        from isentrope.experiments.attribution.run import run_verb
+        from isentrope.pipelines.audit import find_audit
+        from isentrope.pipelines.influence import find_influence
+        from isentrope.pipelines.kernel import find_kernel
+        from isentrope.pipelines.loop import run_verb
 
         asked = self._asked()
         _chapter("influence: which tokens do it")
@@ -145,7 +145,7 @@ class Story:
             out.print(f"{i}. {said}", markup=False, highlight=False)
 
     def _asked(self) -> Any:
-        from isentrope.experiments.config_io import load_config
+        from isentrope.config.io import load_config
 
         asked = measurement(self.folder, self.checkpoints, self.evaluation_size, self.seed)
         return load_config(asked)

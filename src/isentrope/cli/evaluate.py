@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentence, out, overrides
+from isentrope.formatting import TERMINAL
 
 COLUMNS = {
     "reward": "reward",
@@ -24,11 +25,11 @@ COLUMNS = {
 @one_sentence
 def evaluate(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
     """Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on."""
-    from isentrope.experiments.config_evaluation import EvaluateConfig
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.evaluate import evaluate_checkpoints
-    from isentrope.experiments.progress import Progress
-    from isentrope.training.processes import rank
+    from isentrope.config.evaluate import EvaluateConfig
+    from isentrope.config.io import load_config
+    from isentrope.pipelines.evaluate import evaluate_checkpoints
+    from isentrope.processes import rank
+    from isentrope.progress import Progress
 
     asked = load_config(config, overrides(settings, folder), EvaluateConfig)
     made = evaluate_checkpoints(asked, progress=Progress(err))
@@ -98,7 +99,5 @@ def _value(row: dict[str, Any], name: str) -> float | None:
 
 
 def _measured(estimate: dict[str, Any] | None) -> str:
-    if estimate is None or estimate["value"] is None:
-        return "–"
-    error = "–" if estimate["se"] is None else f"{estimate['se']:.1g}"
-    return f"{estimate['value']:.3g}±{error}"
+    value, se = (None, None) if estimate is None else (estimate["value"], estimate["se"])
+    return TERMINAL.with_error(value, se).replace(" ", "")

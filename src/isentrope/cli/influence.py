@@ -24,7 +24,7 @@ def influence(
     """Attribute the entropy change of a step to the sequences and tokens of its batch."""
     from isentrope.cli.attribute import attribute
     from isentrope.cli.attribution_tables import print_influence
-    from isentrope.experiments.attribution.influence import find_influence
+    from isentrope.pipelines.influence import find_influence
 
     asked = overrides(settings, folder, checkpoints, repeats)
     attribute("influence", find_influence, print_influence, config, asked)

@@ -24,7 +24,7 @@ def kernel(
     """Compute the Fisher kernel: how a step on one response moves another."""
     from isentrope.cli.attribute import attribute
     from isentrope.cli.attribution_tables import print_kernel
-    from isentrope.experiments.attribution.kernel import find_kernel
+    from isentrope.pipelines.kernel import find_kernel
 
     asked = overrides(settings, folder, checkpoints, repeats)
     attribute("kernel", find_kernel, print_kernel, config, asked)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-import isentrope
+from isentrope._version import __version__
 from isentrope.cli import (
     audit,
     check,
@@ -43,7 +43,7 @@ app.add_typer(config.app, name="config")
 
 def _print_version(asked: bool) -> None:
     if asked:
-        out.print(f"isentrope {isentrope.__version__}", highlight=False)
+        out.print(f"isentrope {__version__}", highlight=False)
         raise typer.Exit
 
 

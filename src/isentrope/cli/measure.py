@@ -25,9 +25,9 @@ def measure(
 ) -> None:
     """Measure how much one optimizer step changes the entropy of a checkpoint, or of a list."""
     from isentrope.cli.tables import print_measurement
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.measure import measure as run_measure
-    from isentrope.experiments.progress import Progress
+    from isentrope.config.io import load_config
+    from isentrope.pipelines.measure import measure as run_measure
+    from isentrope.progress import Progress
     from isentrope.reports.figures import entropy_change_figure
 
     asked = load_config(config, overrides(settings, folder, checkpoints, repeats))

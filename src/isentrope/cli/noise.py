@@ -24,7 +24,7 @@ def noise(
     """Measure the gradient noise scale, and that of the entropy change."""
     from isentrope.cli.attribute import attribute
     from isentrope.cli.attribution_tables import print_noise
-    from isentrope.experiments.attribution.noise import find_noise
+    from isentrope.pipelines.noise import find_noise
 
     asked = overrides(settings, folder, checkpoints, repeats)
     attribute("noise", find_noise, print_noise, config, asked)

@@ -8,11 +8,11 @@ from isentrope.cli.app import ConfigFile, OutFolder, Overrides, err, one_sentenc
 @one_sentence
 def sft(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> None:
     """Fine-tune a model on a task's demonstrations, loss on the response alone."""
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
-    from isentrope.experiments.sft import sft as run_sft
-    from isentrope.experiments.train_config import SftConfig
-    from isentrope.training.processes import rank
+    from isentrope.config.io import load_config
+    from isentrope.config.train import SftConfig
+    from isentrope.pipelines.sft import sft as run_sft
+    from isentrope.processes import rank
+    from isentrope.progress import Progress
 
     asked = load_config(config, overrides(settings, folder), SftConfig)
     made = run_sft(asked, progress=Progress(err))

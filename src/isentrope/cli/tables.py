@@ -8,10 +8,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from isentrope.cli.attribution_tables import bounds
 from isentrope.estimators.identities import in_words, p_value
+from isentrope.formatting import TERMINAL
 
 COLUMNS = ("η", "ΔH ± se", "interval", "first order", "first + second", "ESS", "k̂", "verdict")
+
+bounds, _measured, _number = TERMINAL.interval, TERMINAL.with_error, TERMINAL.number
 
 
 def print_measurement(console: Console, results: list[dict[str, Any]]) -> None:
@@ -162,11 +164,3 @@ def settings_line(result: dict[str, Any]) -> list[str]:
     values = ", ".join(f"{key.split('.')[1]} {k['value']}" for key, k in taken.items())
     files = ", ".join(dict.fromkeys(k["from"] for k in taken.values()))
     return [f"  as trained   {values} ({files})"]
-
-
-def _measured(value: float | None, se: float | None) -> str:
-    return f"{_number(value)} ± {'–' if se is None else f'{se:.1g}'}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"

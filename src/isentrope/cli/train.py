@@ -21,12 +21,12 @@ def train(
     folder: OutFolder = None,
 ) -> None:
     """Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or go on with a run."""
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.progress import Progress
-    from isentrope.experiments.train import resume as resume_run
-    from isentrope.experiments.train import train as train_run
-    from isentrope.experiments.train_config import TrainConfig
-    from isentrope.training.processes import rank
+    from isentrope.config.io import load_config
+    from isentrope.config.train import TrainConfig
+    from isentrope.pipelines.train import resume as resume_run
+    from isentrope.pipelines.train import train as train_run
+    from isentrope.processes import rank
+    from isentrope.progress import Progress
 
     if (config is None) == (resume is None):
         raise ValueError("Give either a CONFIG to start a run, or --resume RUN to go on with one.")

@@ -47,7 +47,7 @@ def try_controls(
     """Try controls on the step of a checkpoint: entropy and reward gained, before a run."""
     from isentrope.cli.attribute import attribute
     from isentrope.cli.trial_table import print_trial
-    from isentrope.experiments.attribution.trial import find_trial
+    from isentrope.pipelines.trial import find_trial
 
     if strength and change is not None:
         raise ValueError("--change looks for the strength, so --strength cannot be given with it.")

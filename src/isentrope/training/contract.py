@@ -12,7 +12,6 @@ training_state/step_N/
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -23,10 +22,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from isentrope.files import sha256, whole_folder
 from isentrope.rollouts import Rollouts
-from isentrope.training.checkpoints import whole_or_nothing
 from isentrope.update.parameter_names import SIDECAR
-from isentrope.vectors import Vector
+from isentrope.vectors import Vector, tensor_bytes
 
 CONTRACT = "contract.json"
 NEXT_UPDATE = "next_update"
@@ -64,13 +63,11 @@ def frozen_hash(model: nn.Module) -> str:
     Returns:
         sha256 over names and bytes of the frozen parameters.
     """
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            digest.update(name.encode())
-            raw = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
-            digest.update(raw.numpy().tobytes())
-    return digest.hexdigest()
+    return sha256(
+        name.encode() + tensor_bytes(parameter)
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad
+    )
 
 
 def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
@@ -204,7 +201,7 @@ def write_next_update(
     target = checkpoint / NEXT_UPDATE
     if target.exists():
         return
-    with whole_or_nothing(target) as partial:
+    with whole_folder(target) as partial:
         rollouts.save(partial / "rollouts.parquet")
         if control is not None:
             save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)

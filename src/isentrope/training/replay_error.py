@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.processes import together, world_size
 from isentrope.rollouts import Rollouts
-from isentrope.training.processes import together, world_size
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.vectors import Vector, norm
 

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.probe.observing import evaluating
+from isentrope.processes import gather, rank, together, world_size
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import name_prompts
 from isentrope.training.contract import NEXT_UPDATE, optimizer_names, write_names, write_next_update
 from isentrope.training.loss_weights import ForwardPass, TrainedSequence, sequences_of
-from isentrope.training.observing import evaluating
-from isentrope.training.processes import gather, rank, together, world_size
 from isentrope.training.replay_error import replay_error, replay_tolerance
 from isentrope.vectors import Vector
 

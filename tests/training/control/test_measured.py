@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.kernel.influence import influence
+from isentrope.attribution.influence.influence import influence
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses

@@ -23,8 +23,11 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import ComingStep, coming_step
+from isentrope.probe.observing import bare, evaluating
+from isentrope.probe.requirements import LENGTH, setting
+from isentrope.processes import rank, together
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
-from isentrope.training.coming_step import ComingStep, coming_step
 from isentrope.training.control.averages import Memory
 from isentrope.training.control.correction import Correction, correct
 from isentrope.training.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
@@ -32,9 +35,6 @@ from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.level import Level
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.requirements import require_correctable, require_long_parameters
-from isentrope.training.observing import bare, evaluating
-from isentrope.training.probe_requirements import LENGTH, setting
-from isentrope.training.processes import rank, together
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
