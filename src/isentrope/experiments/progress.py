@@ -13,7 +13,9 @@ from rich.progress import Progress as Bars
 
 
 class Progress:
-    """Bars for the stages of a measurement.
+    """Bars for the stages of a measurement; each erases itself when its stage ends.
+
+    As a context manager it also erases the bar of a training that stopped early.
 
     Attributes:
         console: Where they are drawn; None draws nothing.
@@ -21,6 +23,13 @@ class Progress:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console if console is not None and console.is_terminal else None
+        self._lines = ExitStack()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
 
     @contextmanager
     def counter(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -96,7 +105,6 @@ class Progress:
         self, steps: int, words: Callable[[dict[str, float]], str]
     ) -> Callable[[dict[str, float]], None]:
         """A bar that closes itself after the last step; without a console, a line to the log."""
-        stack = ExitStack()
         update: Callable[..., None] | None = None
 
         def observe(metrics: dict[str, float]) -> None:
@@ -106,10 +114,10 @@ class Progress:
                 logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, said)
                 return
             if update is None:
-                update = stack.enter_context(self._bar("", steps))
+                update = self._lines.enter_context(self._bar("", steps))
             update(completed=step, description=said)
             if step >= steps:
-                stack.close()
+                self._lines.close()
 
         return observe
 
