@@ -1,7 +1,7 @@
 """Tables that fit the width of the console: columns are left out, numbers are never cut.
 
-Each column has a rank. While the table is too wide, the column of the highest rank is left out, the
-last of those where several have it; columns of rank 0 stay. A line below says which are left out.
+Each column has a rank. Columns of rank 0 are always there; the others are added in the order of
+their ranks wherever there is room. A line below the table says which are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Column:
     Attributes:
         title: Its heading.
         cells: Its cells, as rich markup.
-        rank: 0 for one that always stays; the larger, the earlier it is left out.
+        rank: 0 for one that is always there; the larger, the earlier it is left out.
         left: Whether it is aligned to the left, as text is.
     """
 
@@ -68,14 +68,12 @@ def fitting(
     Returns:
         The columns of rank 0, and of the others as many as fit.
     """
-    kept = list(columns)
-    while _width(console, _table(title, kept, sections)) > console.width:
-        rank = max(column.rank for column in kept)
-        if rank == 0:
-            break
-        last = max(k for k, column in enumerate(kept) if column.rank == rank)
-        del kept[last]
-    return kept
+    kept = {k for k, column in enumerate(columns) if column.rank == 0}
+    for k in sorted(range(len(columns)), key=lambda k: columns[k].rank):
+        tried = [column for j, column in enumerate(columns) if j in kept | {k}]
+        if _width(console, _table(title, tried, sections)) <= console.width:
+            kept.add(k)
+    return [column for k, column in enumerate(columns) if k in kept]
 
 
 def _table(title: str, columns: Sequence[Column], sections: Collection[int]) -> Table:
