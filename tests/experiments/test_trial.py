@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
+from isentrope.cli.running import overrides
 from isentrope.config.io import ConfigError, load_config
 from isentrope.pipelines.loop import run_verb
 from isentrope.pipelines.trial import find_trial, largest_strength, on_frontier
@@ -247,7 +248,9 @@ def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
 )
 def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
     asked = []
-    monkeypatch.setattr("isentrope.cli.attribute.attribute", lambda *args: asked.extend(args[-1]))
+    monkeypatch.setattr(
+        "isentrope.cli.running.attributing", lambda *args: asked.extend(overrides(args[-1]))
+    )
     config = tmp_path / "try.json"
     config.write_text("{}")
     done = CliRunner().invoke(app, ["try", "clip_cov", str(config), *given])
