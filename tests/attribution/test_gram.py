@@ -7,7 +7,7 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.attribution.gradients.weighted import Weighted, score_sums
 from tests import cases
-from tests.kernel.test_sequence_gradients import POLICIES, gradients
+from tests.attribution.test_sequence_gradients import POLICIES, gradients
 
 E, U = cases.ragged(7), cases.ragged(5, seed=3)
 

@@ -6,7 +6,7 @@ import torch
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.gradients.weighted import score_sums
 from tests import cases
-from tests.kernel import differences
+from tests.attribution import differences
 
 POLICIES = [("table", "one_by_one"), ("qwen2", "hooks"), ("llama", "hooks")]
 

@@ -21,7 +21,7 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.evaluation.metrics import METRICS, metric_names
 from isentrope.pipelines.evaluate import evaluate_checkpoints
 from isentrope.runs.evaluation_folder import HEAD, StepFolder
-from tests.experiments import evaluating
+from tests.pipelines import evaluating
 from tests.tiny_checkpoint import copied
 
 NAMES = metric_names(METRICS, (1, 2, 4))
@@ -313,7 +313,7 @@ def test_config_validate_says_what_would_be_evaluated(tiny, tmp_path):
 def test_an_evaluation_killed_at_any_chunk_goes_on_to_the_same_bytes(tiny, tmp_path, evaluated):
     whole = evaluated(both(tiny), name="whole").table.read_bytes()
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["tests.experiments.evaluating"])
+    processes.set_forkserver_preload(["tests.pipelines.evaluating"])
     codes = []
     for phase in ("draw_responses", "write_bytes", "estimate_metrics", "write_json", None):
         child = processes.Process(target=evaluating.go_on, args=(tiny, tmp_path / "eval", phase))

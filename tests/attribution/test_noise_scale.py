@@ -8,7 +8,7 @@ from isentrope.attribution.noise.scale import noise_scale, noise_scale_of_gram
 from isentrope.update.objective import token_weights
 from isentrope.vectors import dot, multiply
 from tests import cases
-from tests.kernel.test_influence import update_batch
+from tests.attribution.test_influence import update_batch
 
 LORA = ("qwen2", "llama")
 

@@ -14,8 +14,8 @@ from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
 from isentrope.vectors import axpy, dot, multiply
 from tests import cases
-from tests.kernel.test_influence import everything_weighted, update_batch
-from tests.kernel.test_noise_scale import of_dense_gradients
+from tests.attribution.test_influence import everything_weighted, update_batch
+from tests.attribution.test_noise_scale import of_dense_gradients
 
 
 def with_cotangents(U: Rollouts) -> Rollouts:

@@ -7,7 +7,7 @@ import pytest
 
 from isentrope.pipelines.train import resume, train
 from isentrope.training.divergence import TrainingDivergedError
-from tests.experiments.test_train import MORE, config
+from tests.pipelines.test_train import MORE, config
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from isentrope.attribution.fisher.spectrum import (
     marchenko_pastur_eigenvalues,
     wishart_null,
 )
-from tests.kernel.test_structure import planted_gram
+from tests.attribution.test_structure import planted_gram
 
 
 def wishart(n, d, seed=0, lengths=None):

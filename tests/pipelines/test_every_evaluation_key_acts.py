@@ -4,7 +4,7 @@ import pytest
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, all_keys
-from tests.experiments import evaluating
+from tests.pipelines import evaluating
 
 QUICK = ("evaluation.n_prompts=6", "evaluation.samples_per_prompt=2", "evaluation.chunk_prompts=4")
 GPU = (*QUICK, "precision.sampler_dtype=bfloat16")

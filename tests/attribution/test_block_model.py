@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.block_model import block_model
-from tests.kernel.test_structure import UNEVEN, planted_gram, uneven_kernel
+from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 PARTS = ["diagonal", "same_prompt", "constant", "low_rank", "rest"]
 

@@ -14,7 +14,7 @@ from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
 from isentrope.pipelines import evaluate, evaluation_work
 from isentrope.runs import checkpoints, evaluation_folder
-from tests.experiments.observing import Observed, ReachedError, kept_in, spy
+from tests.pipelines.observing import Observed, ReachedError, kept_in, spy
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 
 CALLED = {  # and where each is called from

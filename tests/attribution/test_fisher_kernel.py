@@ -9,8 +9,8 @@ from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import multiply
 from tests import cases
-from tests.kernel.test_gram import dense
-from tests.kernel.test_sequence_gradients import score_sums
+from tests.attribution.test_gram import dense
+from tests.attribution.test_sequence_gradients import score_sums
 
 E, U = cases.ragged(7), cases.ragged(6, seed=3)
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.clusters import adjusted_rand_index, cluster_sequences
-from tests.kernel.test_structure import UNEVEN, planted_gram, uneven_kernel
+from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 
 def shuffled(seed=0, **options):

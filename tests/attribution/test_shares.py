@@ -8,8 +8,8 @@ from isentrope.attribution.influence.shares import influence_shares
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.rollouts import Rollouts
 from tests import cases
-from tests.kernel import differences
-from tests.kernel.test_influence import setting
+from tests.attribution import differences
+from tests.attribution.test_influence import setting
 
 
 def fresh_responses(U: Rollouts, seed: int = 9) -> Rollouts:

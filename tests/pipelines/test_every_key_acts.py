@@ -8,7 +8,7 @@ import pytest
 from isentrope.config.io import all_keys
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
-from tests.experiments.key_effects import (
+from tests.pipelines.key_effects import (
     CALLS,
     FAST,
     FILES,
@@ -18,7 +18,7 @@ from tests.experiments.key_effects import (
     REFUSED_WITHOUT,
     Of,
 )
-from tests.experiments.observing import observe, other_numbers
+from tests.pipelines.observing import observe, other_numbers
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, write_chatty, write_prompts
 
 KINDS = (NUMBERS, FILES, CALLS, REFUSED_WITH, REFUSED_WITHOUT)
