@@ -8,7 +8,7 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-portable test-slow bench-gpu docs gallery docs-commands lint typecheck format clean
+.PHONY: help setup smollm2 demo test test-portable test-slow bench-gpu docs gallery docs-commands coverage dist lint typecheck format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,14 @@ build/gallery/%.md: docs/gallery/%.py docs/gallery/tiny.py $(DOCS_STAMP)
 	@$(NBCONVERT) --to markdown build/gallery/$*.ipynb --NbConvertApp.output_files_dir=figures \
 		--ExtractOutputPreprocessor.output_filename_template={unique_key}{extension}
 	@! grep "Warning" $@
+
+coverage: export OMP_NUM_THREADS := 1
+coverage: $(STAMP)  ## run the fast tests and count the lines they reach, into build/coverage
+	mkdir -p build/coverage
+	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-report=html --cov-report=xml:build/coverage/coverage.xml
+
+dist: $(STAMP)  ## build sdist and wheel into build/dist, install each apart, and run it
+	PYTHON=$(BIN)/python .ci/dist
 
 docs-commands: $(STAMP)  ## run the cheap commands of README and docs, in a folder of their own
 	$(BIN)/pytest -m slow tests/docs/test_commands.py

@@ -8,9 +8,6 @@ import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
-from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import load_config
-from isentrope.evaluation import vllm_engine
 from isentrope.experiments import (
     checkpoints,
     config_stages,
@@ -18,6 +15,10 @@ from isentrope.experiments import (
     evaluation_folder,
     evaluation_work,
 )
+
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.evaluation import vllm_engine
 from tests.experiments.observing import Observed, ReachedError, kept_in, spy
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 
@@ -84,8 +85,6 @@ def observe(tiny, folder, overrides, monkeypatch, *, until=None):
         )
     except ReachedError:
         return Observed({}, [], calls)
-    finally:
-        shutil.rmtree(tiny / "somewhere", ignore_errors=True)
     assert until is None, f"the evaluation ended without a call of {until}"
     with made.table.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -95,6 +94,7 @@ def observe(tiny, folder, overrides, monkeypatch, *, until=None):
         for name, value in row.items()
         if value and name not in ("checkpoint", "decoding")
     }
+    shutil.rmtree(tiny / "somewhere", ignore_errors=True)
     return Observed(numbers, files, calls)
 
 

@@ -1,8 +1,8 @@
 """What each key of a measurement must do: change the numbers, the files or the calls, or refuse.
 
-An entry is (settings to compare with, another value of the key), and what the effect needs beside:
-the function that is called otherwise, or the noun that the refusal must name. A verb other than
-`measure` is named with `Of`. @ stands for the folder of checkpoints.
+An entry is (settings to compare with, another value of the key), followed by the function that is
+called with other arguments, or by the noun that the refusal must name. `Of` gives a verb other than
+`measure`. @ stands for the folder of checkpoints.
 """
 
 from typing import NamedTuple
@@ -52,7 +52,7 @@ TRIAL = Of("try", (*FAST, *TRIED))
 NEGATIVE = Of("try", (*FAST, *TRIED, "trial.controls=[negative_scale]"))
 BY_INFLUENCE = Of("try", (*FAST, *TRIED, "trial.controls=[influence]"))
 
-# Both runs end, and a number of the results differs by more than rounding.
+# Both runs complete, and a number of the results differs by more than rounding.
 NUMBERS = {
     "checkpoint.checkpoint_path": (FAST, "@/checkpoint-8"),
     "checkpoint.optimizer_path": (FAST, "@/checkpoint-8/optimizer.pt"),
@@ -110,7 +110,7 @@ NUMBERS = {
     "trial.random_masks": (TRIAL, "false"),
 }
 
-# Both runs end with the same numbers, and leave other files, or files of other content.
+# Both runs complete with the same numbers, and leave other files, or files of other content.
 FILES = {
     "batch_config.save_batches": (FAST, "true"),
     "detailed_logging.enabled": (FAST, "false"),
@@ -125,8 +125,8 @@ FILES = {
     "analysis.tokens": (INFLUENCE, "false"),
 }
 
-# The function is called otherwise. The numbers may not change, or only on other hardware, or with
-# the sampled responses; each run ends at the call.
+# The function is called with other arguments; each run ends at the call. The numbers of these keys
+# may not change, or only on other hardware, or only with what was sampled.
 CALLS = {
     "checkpoint.base_model": (FAST, "@/base", "from_checkpoint"),
     "checkpoint.device_map": (FAST, "cuda:7", "from_checkpoint"),
@@ -160,7 +160,7 @@ CALLS = {
 }
 
 # Only the run with the value is refused, in a sentence with the noun.
-REFUSALS = {
+REFUSED_WITH = {
     "checkpoint.trainable": (FAST, "['*lora_B*']", r"lora_A"),
     "sampling.top_k": (FAST, "50", r"top_k=50"),
     "sampling.top_p": (FAST, "0.9", r"top_p=0\.9"),
@@ -168,7 +168,7 @@ REFUSALS = {
 }
 
 # Only the run without the value is refused, in a sentence with the noun.
-LEAVES = {
+REFUSED_WITHOUT = {
     "checkpoint.master_weights": (SHORT, "true", r"estimator\.rounded_step"),
     "estimator.rounded_step": (SHORT, "true", r"estimator\.rounded_step"),
     "estimator.ignore_training_settings": (

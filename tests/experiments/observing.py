@@ -12,7 +12,7 @@ import torch
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
-from isentrope.pipelines import batches, checkpoints
+from isentrope.pipelines import batches
 from isentrope.pipelines import kernel as kernel_verb
 from isentrope.pipelines import prepare as preparation
 from isentrope.pipelines.audit import find_audit
@@ -23,6 +23,7 @@ from isentrope.pipelines.measure import measure
 from isentrope.pipelines.noise import find_noise
 from isentrope.pipelines.trial import find_trial
 from isentrope.policy.precision import Precision
+from isentrope.runs import checkpoints
 from tests.tiny_checkpoint import settings
 
 VERBS = {

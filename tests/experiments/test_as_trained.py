@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from isentrope.config.io import ConfigError, load_config
-from isentrope.pipelines.as_trained import refuse, settle
 from isentrope.pipelines.influence import find_influence
 from isentrope.pipelines.legacy import EntropyMeasurements
 from isentrope.pipelines.loop import run_verb
@@ -16,6 +15,7 @@ from isentrope.pipelines.measure import measure
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
+from isentrope.runs.as_trained import refuse, settle
 from tests.tiny_checkpoint import settings
 
 trl = pytest.importorskip("trl")

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from isentrope.config.io import load_config
 from isentrope.config.stages import LoggingConfig
+from isentrope.pipelines.detailed_log import rotate
 from isentrope.pipelines.measure import measure
-from isentrope.runs.detailed_log import rotate
 from tests.tiny_checkpoint import settings
 
 

@@ -12,16 +12,16 @@ from tests.experiments.key_effects import (
     CALLS,
     FAST,
     FILES,
-    LEAVES,
     LOGGED,
     NUMBERS,
-    REFUSALS,
+    REFUSED_WITH,
+    REFUSED_WITHOUT,
     Of,
 )
 from tests.experiments.observing import observe, other_numbers
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, write_chatty, write_prompts
 
-KINDS = (NUMBERS, FILES, CALLS, REFUSALS, LEAVES)
+KINDS = (NUMBERS, FILES, CALLS, REFUSED_WITH, REFUSED_WITHOUT)
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +116,17 @@ def test_the_key_changes_a_call(key, pair, monkeypatch):
     assert before.calls[-1] != after.calls[-1]
 
 
-@pytest.mark.parametrize("key", REFUSALS)
+@pytest.mark.parametrize("key", REFUSED_WITH)
 def test_a_value_of_the_key_is_refused(key, run):
-    given, value, noun = REFUSALS[key]
+    given, value, noun = REFUSED_WITH[key]
     run(given)
     with pytest.raises(ValueError, match=noun):
         run(given, f"{key}={value}")
 
 
-@pytest.mark.parametrize("key", LEAVES)
+@pytest.mark.parametrize("key", REFUSED_WITHOUT)
 def test_without_the_key_the_run_is_refused(key, run):
-    given, value, noun = LEAVES[key]
+    given, value, noun = REFUSED_WITHOUT[key]
     with pytest.raises(ValueError, match=noun):
         run(given)
     run(given, f"{key}={value}")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.config.io import read_yaml
-from isentrope.config.kinds import load_any
+from isentrope.pipelines.kinds import load_any
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXAMPLES = sorted(p for p in CONFIGS.glob("*.yaml") if {"checkpoint", "model"} & set(read_yaml(p)))

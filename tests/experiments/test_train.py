@@ -51,12 +51,12 @@ def test_a_run_goes_on_with_more_steps(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["trainer.top_k=50"], r"trainer\.top_k cannot be given there: a filtered sampler is not"),
-        (["trainer.learning_rate=1"], r"trainer\.learning_rate .* set by training\.learning_rate"),
+        (["trainer.top_k=50"], r"trainer\.top_k .*filter"),
+        (["trainer.learning_rate=1"], r"trainer\.learning_rate .*training\.learning_rate"),
         (["trainer.num_iteration=2"], r"Unknown key 'trainer\.num_iteration'.*'num_iterations'"),
-        (["trainer.num_iterations=2"], r"save_every=1 is not a multiple of trainer\.num_iter"),
-        (["training.micro_batch=3"], r"prompts_per_step=4 is not a multiple of micro_batch=3"),
-        (["trainer.scale_rewards=batch"], r"scale_rewards must be none or group"),
+        (["trainer.num_iterations=2"], r"save_every=1 .*trainer\.num_iter"),
+        (["training.micro_batch=3"], r"prompts_per_step=4 .*micro_batch=3"),
+        (["trainer.scale_rewards=batch"], r"scale_rewards .*none or group"),
         (["training.normaliser=longest", "trainer.loss_type=grpo"], "goes with trainer.loss_type"),
     ],
 )
@@ -68,7 +68,7 @@ def test_settings_that_do_not_fit_are_said_before_anything_is_made(tmp_path, cha
 
 def test_a_folder_that_holds_a_run_is_not_begun_again(tmp_path):
     folder = train(config(tmp_path))
-    with pytest.raises(FileExistsError, match="holds a run: go on with it by"):
+    with pytest.raises(FileExistsError, match="holds a run"):
         train(config(tmp_path))
     with pytest.raises(ConfigError, match=r"training\.learning_rate=1 .*another run"):
         resume(folder, ["training.learning_rate=1"])
@@ -80,7 +80,7 @@ def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
     folder = train(config(tmp_path))
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("lora_rank: 2", "lora_rank: 3"))
-    with pytest.raises(ValueError, match=r"the trainable parameters differ in \d+ of \d+, the fir"):
+    with pytest.raises(ValueError, match="trainable parameters"):
         resume(folder, MORE)
     (folder / "config.yaml").write_text(written)
     other = runs.small_policy().model

@@ -8,8 +8,8 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl import REWEIGHTING, TAKEN, advantages_of, objective_of
+from isentrope.recording.contract import _FIXED, read_next_update, require_same_run
 from isentrope.sampling.advantages import with_advantages
-from isentrope.training.contract import _FIXED, read_next_update, require_same_run
 from isentrope.training.trainer_fields import FIELDS
 from isentrope.update.objective import token_weights
 from tests.training import runs

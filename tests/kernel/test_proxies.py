@@ -147,8 +147,8 @@ def test_entropy_falls_where_likely_tokens_are_rewarded_and_rises_where_rare_one
     [
         (lambda s, h, m, a: (s[:, 1:], h, m, a), "share one shape"),
         (lambda s, h, m, a: (s, h, m, a[1:]), "advantages be"),
-        (lambda s, h, m, a: (s, h, torch.ones_like(m), a), "of the logprobs are not finite"),
-        (lambda s, h, m, a: (s, h, m, a / 0), "of the advantages are not finite"),
+        (lambda s, h, m, a: (s, h, torch.ones_like(m), a), "logprobs .*finite"),
+        (lambda s, h, m, a: (s, h, m, a / 0), "advantages .*finite"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_in_a_sentence(change, words):

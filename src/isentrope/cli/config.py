@@ -25,7 +25,7 @@ def show(
 ) -> None:
     """Print every setting, its default or its value in CONFIG, and what it does."""
     from isentrope.config.io import dump_config
-    from isentrope.config.kinds import defaults, load_any
+    from isentrope.pipelines.kinds import defaults, load_any
 
     if config is not None and kind is not None:
         raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
@@ -39,7 +39,7 @@ def show(
 @one_sentence
 def validate(config: ConfigFile, settings: Overrides = None) -> None:
     """Check CONFIG: its keys and values, and that the files it names are there."""
-    from isentrope.config.kinds import intention, load_any
+    from isentrope.pipelines.kinds import intention, load_any
 
     said = f"{config} is in order; {intention(load_any(config, settings or ()))}."
     out.print(said, highlight=False, soft_wrap=True)

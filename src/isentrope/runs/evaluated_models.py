@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.files import sha256_of_files
-from isentrope.pipelines.checkpoints import Checkpoint
+from isentrope.runs.checkpoints import Checkpoint
 
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
 """Settings of a model that say how it was saved, not what it is."""

@@ -12,10 +12,10 @@ import torch
 from isentrope.checkpoint_names import step_name, step_of_folder
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig, PolicyConfig
-from isentrope.pipelines.as_trained import AsTrained
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
+from isentrope.runs.as_trained import AsTrained
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,16 @@ from torch import Tensor
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import LoggingConfig
 from isentrope.files import finite, parquet, write_bytes
-from isentrope.pipelines.measurement import Measurement
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
-from isentrope.runs.log_tables import (
+from isentrope.pipelines.log_tables import (
     log_weights,
     raw_tensors,
     sequence_table,
     token_table,
 )
-from isentrope.runs.results import results_of
+from isentrope.pipelines.measurement import Measurement
+from isentrope.pipelines.results import results_of
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
 
 if TYPE_CHECKING:
     import pandas as pd

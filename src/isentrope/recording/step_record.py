@@ -25,14 +25,19 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
-from isentrope.probe.observing import evaluating
 from isentrope.processes import gather, rank, together, world_size
+from isentrope.recording.contract import (
+    NEXT_UPDATE,
+    optimizer_names,
+    write_names,
+    write_next_update,
+)
+from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
+from isentrope.recording.observing import evaluating
+from isentrope.recording.replay_error import replay_error, replay_tolerance
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import name_prompts
-from isentrope.training.contract import NEXT_UPDATE, optimizer_names, write_names, write_next_update
-from isentrope.training.loss_weights import ForwardPass, TrainedSequence, sequences_of
-from isentrope.training.replay_error import replay_error, replay_tolerance
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
