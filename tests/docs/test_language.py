@@ -12,7 +12,11 @@ SHORT = [ROOT / "README.md", ROOT / "docs" / "start.md"]
 """Pages whose sentences have at most `MAX_WORDS` words."""
 GENERATED = {"trl_settings.md"}
 """Pages that are made from the code."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/gallery/index.md"]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "gallery" / "index.md",
+]
 SOURCE_FOLDERS = ["docs", "configs"]
 """Folders whose Python and YAML files have to pass too; "src" and "benchmarks" can be added."""
 FILES = [p for p in PAGES if p.name not in GENERATED] + [
