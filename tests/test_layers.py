@@ -11,7 +11,7 @@ SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
     (
-        *("_version", "files", "formatting", "progress", "processes", "checkpoint_names"),
+        *("_version", "_lazy", "files", "formatting", "progress", "processes", "checkpoint_names"),
         *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),
     ("policy",),
