@@ -7,7 +7,6 @@ import pytest
 import isentrope
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
-from isentrope.runs import results
 from tests.docs.pages import ROOT
 
 TEXT = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -17,6 +16,11 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| term |")
 ]
 SPANS = re.findall(r"`([^`]+)`", TEXT)
+WRITTEN = [
+    (ROOT / "tests" / "golden" / "expected" / f"{verb}.json").read_text(encoding="utf-8")
+    for verb in ("measure", "influence", "kernel", "noise")
+]
+"""What verbs write."""
 SETTINGS = {**MeasureConfig.model_fields, **TrainConfig.model_fields}
 
 
@@ -27,10 +31,10 @@ def unknown_settings(spans: list[str]) -> list[str]:
     return [f"{s}.{key}" for s, key in pairs if key not in SETTINGS[s].annotation.model_fields]
 
 
-def unknown_columns(spans: list[str]) -> list[str]:
-    """Columns of the sweep, as sweep[].name, that results.json does not have."""
-    columns = [m[1] for span in spans if (m := re.fullmatch(r"sweep\[\]\.(\w+)", span))]
-    return [c for c in columns if not re.search(rf"\b{c}\b", results.__doc__ or "")]
+def unknown_results(spans: list[str]) -> list[str]:
+    """Paths of numbers, as sweep[].name or budget.name, that no results.json has."""
+    paths = [s for s in spans if re.match(r"(?:sweep\[\]|budget|checks|entropy)\.\w+$", s)]
+    return [p for p in paths if not any(f"results.{p}".replace("[]", "[0]") in w for w in WRITTEN)]
 
 
 def test_each_term_is_there_once():
@@ -50,13 +54,13 @@ def test_an_entry_has_a_short_meaning_and_a_formula_of_the_theory(row):
         assert f"## {formula} " in theory
 
 
-def test_settings_columns_and_public_names_exist():
+def test_settings_results_and_public_names_exist():
     assert unknown_settings(SPANS) == []
-    assert unknown_columns(SPANS) == []
+    assert unknown_results(SPANS) == []
     public = [m[1] for span in SPANS if (m := re.fullmatch(r"ise\.(\w+)", span))]
     assert [name for name in public if not hasattr(isentrope, name)] == []
 
 
-def test_a_setting_or_column_that_does_not_exist_is_found():
+def test_a_setting_or_result_that_does_not_exist_is_found():
     assert unknown_settings(["batch_config.B_X", "batch_config.B_E"]) == ["batch_config.B_X"]
-    assert unknown_columns(["sweep[].verdit", "sweep[].verdict"]) == ["verdit"]
+    assert unknown_results(["sweep[].verdit", "sweep[].verdict"]) == ["sweep[].verdit"]
