@@ -12,11 +12,18 @@ SHORT = [ROOT / "README.md", ROOT / "docs" / "start.md"]
 """Pages whose sentences have at most `MAX_WORDS` words."""
 GENERATED = {"trl_settings.md"}
 """Pages that are made from the code."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/gallery/index.md"]
-SOURCE_FOLDERS = ["docs"]
-"""Folders below the root whose Python files have to pass too; "src" can be added."""
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "gallery" / "index.md",
+]
+SOURCE_FOLDERS = ["docs", "configs"]
+"""Folders whose Python and YAML files have to pass too; "src" and "benchmarks" can be added."""
 FILES = [p for p in PAGES if p.name not in GENERATED] + [
-    p for folder in SOURCE_FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))
+    p
+    for folder in SOURCE_FOLDERS
+    for p in sorted((ROOT / folder).rglob("*"))
+    if p.suffix in {".py", ".yaml"}
 ]
 MAX_WORDS = 35
 MAX_COLUMNS = 100
