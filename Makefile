@@ -37,7 +37,7 @@ test: $(STAMP)  ## run the fast tests and the doctests
 	$(BIN)/pytest -n 2 --dist loadfile
 
 # Other CPUs take other kernels, whose rounding differs: the plainest ones stand for them all.
-NUMERICAL := $(addprefix tests/,checks estimators gpu kernel oracle policy sampling update)
+NUMERICAL := $(addprefix tests/,attribution checks estimators gpu oracle policy sampling update)
 
 test-portable: $(STAMP)  ## run the numerical tests again, with the plainest CPU kernels and two threads
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=2 $(BIN)/pytest $(NUMERICAL)

@@ -35,8 +35,8 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.pipelines.sft import sft
 from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
+from isentrope.recording.contract import read_next_update
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.contract import read_next_update
 from isentrope.training.control.correction import Halves, correct
 from isentrope.training.control.gradients import gradient_groups, total
 from isentrope.training.models import load_trainable

@@ -31,7 +31,6 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.pipelines.audit import audits_of
-from isentrope.pipelines.checkpoints import find_subjects
 from isentrope.pipelines.influence import influence_of, shares_of
 from isentrope.pipelines.kernel import find_kernel
 from isentrope.pipelines.loop import plain
@@ -40,6 +39,7 @@ from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.pipelines.sft import sft
 from isentrope.pipelines.train import train
 from isentrope.progress import Clock, Progress
+from isentrope.runs.checkpoints import find_subjects
 
 STEPS = (8, 16, 24, 32, 40)
 SEEDS = (0, 1, 2)

@@ -41,12 +41,12 @@ from trl import (
 
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.as_trained import refuse, settle
-from isentrope.pipelines.checkpoints import Subject
 from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Clock, Progress
 from isentrope.rollouts import Rollouts
+from isentrope.runs.as_trained import refuse, settle
+from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.vectors import axpy, norm
 

@@ -11,14 +11,15 @@ SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
     (
-        *("_version", "files", "formatting", "progress", "processes", "checkpoint_names"),
+        *("_version", "_lazy", "files", "formatting", "progress", "processes", "checkpoint_names"),
         *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),
     ("policy",),
     ("sampling", "update", "oracle"),
     ("estimators",),
     ("attribution",),
-    ("probe", "evaluation"),
+    ("recording", "evaluation"),
+    ("probe",),
     ("training",),
     ("checks",),
     ("config",),

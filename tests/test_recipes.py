@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from isentrope.config.io import load_config, read_yaml
-from isentrope.config.kinds import load_any
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.kinds import load_any
 from isentrope.pipelines.sft import sft_options
 
 pytest.importorskip("trl")

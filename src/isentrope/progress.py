@@ -50,7 +50,9 @@ def part_of(report: Report, done: int, total: int) -> Report:
 
 
 class Progress:
-    """Bars for the stages of a run.
+    """Bars for the stages of a measurement; each erases itself when its stage ends.
+
+    As a context manager it also erases the bar of a training that stopped early.
 
     Attributes:
         console: Where they are drawn; None draws nothing.
@@ -58,6 +60,13 @@ class Progress:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console if console is not None and console.is_terminal else None
+        self._lines = ExitStack()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Report]:
@@ -129,7 +138,6 @@ class Progress:
         self, steps: int, words: Callable[[dict[str, float]], str]
     ) -> Callable[[dict[str, float]], None]:
         """A bar that closes itself after the last step; without a console, a line to the log."""
-        stack = ExitStack()
         report: Report | None = None
 
         def observe(metrics: dict[str, float]) -> None:
@@ -139,10 +147,10 @@ class Progress:
                 logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
                 return
             if report is None:
-                report = stack.enter_context(self.bar(""))
+                report = self._lines.enter_context(self.bar(""))
             report(step, steps, line)
             if step >= steps:
-                stack.close()
+                self._lines.close()
 
         return observe
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from isentrope.attribution.influence.reliability import LISTED, printed_reliability
 from isentrope.attribution.noise.tail import LIGHT_TAILS
+from isentrope.cli.console import say
+from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import t_quantile
 from isentrope.formatting import MISSING, TERMINAL
 
@@ -32,7 +32,7 @@ def print_influence(console: Console, result: dict[str, Any], folder: Path) -> N
     kind = kinds[0]
     table = pd.read_parquet(folder / f"{kind}.parquet")
     share = result.get("listed_share", {}).get(kind)
-    console.print(_most(table, kind, result["policy"]["name"], share))
+    _print_most(console, table, kind, result["policy"]["name"], share)
     entropy, reward = result["entropy"], result["reward"]
     lines = [
         f"{result['policy']['name']}: δH₁ {measured(entropy['total'])} {entropy['unit']}, on "
@@ -86,41 +86,40 @@ def _errors(result: dict[str, Any]) -> str:
     )
 
 
-def _most(table: pd.DataFrame, kind: str, name: str, share: float | None) -> Table:
-    """The tokens (or sequences) that lower entropy most, and those that raise it most.
+_LISTED_COLUMNS = {
+    "tokens": {"sequence": 3, "position": 4, "text": 0, "s": 5, "H": 2, "advantage": 1},
+    "sequences": {"sequence": 0, "key": 4, "length": 3, "reward": 2, "advantage": 1},
+}
+"""Columns beside the sizes, and their ranks (`layout`)."""
+
+
+def _print_most(
+    console: Console, table: pd.DataFrame, kind: str, name: str, share: float | None
+) -> None:
+    """Print the tokens (or sequences) that lower entropy most, and those that raise it most.
 
     Args:
+        console: Where to.
         table: A row a token.
         kind: "tokens" or "sequences".
         name: Of the checkpoint.
         share: λ of the listed sizes (`kernel.reliability`), None where it is not known; the
             normal posterior of a size x with error se is λ x ± √λ se.
-
-    Returns:
-        The table.
     """
     order = table.sort_values("deltaH")
     some = pd.concat([order.head(LISTED[0]), order.iloc[max(LISTED[0], len(order) - LISTED[1]) :]])
     if share is not None:
         some["deltaH"], some["deltaH_se"] = share * some["deltaH"], share**0.5 * some["deltaH_se"]
-    columns = {
-        "tokens": ["sequence", "position", "text", "s", "H", "advantage"],
-        "sequences": ["sequence", "key", "length", "reward", "advantage"],
-    }[kind]
-    values = [c for c in ("deltaH", "deltaJ") if c in table]
-    shown = Table(
-        title=f"{name}: {kind} that move entropy most, per unit η",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for column in [*columns, *(f"{c} ± se" for c in values)]:
-        shown.add_column(column, justify="right", no_wrap=True)
-    for k, (_, row) in enumerate(some.iterrows()):
-        cells = [_cell(row[c]) for c in columns]
-        cells += [f"{_number(row[c])} ± {_number(row[f'{c}_se'], 1)}" for c in values]
-        shown.add_row(*cells, end_section=k == LISTED[0] - 1)
-    return shown
+    columns = [
+        Column(column, [_cell(x) for x in some[column]], rank)
+        for column, rank in _LISTED_COLUMNS[kind].items()
+    ]
+    for rank, size in enumerate(c for c in ("deltaH", "deltaJ") if c in table):
+        pairs = zip(some[size], some[f"{size}_se"], strict=True)
+        cells = [f"{_number(x)} ± {_number(se, 1)}" for x, se in pairs]
+        columns.append(Column(f"{size} ± se", cells, rank))
+    title = f"{name}: {kind} that move entropy most, per unit η"
+    print_table(console, title, columns, sections=[LISTED[0] - 1])
 
 
 def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
@@ -133,7 +132,7 @@ def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
     name = result["policy"]["name"]
     for block, said in result["blocks"].items():
         if "structure" in said:
-            console.print(_structure(f"{name}, {block}", said["structure"]))
+            _print_structure(console, f"{name}, {block}", said["structure"])
         lines = [f"{name}, {block}: {said['rows']} x {said['columns']}"]
         if difference := said.get("same_less_other_prompt"):
             lines.append(f"  difference   same less other prompts: {_difference(difference)}")
@@ -157,7 +156,7 @@ def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
             lines.append(f"  sketch       {sketch['dimension']}: error {measured(sketch['error'])}")
         print_lines(console, lines, [])
     if "truncations" in result:
-        console.print(_truncations(name, result["truncations"]))
+        _print_truncations(console, name, result["truncations"])
     print_lines(console, [], result["warnings"])
 
 
@@ -168,15 +167,20 @@ def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
         console: Where to.
         result: The content of results.json.
     """
-    table = table_of(
-        f"{result['policy']['name']}: noise", ["of", "quantity", "value", "interval", ""]
-    )
-    for of in ("gradient", "preconditioned", "entropy", "supervised"):
-        for name, estimate in result.get(of, {}).items():
-            interval = bounds(estimate["ci_low"], estimate["ci_high"])
-            words = (of, name.replace("_", " "), measured(estimate), interval, estimate["unit"])
-            table.add_row(*words)
-    console.print(table)
+    rows = [
+        (of, name.replace("_", " "), measured(x), bounds(x["ci_low"], x["ci_high"]), x["unit"])
+        for of in ("gradient", "preconditioned", "entropy", "supervised")
+        for name, x in result.get(of, {}).items()
+    ]
+    cells = list(zip(*rows, strict=True)) or [()] * 5
+    columns = [
+        Column("of", cells[0], left=True),
+        Column("quantity", cells[1], left=True),
+        Column("value", cells[2]),
+        Column("interval", cells[3], rank=1),
+        Column("unit", cells[4], rank=2, left=True),
+    ]
+    print_table(console, f"{result['policy']['name']}: noise", columns)
     print_lines(console, [f"  intervals    {LIGHT_TAILS}"], result["warnings"])
 
 
@@ -192,10 +196,11 @@ def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
         names = list(dict.fromkeys(name for row in proxies.values() for name in row))
         shown = [n for n in names if n.split("@")[0] in _AUDITED]
         title = f"{result['policy']['name']}: {result[of]['items']} {of}, proxies against influence"
-        table = table_of(title, ["proxy", *(n.replace("_", " ") for n in shown)])
-        for proxy, row in proxies.items():
-            table.add_row(proxy, *(measured(row.get(name)) for name in shown))
-        console.print(table)
+        columns = [Column("proxy", list(proxies), left=True)]
+        for rank, name in enumerate(shown):
+            cells = [measured(row.get(name)) for row in proxies.values()]
+            columns.append(Column(name.replace("_", " "), cells, rank))
+        print_table(console, title, columns)
     print_lines(console, [_reliability(result).strip()], result["warnings"])
 
 
@@ -213,41 +218,24 @@ _AUDITED = ("pearson", "spearman", "sign_agreement", "overlap")
 _PARTS = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 
 
-def _structure(title: str, structure: dict[str, Any]) -> Table:
-    columns = ("mean", "spread", "mean_cosine", "rms_cosine")
-    table = table_of(
-        f"{title}: pairs", ["relation", "entries", *(c.replace("_", " ") for c in columns)]
-    )
-    for relation, row in structure.items():
-        table.add_row(relation, str(row["entries"]), *(measured(row[c]) for c in columns))
-    return table
+def _print_structure(console: Console, title: str, structure: dict[str, Any]) -> None:
+    columns = [
+        Column("relation", list(structure), left=True),
+        Column("entries", [str(row["entries"]) for row in structure.values()], rank=3),
+    ]
+    for name, rank in {"mean": 0, "spread": 2, "mean_cosine": 0, "rms_cosine": 1}.items():
+        cells = [measured(row[name]) for row in structure.values()]
+        columns.append(Column(name.replace("_", " "), cells, rank))
+    print_table(console, f"{title}: pairs", columns)
 
 
-def _truncations(name: str, rows: dict[str, Any]) -> Table:
-    columns = ("ratio", "pearson", "spearman")
-    table = table_of(
-        f"{name}: how much of δH₁ on U a truncated kernel predicts",
-        ["truncation", "share of δH₁", "Pearson by response", "Spearman by response"],
-    )
-    for truncation, row in rows.items():
-        table.add_row(truncation, *(measured(row[c]) for c in columns))
-    return table
-
-
-def table_of(title: str, columns: list[str]) -> Table:
-    """An empty table.
-
-    Args:
-        title: Above it.
-        columns: Names; all but the first hold numbers.
-
-    Returns:
-        The table.
-    """
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
-    return table
+def _print_truncations(console: Console, name: str, rows: dict[str, Any]) -> None:
+    columns = [Column("truncation", list(rows), left=True)]
+    headings = {"ratio": "share of δH₁", "pearson": "Pearson", "spearman": "Spearman"}
+    for rank, (column, heading) in enumerate(headings.items()):
+        columns.append(Column(heading, [measured(row[column]) for row in rows.values()], rank))
+    title = f"{name}: how much of δH₁ on U a truncated kernel predicts, by response"
+    print_table(console, title, columns)
 
 
 def measured(estimate: dict[str, Any] | None) -> str:
@@ -271,7 +259,7 @@ def print_lines(console: Console, lines: list[str], warnings: list[str]) -> None
         warnings: Sentences.
     """
     for line in [*lines, *(f"  note         {sentence}" for sentence in warnings)]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line, console)
 
 
 def _cell(value: Any) -> str:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from isentrope.cli.console import say
+from isentrope.cli.layout import Column, print_table
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.formatting import TERMINAL
 
-COLUMNS = ("η", "ΔH ± se", "interval", "first order", "first + second", "ESS", "k̂", "verdict")
+COLUMNS = {
+    "η": 0,
+    "ΔH ± se": 0,
+    "interval": 1,
+    "first order": 2,
+    "first + second": 4,
+    "ESS": 3,
+    "k̂": 5,
+    "verdict": 0,
+}
+"""Headings of a sweep, and their ranks: the largest is left out first."""
 
 bounds, _measured, _number = TERMINAL.interval, TERMINAL.with_error, TERMINAL.number
 
@@ -23,39 +33,35 @@ def print_measurement(console: Console, results: list[dict[str, Any]]) -> None:
         console: Where to.
         results: Contents of results.json files.
     """
-    console.print(sweep_table(results))
+    unit = results[0]["estimator"]["unit"]
+    print_table(console, f"Change of entropy ΔH(η) in {unit}", sweep_columns(results))
     for result in results:
         for line in summary_lines(result):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(line, console)
 
 
-def sweep_table(results: list[dict[str, Any]]) -> Table:
+def sweep_columns(results: list[dict[str, Any]]) -> list[Column]:
     """ΔH(η) row by row; a column of checkpoints where there are several.
 
     Args:
         results: Contents of results.json files of one unit.
 
     Returns:
-        The table.
+        The columns.
     """
-    several = len(results) > 1
-    unit = results[0]["estimator"]["unit"]
-    title = f"Change of entropy ΔH(η) in {unit}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in (("checkpoint",) if several else ()) + COLUMNS:
-        kept = name in ("η", "k̂", "verdict")
-        table.add_column(name, justify="left" if name == "checkpoint" else "right", no_wrap=kept)
+    names, rows = [], []
     for result in results:
-        n = result["batches"]["B_E"]
         for row in result["sweep"]:
-            name = [result["policy"]["name"]] if several else []
-            table.add_row(*name, *_cells(row, n))
-            if row["resampled"]:
-                fresh = row["resampled"]
+            names.append(result["policy"]["name"])
+            rows.append(_cells(row, result["batches"]["B_E"]))
+            if fresh := row["resampled"]:
                 measured = _measured(fresh["value"], fresh["se"])
-                cells = ("", measured, bounds(fresh["ci_low"], fresh["ci_high"]), "", "", "", "")
-                table.add_row(*([""] if several else []), *cells, "resampled")
-    return table
+                interval = bounds(fresh["ci_low"], fresh["ci_high"])
+                names.append("")
+                rows.append(["", measured, interval, "", "", "", "", "resampled"])
+    cells = list(zip(*rows, strict=True))
+    columns = [Column(title, cells[k], rank) for k, (title, rank) in enumerate(COLUMNS.items())]
+    return [Column("checkpoint", names, left=True), *columns] if len(results) > 1 else columns
 
 
 def _cells(row: dict[str, Any], n: int) -> list[str]:

@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from isentrope.cli.attribution_tables import bounds, measured, print_lines, table_of
+from isentrope.cli.attribution_tables import bounds, measured, print_lines
+from isentrope.cli.layout import Column, print_table
+from isentrope.reports.trial_figure import trial_figure
 
 TITLES = {
     "step": "the whole step, momentum included",
@@ -23,13 +25,12 @@ def print_trial(console: Console, result: dict[str, Any], folder: Path) -> None:
         result: The content of results.json.
         folder: Where its tables are.
     """
-    from isentrope.reports.trial_figure import trial_figure
-
     name, lines = result["policy"]["name"], []
     for part, words in TITLES.items():
         plain = result["vanilla"][part]
         unit = plain["deltaH"]["unit"]
-        console.print(_gains(f"{name}: gained over vanilla in one step, {words}", result, part))
+        title = f"{name}: gained over vanilla in one step, {words}"
+        print_table(console, title, _gains(result, part))
         said = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
         lines.append(f"  vanilla      {said} (ΔH in {unit}), {part}")
     trial_figure(result).savefig(folder / "trial.png", dpi=160)
@@ -43,21 +44,19 @@ def print_trial(console: Console, result: dict[str, Any], folder: Path) -> None:
     print_lines(console, lines, result["warnings"])
 
 
-def _gains(title: str, result: dict[str, Any], part: str) -> Any:
-    rewarded = "deltaJ" in result["vanilla"][part]
-    columns = ["control", "strength", "touched", "ΔH gained", "95 % interval"]
-    columns += ["ΔJ gained"] if rewarded else []
-    table = table_of(title, [*columns, "over random"])
-    for entry in result["tried"].values():
-        said, share = entry[part], entry["did"].get("touched")
-        gained, over = said["gained_deltaH"], said.get("over_random_deltaH")
-        cells = [
-            entry["control"],
-            f"{entry['strength']:.3g}",
-            "–" if share is None else f"{100 * share:.3g} %",
-            measured(gained),
-            bounds(gained["ci_low"], gained["ci_high"]),
-        ]
-        cells += [measured(said["gained_deltaJ"])] if rewarded else []
-        table.add_row(*cells, measured(over))
-    return table
+def _gains(result: dict[str, Any], part: str) -> list[Column]:
+    tried = list(result["tried"].values())
+    shares = [entry["did"].get("touched") for entry in tried]
+    gained = [entry[part]["gained_deltaH"] for entry in tried]
+    columns = [
+        Column("control", [entry["control"] for entry in tried], left=True),
+        Column("strength", [f"{entry['strength']:.3g}" for entry in tried]),
+        Column("touched", ["–" if x is None else f"{100 * x:.3g} %" for x in shares], rank=3),
+        Column("ΔH gained", [measured(x) for x in gained]),
+        Column("95 % interval", [bounds(x["ci_low"], x["ci_high"]) for x in gained], rank=2),
+    ]
+    if "deltaJ" in result["vanilla"][part]:
+        rewards = [measured(entry[part]["gained_deltaJ"]) for entry in tried]
+        columns.append(Column("ΔJ gained", rewards))
+    over = [measured(entry[part].get("over_random_deltaH")) for entry in tried]
+    return [*columns, Column("over random", over, rank=1)]

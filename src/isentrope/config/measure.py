@@ -6,6 +6,7 @@ and `isentrope config show` prints every key with its default and the words belo
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -133,6 +134,17 @@ class BatchConfig(PromptsConfig):
         """The seeds of E, of U, of fresh responses, and of the controls' own E."""
         U = self.seed + 1 + 3 * self.first_repeat
         return {"E": self.seed, "U": U, "resample": U + 1, "control": U + 2}
+
+    def require_files(self) -> None:
+        """Refuse batch and data files that are missing, before any work is done.
+
+        Raises:
+            FileNotFoundError: Naming the key and the path.
+        """
+        for key in ("E_file", "U_file", "dataset_path", "U_dataset_path"):
+            path = getattr(self, key)
+            if path is not None and not Path(path).exists():
+                raise FileNotFoundError(f"There is no file {path} (batch_config.{key}).")
 
     @property
     def repeat_numbers(self) -> range:

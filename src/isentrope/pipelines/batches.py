@@ -45,21 +45,6 @@ class Batches:
     report: UpdateBatchReport | None
 
 
-def require_files(config: MeasureConfig) -> None:
-    """Refuse a configuration whose batch or data files are missing, before any work is done.
-
-    Args:
-        config: The configuration.
-
-    Raises:
-        FileNotFoundError: Naming the key and the path.
-    """
-    for key in ("E_file", "U_file", "dataset_path", "U_dataset_path"):
-        path = getattr(config.batch_config, key)
-        if path is not None and not Path(path).exists():
-            raise FileNotFoundError(f"There is no file {path} (batch_config.{key}).")
-
-
 def make_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> Batches:
     """Sample or read E and U.
 

@@ -18,18 +18,18 @@ from isentrope.checks import (
 )
 from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.as_trained import AsTrained, settle
 from isentrope.pipelines.check_batches import check_batches
-from isentrope.pipelines.checkpoints import Subject
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import normalising_length, update_step
 from isentrope.pipelines.real_step import check_rounding
 from isentrope.pipelines.replayable import model_obstacles, stale_batch, training_dropout
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Progress
+from isentrope.recording.contract import CONTRACT
 from isentrope.rollouts import Rollouts
+from isentrope.runs.as_trained import AsTrained, settle
+from isentrope.runs.checkpoints import Subject
 from isentrope.runs.study import require_inputs
-from isentrope.training.contract import CONTRACT
 from isentrope.training.saved_arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state

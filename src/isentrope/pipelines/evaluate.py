@@ -18,12 +18,12 @@ from isentrope.config.io import dump_config
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.files import sha256_of_files, write_bytes
-from isentrope.pipelines.checkpoints import Checkpoint, find_checkpoints
-from isentrope.pipelines.evaluated_models import require_one_model
 from isentrope.pipelines.evaluation_work import Work
 from isentrope.pipelines.train import join_processes
 from isentrope.processes import barrier, gather, rank, world_size
 from isentrope.progress import Progress
+from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
+from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.evaluation_folder import (
     CONFIG,
     StepFolder,

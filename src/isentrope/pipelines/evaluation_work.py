@@ -27,12 +27,12 @@ from isentrope.evaluation.responses import (
     random_numbers,
 )
 from isentrope.evaluation.vllm_engine import VllmEngine
-from isentrope.pipelines.checkpoints import Checkpoint
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
 from isentrope.processes import gather, rank, world_size
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
+from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.evaluation_folder import StepFolder
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task

@@ -24,9 +24,9 @@ from isentrope.estimate import Estimate
 from isentrope.files import finite, whole_folder, write_json
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
+from isentrope.pipelines.results import batches_of, step_of
 from isentrope.progress import Clock, Progress
 from isentrope.runs.folder import versions
-from isentrope.runs.results import batches_of, step_of
 from isentrope.runs.study import Item, Run, resolved, writing_study
 from isentrope.runs.study_table import write_study
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import finite, whole_folder, write_json
+from isentrope.pipelines.detailed_log import DetailedLog
 from isentrope.pipelines.measurement import Measurement, measure_checkpoint
+from isentrope.pipelines.results import results_of
 from isentrope.progress import Progress
-from isentrope.runs.detailed_log import DetailedLog
 from isentrope.runs.folder import differences
-from isentrope.runs.results import results_of
 from isentrope.runs.study import Run, resolved, writing_study
 from isentrope.runs.study_table import write_study
 

@@ -21,11 +21,11 @@ from isentrope.estimators.identities import martingale_z, score_identity_z
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.rounding import RoundingFloor, rounding_floor
 from isentrope.pipelines.batches import Batches
-from isentrope.pipelines.checkpoints import Subject
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Clock, Progress, Report, part_of
+from isentrope.runs.checkpoints import Subject
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, norm
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.as_trained import allowed, refuse
 from isentrope.pipelines.batches import Batches, make_batches
-from isentrope.pipelines.checkpoints import Subject
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.real_step import real_step
 from isentrope.pipelines.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Clock, Progress
+from isentrope.recording.contract import NEXT_UPDATE, read_control
 from isentrope.rollouts import Rollouts
-from isentrope.training.contract import NEXT_UPDATE, read_control
+from isentrope.runs.as_trained import allowed, refuse
+from isentrope.runs.checkpoints import Subject
 from isentrope.training.settings_rules import Obstacle
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios

@@ -12,9 +12,9 @@ from isentrope.checks.checkpoint import misplaced_states, words_of_misplaced
 from isentrope.checks.finding import Finding
 from isentrope.checks.rates import disagreement, groups_in_words
 from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.checkpoints import Subject
 from isentrope.policy.language_model import Policy
 from isentrope.policy.stored_types import stored_types
+from isentrope.runs.checkpoints import Subject
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.rounding import MAX_ROUNDING, SHORT_MOMENTS, rounded_step, short_types
 from isentrope.update.step import Step

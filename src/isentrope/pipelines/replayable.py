@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.checkpoints import Subject
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import dropout_rates
 from isentrope.rollouts import Rollouts
+from isentrope.runs.checkpoints import Subject
 from isentrope.training.settings_rules import Obstacle
 from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
 

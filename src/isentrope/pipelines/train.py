@@ -32,16 +32,16 @@ from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.processes import barrier, gather, rank, world_size
 from isentrope.progress import Progress
-from isentrope.runs.folder import differences, run_directory, versions
-from isentrope.runs.one_writer import one_writer
-from isentrope.sampling.prompts import Prompt, as_prompts, require_room
-from isentrope.training.contract import (
+from isentrope.recording.contract import (
     environment,
     frozen_hash,
     read_contract,
     require_same_run,
     trainable_shapes,
 )
+from isentrope.runs.folder import differences, run_directory, versions
+from isentrope.runs.one_writer import one_writer
+from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from isentrope.training.control.controls import NONE
 from isentrope.training.control.isentropic import IsentropicStep

@@ -32,7 +32,6 @@ from isentrope.estimators.functional import Functional, Method
 from isentrope.files import append_line, finite
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import coming_step
-from isentrope.probe.observing import bare, evaluating
 from isentrope.probe.reading import (
     Foresight,
     ProbeReading,
@@ -50,11 +49,12 @@ from isentrope.probe.requirements import (
 )
 from isentrope.probe.running_mean import RunningMean
 from isentrope.processes import rank, together, world_size
+from isentrope.recording.observing import bare, evaluating
+from isentrope.recording.step_record import StepRecorder
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
 from isentrope.sampling.streams import draw_plan, generator_of
-from isentrope.training.step_record import StepRecorder
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")

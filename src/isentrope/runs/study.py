@@ -21,10 +21,9 @@ from typing import Any
 from isentrope.config.io import dump_config, load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import write_bytes
-from isentrope.pipelines.as_trained import refuse, settle
-from isentrope.pipelines.batches import require_files
-from isentrope.pipelines.checkpoints import Subject, find_subjects
-from isentrope.pipelines.evaluated_models import require_one_model
+from isentrope.runs.as_trained import refuse, settle
+from isentrope.runs.checkpoints import Subject, find_subjects
+from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import require_new, run_directory, versions
 from isentrope.runs.one_writer import one_writer
 
@@ -125,7 +124,7 @@ def require_inputs(config: MeasureConfig) -> list[Subject]:
     Returns:
         The checkpoints, all of one model.
     """
-    require_files(config)
+    config.batch_config.require_files()
     subjects = find_subjects(config)
     require_one_model(subjects, config.checkpoint.base_model)
     return subjects

@@ -14,10 +14,10 @@ from torch import Tensor
 from isentrope.checkpoint_names import step_name
 from isentrope.files import write_file
 from isentrope.processes import rank
-from isentrope.training.contract import write_next_update
+from isentrope.recording.contract import write_next_update
+from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.metrics import metrics
 from isentrope.training.run_files import RunFiles
-from isentrope.training.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.update_batches import UpdateBatch
 from isentrope.vectors import Vector
 

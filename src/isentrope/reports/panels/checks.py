@@ -11,10 +11,10 @@ from markupsafe import Markup
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.pipelines.influence import LEAST_RELIABLE
+from isentrope.pipelines.results import SUSPECT_Z
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import number
-from isentrope.runs.results import SUSPECT_Z
 
 UNLIKE = 1e-3
 """|log| of trainer's over sampler's probability above which a trainer warns."""

@@ -24,9 +24,9 @@ from transformers import TrainerCallback
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
-from isentrope.probe.observing import bare, evaluating
 from isentrope.probe.requirements import LENGTH, setting
 from isentrope.processes import rank, together
+from isentrope.recording.observing import bare, evaluating
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.training.control.averages import Memory
 from isentrope.training.control.correction import Correction, correct

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
-from isentrope.probe.observing import evaluating
 from isentrope.processes import world_size
+from isentrope.recording.observing import evaluating
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.controller import Controller
 from isentrope.training.control.influence_clip import InfluenceClip
