@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,12 @@ from contextlib import ExitStack, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
+
+WIDE = 120
+"""Columns of a terminal on which bars are long."""
+NUMBERS = 36
+"""Columns for a short bar, the count and the time that is left."""
 
 
 class Progress:
@@ -77,16 +84,15 @@ class Progress:
         """
         reading = ""
 
-        def words(metrics: dict[str, float]) -> str:
+        def words(metrics: dict[str, float]) -> list[str]:
             nonlocal reading
             if "probe/first_order" in metrics:
                 first, error = metrics["probe/first_order"], metrics["probe/first_order_se"]
                 step = int(metrics["step"])
-                reading = f" · δH₁ {first:+.1e} ± {error:.0e} (step {step})"
-            return (
-                f"reward {metrics['reward']:.3f} · entropy {metrics['entropy']:.3f}{reading}"
-                f" · {metrics['tokens_per_second']:.0f} tokens/s"
-            )
+                reading = f"δH₁ {first:+.1e} ± {error:.0e} (step {step})"
+            parts = [f"reward {metrics['reward']:.3f}", f"entropy {metrics['entropy']:.3f}"]
+            parts += [reading] if reading else []
+            return [*parts, f"{metrics['tokens_per_second']:.0f} tokens/s"]
 
         return self._line(steps, words)
 
@@ -99,23 +105,24 @@ class Progress:
         Returns:
             Called with the metrics of each step.
         """
-        return self._line(steps, lambda metrics: f"loss {metrics['loss']:.3f} nats a token")
+        return self._line(steps, lambda metrics: [f"loss {metrics['loss']:.3f} nats a token"])
 
     def _line(
-        self, steps: int, words: Callable[[dict[str, float]], str]
+        self, steps: int, words: Callable[[dict[str, float]], list[str]]
     ) -> Callable[[dict[str, float]], None]:
         """A bar that closes itself after the last step; without a console, a line to the log."""
         update: Callable[..., None] | None = None
 
         def observe(metrics: dict[str, float]) -> None:
             nonlocal update
-            step, said = int(metrics["step"]), words(metrics)
+            step, parts = int(metrics["step"]), words(metrics)
             if self.console is None:
-                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, said)
+                line = _joined(parts, math.inf)
+                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
                 return
             if update is None:
                 update = self._lines.enter_context(self._bar("", steps))
-            update(completed=step, description=said)
+            update(completed=step, description=_joined(parts, self.console.width - NUMBERS))
             if step >= steps:
                 self._lines.close()
 
@@ -126,15 +133,26 @@ class Progress:
         if self.console is None:
             yield lambda **_: None
             return
+        bar = 40 if self.console.width >= WIDE else 10
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            BarColumn(bar),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
         with Bars(*columns, console=self.console, transient=True) as bars:
             task = bars.add_task(what, total=total)
             yield lambda **changes: bars.update(task, **changes)
+
+
+def _joined(parts: list[str], room: float) -> str:
+    """As many of the parts, from the first, as there is room for."""
+    line = parts[0]
+    for part in parts[1:]:
+        if len(longer := f"{line} · {part}") > room:
+            break
+        line = longer
+    return line
 
 
 class Clock:
