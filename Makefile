@@ -37,10 +37,13 @@ test: $(STAMP)  ## run the fast tests and the doctests
 	$(BIN)/pytest -n 2
 
 # Other CPUs take other kernels, whose rounding differs: the plainest ones stand for them all.
-NUMERICAL := $(addprefix tests/,checks estimators gpu kernel oracle policy sampling update)
+NUMERICAL := $(addprefix tests/,checks estimators golden gpu kernel oracle policy sampling update)
 
 test-portable: $(STAMP)  ## run the numerical tests again, with the plainest CPU kernels and two threads
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=2 $(BIN)/pytest $(NUMERICAL)
+
+golden: $(STAMP)  ## write the golden files anew, where numbers or files are meant to change
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.make
 
 bench-gpu: $(STAMP)  ## run the GPU suite on the CPU, at a size that measures nothing
 	DEVICE=cpu SHAPES=tiny TRAIN_STEPS=1 OUT=build/gpu.md PYTHON=$(BIN)/python bash benchmarks/gpu.sh

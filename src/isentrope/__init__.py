@@ -50,9 +50,9 @@ _HOMES = {
 }
 """Each public name, and the module it is imported from."""
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
-
-if TYPE_CHECKING:
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(__name__, _HOMES)
+else:
     from isentrope import oracle
     from isentrope.estimate import Estimate
     from isentrope.estimators.arrays import estimate_entropy_change
