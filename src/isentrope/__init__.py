@@ -16,6 +16,8 @@ _HOMES = {
     "score": "isentrope.policy.scoring",
     "Rollouts": "isentrope.rollouts",
     "sample": "isentrope.sampling.generate",
+    "Prompt": "isentrope.sampling.prompts",
+    "Task": "isentrope.sampling.tasks.task",
     "load_task": "isentrope.sampling.tasks",
     "with_rewards": "isentrope.sampling.advantages",
     "with_advantages": "isentrope.sampling.advantages",
@@ -32,10 +34,15 @@ _HOMES = {
     "surprisal_entropy": "isentrope.estimators.entropy",
     "entropy_gradient": "isentrope.estimators.entropy_gradient",
     # What the change is made of
+    "Influence": "isentrope.attribution.influence.contributions",
     "influence": "isentrope.attribution.influence.influence",
+    "influence_shares": "isentrope.attribution.influence.shares",
+    "audit": "isentrope.attribution.proxies.audit",
     "FisherKernel": "isentrope.attribution.fisher.kernel",
     "fisher_kernel": "isentrope.attribution.fisher.kernel",
+    "NoiseScale": "isentrope.attribution.noise.scale",
     "noise_scale": "isentrope.attribution.noise.scale",
+    "entropy_noise_scale": "isentrope.attribution.noise.entropy_noise",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
     "EntropyMeasurements": "isentrope.pipelines.legacy",
@@ -54,8 +61,12 @@ if not TYPE_CHECKING:
 else:
     from isentrope import oracle
     from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+    from isentrope.attribution.influence.contributions import Influence
     from isentrope.attribution.influence.influence import influence
-    from isentrope.attribution.noise.scale import noise_scale
+    from isentrope.attribution.influence.shares import influence_shares
+    from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+    from isentrope.attribution.noise.scale import NoiseScale, noise_scale
+    from isentrope.attribution.proxies.audit import audit
     from isentrope.estimate import Estimate
     from isentrope.estimators.arrays import estimate_entropy_change
     from isentrope.estimators.entropy import entropy, surprisal_entropy
@@ -74,7 +85,9 @@ else:
     from isentrope.rollouts import Rollouts
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
+    from isentrope.sampling.prompts import Prompt
     from isentrope.sampling.tasks import load_task
+    from isentrope.sampling.tasks.task import Task
     from isentrope.update.step import Step, optimizer_step
 
 __all__ = [
@@ -85,20 +98,27 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "FisherKernel",
+    "Influence",
+    "NoiseScale",
     "Policy",
     "Precision",
+    "Prompt",
     "Rollouts",
     "Scores",
     "Step",
+    "Task",
     "__version__",
+    "audit",
     "entropy",
     "entropy_change",
     "entropy_gradient",
+    "entropy_noise_scale",
     "estimate_entropy_change",
     "evaluate",
     "fisher_kernel",
     "fit_entropy_law",
     "influence",
+    "influence_shares",
     "load_task",
     "noise_scale",
     "optimizer_step",
