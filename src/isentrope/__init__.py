@@ -49,9 +49,9 @@ _HOMES = {
 }
 """Each public name, and the module it is imported from."""
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
-
-if TYPE_CHECKING:
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(__name__, _HOMES)
+else:
     from isentrope import oracle
     from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
     from isentrope.attribution.influence.influence import influence

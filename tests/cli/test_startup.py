@@ -1,7 +1,9 @@
 """What a command line that only asks for help loads, and what `import isentrope` offers."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,21 @@ from isentrope.cli.commands import CONFIG_VERBS, VERBS
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "pydantic", "rich", "matplotlib")
 HELP = "import sys; sys.argv[1:] = {arguments}; from isentrope.cli.main import app; app()"
+
+
+def test_no_function_of_the_command_line_imports_anything():
+    """Modules of a verb are loaded by its dotted names in the table, and by nothing else."""
+    files = list((Path(isentrope.__file__).parent / "cli").glob("*.py"))
+    assert len(files) > 5
+    inside = [
+        f"{file.name}:{node.lineno}"
+        for file in files
+        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(function, (ast.FunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    assert inside == []
 
 
 def loaded(code):
@@ -35,7 +52,7 @@ def test_a_public_name_brings_its_module():
 
 
 def test_every_public_name_is_there_and_no_other():
-    assert sorted(isentrope._HOMES) == sorted(isentrope.__all__)
+    assert sorted([*isentrope._HOMES, "__version__"]) == sorted(isentrope.__all__)
     for name, home in isentrope._HOMES.items():
         assert getattr(isentrope, name) is (
             sys.modules[home] if home == f"isentrope.{name}" else getattr(sys.modules[home], name)
