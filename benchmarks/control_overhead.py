@@ -26,10 +26,10 @@ from typing import Any
 import torch
 
 from benchmarks.toy_training import QUIET
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
 from isentrope.training.control.controls import STEP, TOKEN, build
 
 VANILLA = "none"

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.evaluation.pass_at_k import prompt_scores
-from isentrope.experiments.progress import Progress
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts

@@ -3,11 +3,12 @@
     python -m benchmarks.control_trials
 
 For three seeds it fine-tunes the toy policy (configs/sft_toy.yaml), trains it for 40 steps
-(configs/train_toy.yaml, a checkpoint every 8), and runs `isentrope try all` on the five
-checkpoints: the same update batch for all controls, and the same E of 512 responses, disjoint
-from the controls' own. The table has the gain over vanilla as a share of vanilla's |ΔH| (and of
-vanilla's |ΔJ|): the sum of gains over the 15 checkpoints over the sum of vanilla's. Intervals are
-t over the three seeds. `over random` is the same against a random mask of as many tokens.
+(configs/train_toy.yaml, a checkpoint every 8), and runs `isentrope try` with all controls and
+random masks on the five checkpoints: the same update batch for all controls, and the same E of 256
+responses, disjoint from the controls' own. The table has the gain over vanilla as a share of
+vanilla's |ΔH| (and of vanilla's |ΔJ|): the sum of gains over the 15 checkpoints over the sum of
+vanilla's. Intervals are t over the three seeds. `over random` is the gain over a random mask of as
+many tokens: that of random masks of five sizes, linear between sizes and 0 at none.
 
 Writes docs/results/control_trials.md and control_trials.png.
 """
@@ -22,23 +23,27 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from benchmarks.toy_training import QUIET
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.estimate import t_quantile
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.attribution.trial import find_trial, on_frontier
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
+from isentrope.pipelines.trial import find_trial, on_frontier
+from isentrope.pipelines.trial_steps import RANDOM
+from isentrope.training.control.controls import STEP, TOKEN, build
 
 SEEDS = (0, 1, 2)
 STEPS = (8, 16, 24, 32, 40)
 PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
-GAINS = ("gained_deltaH", "gained_deltaJ", "over_random_deltaH", "over_random_deltaJ")
+GAINS = ("gained_deltaH", "gained_deltaJ")
+ALL = [name for name in (*TOKEN, *STEP) if build(name).on_policy]
 
 
 def trained(folder: Path, seed: int) -> Path:
@@ -76,6 +81,7 @@ def tried(run: Path, seed: int, size: int) -> list[dict[str, Any]]:
             },
             "sampling": {"max_new_tokens": 23},
             "precision": {"runtime_dtype": "float32"},
+            "trial": {"controls": ALL, "random_masks": False},
             "output": {"directory": str(run / "tried"), "log_level": "WARNING"},
         },
         root=MeasureConfig,
@@ -94,26 +100,47 @@ def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
         Columns control, strength, touched, and each of GAINS with _half; seeds as units.
     """
     rows = []
-    names = list(found[SEEDS[0]][0]["tried"])
-    for name in names:
+    masks = {seed: mask_curve(results, part) for seed, results in found.items()}
+    for name in found[SEEDS[0]][0]["tried"]:
         entries = {seed: [r["tried"].get(name) for r in found[seed]] for seed in found}
         if not all(all(e is not None for e in x) for x in entries.values()):
             continue
         first = entries[SEEDS[0]][0]
         row: dict[str, Any] = {k: first[k] for k in ("control", "strength")}
-        shares = [e["did"].get("touched", math.nan) for x in entries.values() for e in x]
-        row["touched"] = sum(shares) / len(shares)
+        touched = {seed: share_touched(some) for seed, some in entries.items()}
+        row["touched"] = sum(touched.values()) / len(touched)
         for gain in GAINS:
-            of = "deltaH" if gain.endswith("H") else "deltaJ"
-            by_seed = []
-            for seed, some in entries.items():
-                if any(gain not in e[part] for e in some):
-                    break
-                whole = sum(r["vanilla"][part][of]["value"] for r in found[seed])
-                by_seed.append(sum(e[part][gain]["value"] for e in some) / abs(whole))
-            row[gain], row[f"{gain}_half"] = mean_and_half(by_seed)
+            by_seed = {seed: gained(found[seed], name, part, gain) for seed in found}
+            row[gain], row[f"{gain}_half"] = mean_and_half(list(by_seed.values()))
+            over = [x - np.interp(touched[s], *masks[s][gain]) for s, x in by_seed.items()]
+            alone = row["control"] == RANDOM or not row["touched"] > 0
+            beyond = (math.nan, math.nan) if alone else mean_and_half(over)
+            row[f"over_random{gain[6:]}"], row[f"over_random{gain[6:]}_half"] = beyond
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def gained(results: list[dict[str, Any]], name: str, part: str, gain: str) -> float:
+    """What a control gains at all checkpoints of a seed, as a share of vanilla's change."""
+    whole = sum(r["vanilla"][part][gain.removeprefix("gained_")]["value"] for r in results)
+    return sum(r["tried"][name][part][gain]["value"] for r in results) / abs(whole)
+
+
+def share_touched(entries: list[dict[str, Any]]) -> float:
+    """Mean share of tokens whose weight a control changes; NaN for a control of the step."""
+    return sum(e["did"].get("touched", math.nan) for e in entries) / len(entries)
+
+
+def mask_curve(results: list[dict[str, Any]], part: str) -> dict[str, tuple[Any, Any]]:
+    """Gains of random masks by their share of the tokens, from (0, 0) on."""
+    names = [n for n, entry in results[0]["tried"].items() if entry["control"] == RANDOM]
+    sizes = [share_touched([r["tried"][n] for r in results]) for n in names]
+    curves = {}
+    for gain in GAINS:
+        values = [gained(results, n, part, gain) for n in names]
+        points = sorted([(0.0, 0.0), *zip(sizes, values, strict=True)])
+        curves[gain] = tuple(zip(*points, strict=True))
+    return curves
 
 
 def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
@@ -137,7 +164,7 @@ def markdown(table: pd.DataFrame) -> list[str]:
             f"`{row['control']}`",
             f"{row['strength']:.3g}",
             "–" if math.isnan(row["touched"]) else f"{100 * row['touched']:.2g} %",
-            *(_with_half(row, gain) for gain in GAINS[:3]),
+            *(_with_half(row, gain) for gain in (*GAINS, "over_random_deltaH")),
             "yes" if row["frontier"] else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -203,8 +230,8 @@ def page(found: dict[int, list[dict[str, Any]]], tables: dict[str, pd.DataFrame]
         f"{sum(part) / n:+.2e}, and the reward by {sum(reward) / n:+.2e}. Gains are shares of "
         "vanilla's change, summed over the checkpoints; ± is half of a 95 % t-interval over the "
         "three seeds. A gain of +1 in ΔH is a step that leaves entropy as it is. `over random` is "
-        "the gain over a random mask of as many tokens. `frontier`: no other row gains more of "
-        "both.",
+        "the gain over a random mask of as many tokens, read off the masks' own rows, linear "
+        "between sizes. `frontier`: no other row gains more of both.",
         "",
         "![Entropy gained against reward gained](control_trials.png)",
     ]
@@ -217,7 +244,7 @@ def main() -> None:
     """Run everything that is not there yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", default="runs/control_trials", help="(%(default)s)")
-    parser.add_argument("--size", type=int, default=512, help="of E (%(default)s)")
+    parser.add_argument("--size", type=int, default=256, help="of E (%(default)s)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     results = Path("docs/results")

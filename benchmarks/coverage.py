@@ -23,7 +23,8 @@ from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import EntropySample
-from isentrope.policy.scoring import Scores, score, score_along, score_with_features
+from isentrope.policy.scoring import score, score_along, score_with_features
+from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 METHODS = ("sequence", "prefix", "doubly-robust", "resampled")

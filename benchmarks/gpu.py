@@ -259,10 +259,10 @@ def train_rows(steps: int) -> list[str]:
         return []
     if find_spec("trl") is None:
         return ["Training was not run: TRL is not installed."]
-    from isentrope.experiments.config_io import load_config
-    from isentrope.experiments.sft import sft
-    from isentrope.experiments.train import train
-    from isentrope.experiments.train_config import SftConfig, TrainConfig
+    from isentrope.config.io import load_config
+    from isentrope.config.train import SftConfig, TrainConfig
+    from isentrope.pipelines.sft import sft
+    from isentrope.pipelines.train import train
 
     seconds = {}
     with tempfile.TemporaryDirectory() as scratch:

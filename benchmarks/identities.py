@@ -25,12 +25,12 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from benchmarks.enumerated import POLICIES, Enumerated
+from isentrope.config.io import load_config
 from isentrope.estimators.sample import EntropySample, draw_sample
-from isentrope.experiments.checkpoints import find_subjects
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.preparation import prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
+from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Clock, Progress
+from isentrope.runs.checkpoints import find_subjects
 from isentrope.sampling.batches import evaluation_batch
 from isentrope.sampling.tasks import load_task
 from isentrope.training.toy import MAX_NEW_TOKENS

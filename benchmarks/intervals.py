@@ -18,12 +18,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.scale import noise_scale_of_gram
 from isentrope.estimate import Estimate
 from isentrope.evaluation.entropy_law import fit_entropy_law
 from isentrope.evaluation.metrics import estimate_metrics
-from isentrope.kernel.entropy_noise import entropy_noise_scale
-from isentrope.kernel.noise_scale import noise_scale_of_gram
-from isentrope.training.noise_scale import OnlineNoiseScale, micro_batch_moments
+from isentrope.probe.online_noise_scale import OnlineNoiseScale, micro_batch_moments
 
 DIRECTIONS = 50
 TAILS = ("Gauss", "norm x t3", "norm x lognormal(1)")

@@ -30,13 +30,13 @@ import numpy as np
 import torch
 
 import isentrope as ise
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
+from isentrope.recording.contract import read_next_update
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.contract import read_next_update
 from isentrope.training.control.correction import Halves, correct
 from isentrope.training.control.gradients import gradient_groups, total
 from isentrope.training.models import load_trainable
@@ -49,9 +49,9 @@ QUIET = ("output.report_to=[]", "output.log_level=WARNING")
 STEPS, EVERY = 120, 10
 HOLD = ("control.name=isentropic", "control.target.kind=hold")
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "cheap": (*HOLD, "control.options={size: 64, average: 8}"),
     "vanilla": (),
     "isentropic": HOLD,
+    "costly": (*HOLD, "control.options={size: 256, every: 1, average: 1}"),
     "slow": ("training.learning_rate=3e-4",),
 }
 """Settings of each run beside those of configs/train_toy.yaml."""
@@ -217,7 +217,7 @@ LAGGED = (20, (0, 1, 2, 4, 8, 16))
 def part_lags(folder: Path, pairs: int = 8) -> None:
     """P-cosines of g_H at step 20 + lag with g_H at step 20, in a vanilla and a controlled run."""
     begin, lags = LAGGED
-    for name in ("vanilla", "cheap"):
+    for name in ("vanilla", "isentropic"):
         file = folder / f"lags_{name}.json"
         if file.exists():
             continue

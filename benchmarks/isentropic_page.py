@@ -118,7 +118,7 @@ def cost(folder: Path) -> str:
     for file in sorted(folder.glob("*/evaluated.jsonl")):
         lines = read_lines(file.parent / "logs/timing.jsonl")[1:]
         seconds = np.array([x["seconds"] for x in lines])
-        own = np.array([x.get("control_seconds", 0.0) for x in lines])
+        own = np.array([x.get("control/seconds", 0.0) for x in lines])
         ratio = seconds.sum() / (seconds - own).sum()
         logs = read_lines(file.parent / "logs/metrics.jsonl")
         none = np.mean([x.get("control/no_correction", 0.0) for x in logs])
@@ -190,7 +190,8 @@ HELD = """
 256 held-out prompts × 8 responses per evaluation, the same random numbers in each; one standard
 error of h is {error:.1%} of it. Entropy h in nats per token, at steps 0, 20, …, 120; "range" is its
 distance from the start over the evaluations of every tenth step. `vanilla`: no control; `slow`: 0.3
-of the learning rate; `isentropic`: the default options; `cheap`: `size: 64, average: 8`.
+of the learning rate; `isentropic`: the default options; `costly`: `size: 256, every: 1, average:
+1`.
 
 | run (seed) | steps | h | range | pass@1 | pass@8 at the end |
 |---|---|---|---|---|---|

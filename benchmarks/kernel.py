@@ -35,7 +35,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import isentrope as ise
 from benchmarks import peers
 from benchmarks.cost import peak_megabytes, random_rollouts, ratio, timed
-from isentrope.kernel.storage_plan import Storage
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.policy.batching import MicroBatch, micro_batches
 
 VOCABULARY, PROMPT, RESPONSE = 2048, 32, 96

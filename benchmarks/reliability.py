@@ -24,8 +24,8 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from isentrope.kernel.influence import influence
-from isentrope.kernel.reliability import LISTED, listed_share, rank_correlation
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.reliability import LISTED, listed_share, rank_correlation
 from isentrope.oracle import ExactPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score

@@ -27,19 +27,19 @@ import torch
 
 import isentrope as ise
 from benchmarks.toy_training import QUIET
-from isentrope.experiments.attribution.audit import audits_of
-from isentrope.experiments.attribution.influence import influence_of, shares_of
-from isentrope.experiments.attribution.kernel import find_kernel
-from isentrope.experiments.attribution.run import plain
-from isentrope.experiments.checkpoints import find_subjects
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.precision_stages import at_precision
-from isentrope.experiments.preparation import prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.audit import audits_of
+from isentrope.pipelines.influence import influence_of, shares_of
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import plain
+from isentrope.pipelines.precision_stages import at_precision
+from isentrope.pipelines.prepare import prepare_checkpoint
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
+from isentrope.progress import Clock, Progress
+from isentrope.runs.checkpoints import find_subjects
 
 STEPS = (8, 16, 24, 32, 40)
 SEEDS = (0, 1, 2)

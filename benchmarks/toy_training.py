@@ -27,10 +27,10 @@ import torch
 from scipy import stats
 
 import isentrope as ise
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable

@@ -26,9 +26,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable

@@ -39,14 +39,14 @@ from trl import (
     SFTTrainer,
 )
 
-from isentrope.experiments.as_trained import refuse, settle
-from isentrope.experiments.checkpoints import Subject
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.preparation import prepare_checkpoint
-from isentrope.experiments.progress import Clock, Progress
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Clock, Progress
 from isentrope.rollouts import Rollouts
+from isentrope.runs.as_trained import refuse, settle
+from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.vectors import axpy, norm
 

@@ -38,7 +38,8 @@ from isentrope.estimators.sample import EntropySample
 from isentrope.estimators.sampler_match import SamplerMatch
 from isentrope.policy.chi_square import Divergence, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score_along, score_with_features
+from isentrope.policy.scoring import score_along, score_with_features
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 
 VOCABULARY, LONGEST, EOS = 5, 4, 0

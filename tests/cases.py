@@ -23,7 +23,7 @@ from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import EntropySample
 from isentrope.oracle import ExactPolicy, TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -32,6 +32,16 @@ ARCHITECTURES = (*POLICIES, "gpt2", "gpt_neox", "mixtral")
 """Also LayerNorm with learned positions, parallel blocks, and a mixture of experts."""
 FUNCTIONALS = ("per_token", "per_sequence")
 METHODS = ("sequence", "prefix", "doubly-robust")
+
+
+def pairwise(names: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """(name, method, functional) such that any two of them meet: half of the full grid."""
+    return [
+        (name, method, FUNCTIONALS[(i + k) % 2])
+        for i, name in enumerate(names)
+        for k, method in enumerate(METHODS)
+    ]
+
 
 SMALL = {
     "hidden_size": 16,

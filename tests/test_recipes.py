@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope.experiments.config_io import load_config, read_yaml
-from isentrope.experiments.kinds import load_any
-from isentrope.experiments.sft import sft_options
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.io import load_config, read_yaml
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.kinds import load_any
+from isentrope.pipelines.sft import sft_options
 
 pytest.importorskip("trl")
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ def no_gpu(monkeypatch):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_is_in_order_down_to_the_fields_of_trl(name, tmp_path, no_gpu):
-    from isentrope.experiments.train_options import grpo_options
+    from isentrope.config.trl import grpo_options
 
     config = load_any(ROOT / "configs" / name)
     if isinstance(config, TrainConfig):
@@ -62,7 +62,7 @@ def test_the_rented_machine_runs_recipes_that_are_there():
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory):
-    from isentrope.experiments.train import train
+    from isentrope.pipelines.train import train
     from tests.training import runs
 
     folder = tmp_path_factory.mktemp("page")

@@ -20,7 +20,7 @@ def test_sums_are_float64():
 
 
 def test_vectors_over_other_parameters_are_refused():
-    with pytest.raises(ValueError, match="'b' is in one of them only"):
+    with pytest.raises(ValueError, match="'b'"):
         dot(A, {"w": A["w"]})
-    with pytest.raises(ValueError, match=r"'w' has shape \(1, 2\) in one vector and \(2,\)"):
+    with pytest.raises(ValueError, match=r"'w' .*\(1, 2\) .*\(2,\)"):
         axpy(1.0, A, {**B, "w": torch.ones(2)})

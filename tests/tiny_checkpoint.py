@@ -43,7 +43,7 @@ def _train(model, tokenizer, steps, rate, seed):
     return optimizer
 
 
-def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4)):
+def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targets="all-linear"):
     """Write base/, and one adapter checkpoint per name, each trained so many steps."""
     torch.manual_seed(0)
     tokenizer = character_tokenizer()
@@ -51,7 +51,7 @@ def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4)):
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=32,
@@ -63,7 +63,7 @@ def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4)):
     _train(base, tokenizer, steps[0], 1e-2, seed=0)
     base.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    lora = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(r=2, target_modules=targets, task_type="CAUSAL_LM")
     for seed, name in enumerate(names):
         model = get_peft_model(Qwen2ForCausalLM.from_pretrained(folder / "base"), lora).eval()
         optimizer = _train(model, tokenizer, steps[1], 1e-3, seed=seed + 1)
@@ -74,6 +74,18 @@ def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4)):
         order = [n for n, p in model.named_parameters() if p.requires_grad]
         (folder / name / "parameter_names.json").write_text(json.dumps(order))
     write_prompts(folder / "prompts.jsonl", PROMPTS)
+    return folder
+
+
+def copied(tiny, folder, names=("step_4",)):
+    """A copy of the base and of the first checkpoints, by other names, for tests that change it."""
+    shutil.copytree(tiny / "base", folder / "base")
+    shutil.copy(tiny / "prompts.jsonl", folder)
+    for source, name in zip(("step_4", "checkpoint-8"), names, strict=False):
+        shutil.copytree(tiny / source, folder / name)
+        path = folder / name / "adapter_config.json"
+        config = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "base")}
+        path.write_text(json.dumps(config))
     return folder
 
 
@@ -127,5 +139,11 @@ def settings(folder, **sections):
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """A folder with step_4 and checkpoint-8, their base, and prompts.jsonl."""
-    return make_checkpoint(tmp_path_factory.mktemp("tiny"), ("step_4", "checkpoint-8"))
+    """A folder with step_4 and checkpoint-8, their base, and prompts.jsonl.
+
+    One layer and two adapted matrices are enough for what verbs do with a checkpoint; other tests
+    cover deeper policies.
+    """
+    folder = tmp_path_factory.mktemp("tiny")
+    names = ("step_4", "checkpoint-8")
+    return make_checkpoint(folder, names, layers=1, targets=["q_proj", "v_proj"])

@@ -6,14 +6,13 @@ Every name is imported when it is first used, so `import isentrope` alone loads 
 from typing import TYPE_CHECKING
 
 from isentrope._lazy import lazily
-
-__version__ = "0.1.0"
+from isentrope._version import __version__
 
 _HOMES = {
     # What a policy says, and the batches it says it in
     "Policy": "isentrope.policy.language_model",
     "Precision": "isentrope.policy.precision",
-    "Scores": "isentrope.policy.scoring",
+    "Scores": "isentrope.policy.token_statistics",
     "score": "isentrope.policy.scoring",
     "Rollouts": "isentrope.rollouts",
     "sample": "isentrope.sampling.generate",
@@ -33,13 +32,13 @@ _HOMES = {
     "surprisal_entropy": "isentrope.estimators.entropy",
     "entropy_gradient": "isentrope.estimators.entropy_gradient",
     # What the change is made of
-    "influence": "isentrope.kernel.influence",
-    "FisherKernel": "isentrope.kernel.fisher_kernel",
-    "fisher_kernel": "isentrope.kernel.fisher_kernel",
-    "noise_scale": "isentrope.kernel.noise_scale",
+    "influence": "isentrope.attribution.influence.influence",
+    "FisherKernel": "isentrope.attribution.fisher.kernel",
+    "fisher_kernel": "isentrope.attribution.fisher.kernel",
+    "noise_scale": "isentrope.attribution.noise.scale",
     # While training, and after it
-    "EntropyProbe": "isentrope.training.probe",
-    "EntropyMeasurements": "isentrope.experiments.entropy_measurements",
+    "EntropyProbe": "isentrope.probe.callback",
+    "EntropyMeasurements": "isentrope.pipelines.legacy",
     "Evaluation": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
     "pass_at_k": "isentrope.evaluation.pass_at_k",
@@ -54,6 +53,9 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(__name__, _HOMES)
 else:
     from isentrope import oracle
+    from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+    from isentrope.attribution.influence.influence import influence
+    from isentrope.attribution.noise.scale import noise_scale
     from isentrope.estimate import Estimate
     from isentrope.estimators.arrays import estimate_entropy_change
     from isentrope.estimators.entropy import entropy, surprisal_entropy
@@ -63,18 +65,16 @@ else:
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
     from isentrope.evaluation.evaluate import Evaluation, evaluate
     from isentrope.evaluation.pass_at_k import pass_at_k
-    from isentrope.experiments.entropy_measurements import EntropyMeasurements
-    from isentrope.kernel.fisher_kernel import FisherKernel, fisher_kernel
-    from isentrope.kernel.influence import influence
-    from isentrope.kernel.noise_scale import noise_scale
+    from isentrope.pipelines.legacy import EntropyMeasurements
     from isentrope.policy.language_model import Policy
     from isentrope.policy.precision import Precision
-    from isentrope.policy.scoring import Scores, score
+    from isentrope.policy.scoring import score
+    from isentrope.policy.token_statistics import Scores
+    from isentrope.probe.callback import EntropyProbe
     from isentrope.rollouts import Rollouts
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
     from isentrope.sampling.tasks import load_task
-    from isentrope.training.probe import EntropyProbe
     from isentrope.update.step import Step, optimizer_step
 
 __all__ = [
@@ -90,6 +90,7 @@ __all__ = [
     "Rollouts",
     "Scores",
     "Step",
+    "__version__",
     "entropy",
     "entropy_change",
     "entropy_gradient",

@@ -11,8 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from scipy.stats import t as student_t
+
+Functional = Literal["per_sequence", "per_token"]
+"""The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:

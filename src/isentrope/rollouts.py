@@ -6,9 +6,9 @@ ends in EOS, and that EOS is a token like any other: it has a log-probability an
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+
+from isentrope.files import sha256, write_file
+from isentrope.vectors import tensor_bytes
 
 PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
 """Columns with one number per token."""
@@ -201,13 +204,9 @@ class Rollouts:
     @property
     def fingerprint(self) -> str:
         """Digest of prompts and responses, token by token: equal for equal sequences in order."""
-        digest = hashlib.sha256()
-        for pair in zip(self.prompt_ids, self.response_ids, strict=True):
-            for ids in pair:
-                digest.update(f"{len(ids)}:".encode() + ids.cpu().numpy().tobytes())
-        for own in self.response_mask or ():
-            digest.update(own.cpu().numpy().tobytes())
-        return digest.hexdigest()
+        pairs = zip(self.prompt_ids, self.response_ids, strict=True)
+        tokens = (f"{len(ids)}:".encode() + tensor_bytes(ids) for pair in pairs for ids in pair)
+        return sha256(chain(tokens, map(tensor_bytes, self.response_mask or ())))
 
     def select(self, indices: Sequence[int] | Tensor) -> Rollouts:
         """The sequences at `indices`, in that order.
@@ -248,19 +247,15 @@ class Rollouts:
             The path written.
         """
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         table = {
             name: [x.tolist() if isinstance(x, Tensor) else x for x in getattr(self, name)]
             for name in _COLUMNS
             if getattr(self, name) is not None
         }
-        partial = target.with_name(target.name + ".partial")
         written = pa.table(table)
         if self.max_new_tokens is not None:
             written = written.replace_schema_metadata({_LENGTH: str(self.max_new_tokens)})
-        pq.write_table(written, partial)
-        partial.replace(target)
-        return target
+        return write_file(target, lambda partial: pq.write_table(written, partial))
 
     @classmethod
     def load(cls, path: str | Path) -> Rollouts:

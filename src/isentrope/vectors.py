@@ -80,3 +80,15 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
     """Elementwise product (a diagonal preconditioner applied to a gradient), in float64."""
     require_same_names(a, b)
     return {name: a[name].double() * b[name].double().to(a[name].device) for name in a}
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The content of a tensor as it is in memory, for digests.
+
+    Args:
+        tensor: Of any type, on any device.
+
+    Returns:
+        Its bytes, row by row.
+    """
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -11,8 +11,8 @@ import yaml
 from benchmarks import control_cells, control_runs, control_study, control_study_page
 from benchmarks import control_study_rows as numbers
 from benchmarks.control_cells import STRENGTHS, Cell, Sizes, cells, changes
-from isentrope.experiments.config_control import ControlConfig
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.control import ControlConfig
+from isentrope.config.train import TrainConfig
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts
@@ -102,7 +102,7 @@ def test_a_study_begins_nothing_after_its_time(tmp_path):
 
 
 def test_a_control_without_the_vanilla_run_of_its_seed_has_no_budget(tmp_path):
-    with pytest.raises(ValueError, match="vanilla of its seed comes first"):
+    with pytest.raises(ValueError, match="vanilla"):
         control_study.study([Cell("split", "repo_r", 0.1, 3)], tmp_path, 1.0, Sizes(), make=fake)
 
 
@@ -242,5 +242,5 @@ def test_samples_of_its_own_must_be_logged(tmp_path, monkeypatch):
     line = {"step": 1, "drawn": 1, "length": 1.0}
     ended = control_runs.Run({5: tmp_path}, [line], "steps", 1.0)
     monkeypatch.setattr(control_cells, "run", lambda *_: ended)
-    with pytest.raises(ValueError, match="influence does not log control/tokens"):
+    with pytest.raises(ValueError, match=r"influence .*control/tokens"):
         control_cells.perform(Cell("split", "influence", 1.0, 0), tmp_path, 10.0, Sizes())

@@ -169,10 +169,10 @@ def gradients(of: Policy, count: int):
         yield of.weighted_gradient(rollouts, advantage * score(of, rollouts).mask)
 
 
-def optimizer_state(of: Policy, names: list[str]) -> dict:
+def optimizer_state(of: Policy, names: list[str], batches: list) -> dict:
     parameters = dict(of.model.named_parameters())
     optimizer = torch.optim.AdamW([(n, parameters[n]) for n in of.names], lr=0.0)
-    for gradient in gradients(of, 12):
+    for gradient in batches:
         for name, g in gradient.items():
             parameters[name].grad = g
         optimizer.step()
@@ -183,15 +183,15 @@ def optimizer_state(of: Policy, names: list[str]) -> dict:
 
 def test_an_optimizer_state_in_the_wrong_order_is_found():
     of = policy()
-    *_, fresh = gradients(of, 14)
-    right = check_optimizer(of, fresh, optimizer_state(of, list(of.names)))
+    *known, _, fresh = gradients(of, 14)
+    right = check_optimizer(of, fresh, optimizer_state(of, list(of.names), known))
     assert right.passed, right
     layers = [n.replace("layers.0", "x").replace("layers.1", "layers.0") for n in of.names]
     swapped = [n.replace("layers.x", "layers.1").replace(".x.", ".layers.1.") for n in layers]
-    wrong = check_optimizer(of, fresh, optimizer_state(of, swapped))
+    wrong = check_optimizer(of, fresh, optimizer_state(of, swapped, known))
     assert wrong.passed is False
     assert "wrong order" in wrong.advice
-    short = optimizer_state(of, list(of.names))
+    short = optimizer_state(of, list(of.names), known)
     short["param_groups"][0]["params"] = short["param_groups"][0]["params"][:-1]
     assert check_optimizer(of, fresh, short).passed is False
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from isentrope.cli.attribution_tables import bounds, print_influence, print_noise
+from isentrope.cli.attribution_tables import print_influence, print_noise
 from isentrope.cli.tables import summary_lines
 from tests.reports.made_up import estimate, influence, measure, tables, write
 
@@ -54,4 +54,3 @@ def test_noise_has_the_limits_of_its_intervals_beside_it():
     content = measure() | {"gradient": {"b_simple": estimate(12.0, interval=False)}}
     print_noise(console, content, None)
     assert "hold for those it does not" in console.file.getvalue()
-    assert (bounds(None, None), bounds(1.0, None)) == ("–", "[1, ∞)")

@@ -6,11 +6,11 @@ from typer.testing import CliRunner
 
 from isentrope.cli import demo
 from isentrope.cli.main import app
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train_config import SftConfig, TrainConfig
-from tests.tiny_checkpoint import make_checkpoint, settings
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+from tests.tiny_checkpoint import copied, settings
 
 
 def call(*arguments):
@@ -18,9 +18,9 @@ def call(*arguments):
 
 
 @pytest.fixture
-def own(tmp_path):
+def own(tiny, tmp_path):
     """A checkpoint to be broken, and the path of a configuration of it."""
-    folder = make_checkpoint(tmp_path / "own")
+    folder = copied(tiny, tmp_path / "own")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings(folder)))
     return folder / "step_4", path

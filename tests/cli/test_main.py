@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import isentrope
 from isentrope.cli.main import app
-from isentrope.experiments.config_io import load_config
-from tests.tiny_checkpoint import PROMPTS, make_checkpoint, settings, write_prompts
+from isentrope.config.io import load_config
+from tests.tiny_checkpoint import PROMPTS, copied, settings, write_prompts
 
 
 def call(*arguments):
@@ -29,9 +29,9 @@ def config(tiny, tmp_path):
 
 
 @pytest.fixture
-def broken(tmp_path):
+def broken(tiny, tmp_path):
     """A checkpoint of its own, to be broken, and its configuration file."""
-    folder = make_checkpoint(tmp_path / "own")
+    folder = copied(tiny, tmp_path / "own")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings(folder)))
     return folder, path
@@ -64,9 +64,8 @@ def test_measure_prints_the_table_and_where_it_wrote(config, tmp_path):
 
 
 def test_several_checkpoints_make_one_table(config, tiny, tmp_path):
-    path = config(
-        checkpoint={"checkpoint_path": [str(tiny / "step_4"), str(tiny / "checkpoint-8")]}
-    )
+    both = [str(tiny / "step_4"), str(tiny / "checkpoint-8")]
+    path = config(checkpoint={"checkpoint_path": both}, estimator={"order": 1})
     result = call("measure", path, "--out", tmp_path / "run")
     assert result.exit_code == 0
     assert "checkpoint" in result.stdout
@@ -75,7 +74,7 @@ def test_several_checkpoints_make_one_table(config, tiny, tmp_path):
 
 
 def test_results_are_not_written_over(config, tmp_path):
-    path = config()
+    path = config(estimator={"order": 0})
     assert call("measure", path, "--out", tmp_path / "run").exit_code == 0
     again = call("measure", path, "--out", tmp_path / "run")
     assert again.exit_code == 1
@@ -212,7 +211,8 @@ def test_a_torn_weights_file_is_refused(broken, tmp_path):
 
 def test_a_rate_so_large_that_weights_collapse_is_a_value_and_not_a_crash(config, tmp_path):
     path = config(
-        estimator={"eta_list": [0.3, 1e6]}, batch_config={"B_E": 40, "allow_overlap": True}
+        estimator={"eta_list": [0.3, 1e6], "order": 1},
+        batch_config={"B_E": 40, "allow_overlap": True},
     )
     result = call("measure", path, "--out", tmp_path / "run")
     assert result.exit_code == 0

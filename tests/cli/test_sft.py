@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.experiments.kinds import defaults, kind_of, load_any
+from isentrope.pipelines.kinds import defaults, kind_of, load_any
 from isentrope.training.checkpoints import save_base_model
 from tests.training.conftest import small_policy
 

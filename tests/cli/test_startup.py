@@ -52,7 +52,7 @@ def test_a_public_name_brings_its_module():
 
 
 def test_every_public_name_is_there_and_no_other():
-    assert sorted(isentrope._HOMES) == sorted(isentrope.__all__)
+    assert sorted([*isentrope._HOMES, "__version__"]) == sorted(isentrope.__all__)
     for name, home in isentrope._HOMES.items():
         assert getattr(isentrope, name) is (
             sys.modules[home] if home == f"isentrope.{name}" else getattr(sys.modules[home], name)

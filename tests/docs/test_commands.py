@@ -13,8 +13,8 @@ import yaml
 from typer.core import TyperGroup
 
 from isentrope.cli.main import app
-from isentrope.experiments.config_io import load_config, read_yaml
-from isentrope.experiments.kinds import KINDS, kind_of
+from isentrope.config.io import load_config, read_yaml
+from isentrope.pipelines.kinds import KINDS, kind_of
 from tests.docs.pages import PAGES, ROOT, blocks, commands, every_command
 
 EVERY = every_command()
@@ -69,6 +69,22 @@ def test_a_script_that_is_run_exists(command):
 def test_an_extra_that_is_installed_exists(command):
     extras = re.findall(r"\[(\w+)\]", " ".join(command.words))
     assert set(extras) <= set(EXTRAS)
+
+
+def named_tests(text: str) -> list[str]:
+    """Paths of tests in the running text of a page."""
+    return re.findall(r"`(tests/[\w/]+(?:\.py)?)`", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_test_that_a_page_names_exists(page):
+    named = named_tests(page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_named_tests_are_found_in_the_evidence_of_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "tests/checks/test_planted_faults.py" in named_tests(readme)
 
 
 def test_a_command_with_a_wrong_option_setting_or_verb_is_refused():

@@ -16,9 +16,7 @@ def change(exact, etas, n=64, **options):
     return entropy_change(exact.policy, exact.sample(n, seed=3), v, etas, **options)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-@pytest.mark.parametrize("method", cases.METHODS)
-@pytest.mark.parametrize("name", cases.POLICIES)
+@pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.POLICIES))
 def test_remainder_falls_eightfold_when_eta_halves(name, method, functional):
     etas = [2e-3, 1e-3, 5e-4, 2.5e-4]
     sweep = change(cases.exact(name), etas, functional=functional, method=method)
@@ -34,9 +32,7 @@ def test_measured_change_is_first_order_down_to_tiny_steps(eta):
     assert ratio == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
-@pytest.mark.parametrize("method", cases.METHODS)
-@pytest.mark.parametrize("name", cases.POLICIES)
+@pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.POLICIES))
 def test_reverse_mode_gradient_equals_forward_mode(name, method, functional):
     exact = cases.exact(name)
     v, batch = cases.direction(exact.policy), exact.sample(64, seed=3)

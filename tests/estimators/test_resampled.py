@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isentrope.estimators.resampled import coupled_change, resampled_entropy_change
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 

@@ -13,7 +13,7 @@ from isentrope.evaluation.responses import (
     pass_over,
     random_numbers,
 )
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt
@@ -130,11 +130,11 @@ def test_the_frame_has_a_row_a_metric_that_has_a_value(policy):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"ks": [1, 5]}, "pass@5 needs at least 5"),
-        ({"n_prompts": 10}, "n_prompts=10 of 9 prompts"),
+        ({"ks": [1, 5]}, "pass@5"),
+        ({"n_prompts": 10}, "n_prompts=10 "),
         ({"n_prompts": 0}, "n_prompts=0"),
         ({"metrics": ["pass@k"]}, "Unknown metric 'pass@k'"),
-        ({"max_new_tokens": 40}, "more than the model's 32 positions"),
+        ({"max_new_tokens": 40}, "32 positions"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(policy, options, said):

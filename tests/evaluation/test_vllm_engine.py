@@ -118,9 +118,9 @@ def test_other_versions_are_refused(monkeypatch, adapters, found, said):
 def test_what_it_cannot_serve_is_refused(vllm, adapters, tmp_path):
     require_vllm(adapters, 1)
     require_vllm([tmp_path], 1)
-    with pytest.raises(ValueError, match="a full model among several"):
+    with pytest.raises(ValueError, match="full model"):
         require_vllm([*adapters, tmp_path], 1)
-    with pytest.raises(ValueError, match="one process, not in 2"):
+    with pytest.raises(ValueError, match="one process"):
         require_vllm(adapters, 2)
 
 
@@ -129,5 +129,5 @@ def test_it_is_refused_where_it_is_not_installed(monkeypatch, adapters):
         raise PackageNotFoundError
 
     monkeypatch.setattr(vllm_engine, "version", absent)
-    with pytest.raises(ImportError, match="vllm is not installed"):
+    with pytest.raises(ImportError, match="vllm"):
         require_vllm(adapters, 1)

@@ -40,6 +40,7 @@ def update_batch() -> ise.Rollouts:
     return ise.Rollouts(prompts, drawn.response_ids, index, advantages=advantages)
 
 
+@cache
 def quantities(device: str, precision: str) -> dict[str, torch.Tensor]:
     """Each quantity of the library as one tensor on the CPU."""
     policy, E, U = on(device, precision), cases.ragged(24, seed=1), update_batch()
@@ -71,7 +72,6 @@ def flat(vector: Vector) -> torch.Tensor:
     return torch.cat([x.double().cpu().flatten() for x in vector.values()])
 
 
-@cache
 def reference() -> dict[str, torch.Tensor]:
     return quantities("cpu", "float64")
 

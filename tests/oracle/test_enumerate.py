@@ -63,9 +63,12 @@ def test_coupled_draws_share_prompts_and_most_responses():
     assert 0.9 < float((here == there).double().mean()) < 1
 
 
-def test_a_policy_too_large_to_enumerate_is_refused():
+def test_a_policy_too_large_to_enumerate_is_refused(monkeypatch):
+    monkeypatch.setattr("isentrope.oracle.enumerate.LARGEST", 340)
     with pytest.raises(ValueError, match="smaller vocabulary"):
-        enumerate_policy(cases.policy("qwen2", vocabulary=50), [[1]], max_new_tokens=5)
+        enumerate_policy(cases.policy("qwen2"), [[1]], max_new_tokens=4)
+    monkeypatch.setattr("isentrope.oracle.enumerate.LARGEST", 341)  # 85 end, 256 are cut
+    enumerate_policy(cases.policy("qwen2"), [[1]], max_new_tokens=4)
 
 
 def test_a_float32_policy_is_refused():

@@ -30,7 +30,7 @@ def test_a_path_that_is_not_there_is_named_and_never_sought_in_a_hub(folders, na
 
 
 def test_where_the_base_lies_now_is_told(folders):
-    with pytest.raises(FileNotFoundError, match=r"It is at .*runs/own/base\."):
+    with pytest.raises(FileNotFoundError, match=r"runs/own/base\."):
         adapter_base(folders[1], "runs/own/base")
 
 
@@ -42,13 +42,13 @@ def test_a_base_here_or_given_or_of_the_hub_is_taken(folders, monkeypatch):
     assert adapter_base(adapter, None, "runs/model") == "runs/model"  # said to be a hub's
     monkeypatch.chdir(root)
     assert adapter_base(adapter, "runs/own/base") == "runs/own/base"
-    with pytest.raises(FileNotFoundError, match="does not name its base model"):
+    with pytest.raises(FileNotFoundError, match="base model"):
         adapter_base(adapter, None)
 
 
 def test_a_name_of_the_hub_fails_at_once_without_one(folders, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(FileNotFoundError, match=r"'org/model' is neither a folder .*base_model"):
+    with pytest.raises(FileNotFoundError, match=r"'org/model' .*base_model"):
         causal_lm("org/model")
 
 
@@ -70,5 +70,5 @@ def test_a_tokenizers_code_is_never_run(tmp_path, monkeypatch):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "mine.py").write_text("raise SystemExit('this code was run')")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(ValueError, match=r"tokenizer in .* has code of its own"):
+    with pytest.raises(ValueError, match=r"tokenizer .* code of its own"):
         load_tokenizer(tmp_path)

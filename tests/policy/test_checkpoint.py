@@ -66,7 +66,7 @@ def test_missing_pickled_or_empty_checkpoints_are_refused(tmp_path):
 def test_a_base_that_was_moved_is_asked_for(adapter):
     folder, policy = adapter
     moved = (folder.parent / "base").rename(folder.parent / "elsewhere")
-    with pytest.raises(FileNotFoundError, match="say where it is with base_model"):
+    with pytest.raises(FileNotFoundError, match="base_model"):
         Policy.from_checkpoint(folder)
     assert Policy.from_checkpoint(folder, base_model=moved).names == policy.names
 
@@ -103,5 +103,5 @@ def test_an_adapter_with_new_tokens_gives_its_base_their_rows(tmp_path):
     torch.testing.assert_close(score(again, batch).logprobs, score(trained, batch).logprobs)
     weights = tmp_path / "adapter" / "adapter_model.safetensors"
     save_file({k: x for k, x in load_file(weights).items() if "lm_head" not in k}, weights)
-    with pytest.raises(ValueError, match="8 embeddings on a base of 5"):
+    with pytest.raises(ValueError, match=r"8 embeddings .* 5"):
         Policy.from_checkpoint(tmp_path / "adapter", eos_token_id=0)

@@ -59,7 +59,7 @@ def test_another_trainable_set_is_refused():
     model = cases.model("qwen2")
     names = [n for n, _ in model.named_parameters()]
     Policy(model, trainable=names)
-    with pytest.raises(ValueError, match="not the one asserted: 1 names differ"):
+    with pytest.raises(ValueError, match="1 names"):
         Policy(model, trainable=names[1:])
     with pytest.raises(ValueError, match="θ is empty"):
         Policy(model.requires_grad_(False))
@@ -68,7 +68,7 @@ def test_another_trainable_set_is_refused():
 def test_active_dropout_is_refused_at_once_and_later():
     policy = lora_policy(lora_dropout=0.1)
     policy.model.train()
-    with pytest.raises(ValueError, match=r"call model\.eval|Call model\.eval"):
+    with pytest.raises(ValueError, match=r"[Cc]all model\.eval"):
         score(policy, cases.ragged())
     with pytest.raises(ValueError, match="Dropout is active"):
         Policy(policy.model)

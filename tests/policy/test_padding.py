@@ -5,9 +5,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import isentrope as ise
-from isentrope.kernel.closure import tolerance
-from isentrope.kernel.fisher_kernel import fisher_kernel
-from isentrope.kernel.weighted import score_sums
+from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.influence.closure import tolerance
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.scoring import score, score_along
 from tests import cases
@@ -113,7 +113,7 @@ def test_a_gradient_that_is_no_derivative_is_an_error_in_every_verb(verb):
         "kernel": lambda: fisher_kernel(policy, E),
         "noise": lambda: ise.noise_scale(policy, U, token_weights=step.token_weights),
     }
-    with pytest.raises(ValueError, match=r"by reverse mode .*by forward mode.* differ"):
+    with pytest.raises(ValueError, match=r"reverse mode .*forward mode"):
         run[verb]()
 
 

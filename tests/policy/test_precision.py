@@ -80,7 +80,7 @@ def test_switches_are_restored_after_an_error():
 
 
 def test_high_matmul_precision_contradicts_tf32_off():
-    with pytest.raises(ValueError, match="turns TF32 back on"):
+    with pytest.raises(ValueError, match="TF32"):
         Precision(matmul_precision="high")
     with pytest.raises(ValueError, match="float16"):
         Precision(runtime_dtype="float16")
@@ -107,7 +107,7 @@ def test_a_model_that_rounds_inside_float64_is_refused():
     model = cases.model("qwen2")
     layer = model.model.layers[0].mlp
     layer.up_proj.__class__ = Rounding
-    with pytest.raises(ValueError, match="rounds inside float64"):
+    with pytest.raises(ValueError, match="float64"):
         Policy(model)
 
 

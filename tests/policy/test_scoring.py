@@ -2,13 +2,8 @@ import pytest
 import torch
 
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import (
-    NotFiniteError,
-    score,
-    score_along,
-    score_along_each,
-    score_with_features,
-)
+from isentrope.policy.scoring import score, score_along, score_along_each, score_with_features
+from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.rollouts import Rollouts
 from tests import cases
 
@@ -118,7 +113,7 @@ def test_gradient_by_chunks_equals_gradient_of_the_whole(monkeypatch):
     policy, batch = cases.policy("qwen2"), cases.ragged()
     weights = torch.ones(7, int(batch.lengths.max()), dtype=torch.float64)
     whole = policy.weighted_gradient(batch, weights, weights)
-    monkeypatch.setattr("isentrope.policy.scoring.LOGITS_HELD", 10)  # checkpointed chunks
+    monkeypatch.setattr("isentrope.policy.token_statistics.LOGITS_HELD", 10)  # checkpointed chunks
     parts = cases.policy("qwen2", vocab_chunk=2).weighted_gradient(batch, weights, weights)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, rtol=1e-10, atol=1e-12)
@@ -141,5 +136,5 @@ def test_scores_that_are_not_finite_are_named():
 
 @pytest.mark.parametrize("of", [score, lambda p, r: p.weighted_gradient(r, torch.ones(1, 2))])
 def test_a_last_token_outside_the_vocabulary_is_refused(of):
-    with pytest.raises(ValueError, match="token id 7, and the model's vocabulary has 5"):
+    with pytest.raises(ValueError, match=r"token id 7.*vocabulary .*5"):
         of(cases.policy("qwen2"), Rollouts([[1]], [[3, 7]], [0]))

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from isentrope import forward_mode
+from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
+from isentrope.attribution.fisher.supervised import supervised_loss_change
 from isentrope.differences import derivative_gap
-from isentrope.kernel.second_order import second_order_change, second_order_kernel
-from isentrope.kernel.supervised import supervised_loss_change
 from isentrope.policy import second_order_guard
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
 from isentrope.policy.second_order_guard import SecondDerivativeError, require_second_derivatives
-from isentrope.training.probe_reading import look_ahead
+from isentrope.probe.reading import look_ahead
 from tests import cases
 
 MODES = ("forward over forward", "backward over backward")

@@ -36,7 +36,7 @@ def test_a_partly_frozen_model_is_matched_once_its_patterns_are_given(partly):
 
 @pytest.mark.parametrize("pattern", ["model.layer.*", "embed_tokens", "*Norm*"])
 def test_a_pattern_that_fits_nothing_is_refused(partly, pattern):
-    with pytest.raises(ValueError, match=r"fits no parameter: .*'model.embed_tokens.weight'"):
+    with pytest.raises(ValueError, match=r"parameter.*'model.embed_tokens.weight'"):
         load(partly, "model.layers.*", pattern)
 
 
@@ -49,5 +49,5 @@ def test_patterns_choose_within_an_adapter_and_never_under_it(tmp_path):
     policy.model.save_pretrained(tmp_path / "adapter")
     half = load(tmp_path / "adapter", "*lora_B*")
     assert half.names == tuple(n for n in policy.names if "lora_B" in n)
-    with pytest.raises(ValueError, match="fits frozen weights under the adapter only"):
+    with pytest.raises(ValueError, match="frozen weights"):
         load(tmp_path / "adapter", "*embed_tokens*")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isentrope.reports.control import control_panels
+from isentrope.reports.panels.control import control_panels
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from tests.reports import made_up
@@ -58,7 +58,8 @@ def plain(text):
 
 
 def test_a_run_without_a_control_has_no_such_section(tmp_path):
-    folder = made_up.make_run(tmp_path / "run")
+    folder = made_up.make_run(tmp_path / "run", steps=())
+    made_up.write(folder, "measure", "step_8", made_up.measure())
     assert control_panels(read_run(folder)) == []
     assert 'id="control-section"' not in write_report(folder).page.read_text(encoding="utf-8")
 

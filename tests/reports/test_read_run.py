@@ -1,6 +1,6 @@
 import pytest
 
-from isentrope.reports.read_run import read_run, step_of
+from isentrope.reports.read_run import read_run
 from tests.reports.made_up import estimate, make_run, measure, write, write_evaluation
 
 
@@ -16,13 +16,6 @@ def test_the_checkpoint_with_most_results_is_shown(tmp_path):
     run = make_run(tmp_path / "r", steps=(8,))
     write(run, "measure", "step_16", measure("step_16"))
     assert read_run(run).focus == "step_8"
-
-
-@pytest.mark.parametrize(
-    ("name", "step"), [("step_40_repeat_2", 40), ("checkpoint-7", 7), ("final", None)]
-)
-def test_the_step_is_the_number_in_the_name(name, step):
-    assert step_of(name) == step
 
 
 def test_an_evaluation_belongs_to_the_run_that_its_configuration_names(tmp_path):

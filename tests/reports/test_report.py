@@ -85,7 +85,8 @@ def test_every_panel_names_command_seeds_and_versions(whole):
         assert re.search(r"<figcaption>.+\.</figcaption>", figure)
 
 
-def test_the_same_run_gives_the_same_bytes(whole, tmp_path):
+@pytest.mark.slow
+def test_the_same_run_gives_the_same_bytes(whole):
     before = whole[1]
     run = whole[0].page.parent
     write_report(run, evaluations=[run.parents[1] / "eval_runs" / "e"])
@@ -93,7 +94,7 @@ def test_the_same_run_gives_the_same_bytes(whole, tmp_path):
 
 
 def test_an_empty_folder_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no training log.*isentrope measure"):
+    with pytest.raises(ValueError, match=r"training log.*isentrope measure"):
         write_report(tmp_path)
     assert not list(tmp_path.iterdir())
     with pytest.raises(FileNotFoundError, match="is no folder"):
@@ -125,11 +126,17 @@ def test_any_part_alone_makes_a_report(tmp_path, keep):
             shutil.rmtree(path)
     if keep is not None:
         shutil.rmtree(run / "logs")
-    assert write_report(run).page.stat().st_size > 10_000
+    page = write_report(run).page.read_bytes()
+    assert len(page) > 10_000
+    if keep in ("kernel", None):
+        assert write_report(run).page.read_bytes() == page
 
 
 def test_two_runs_stand_side_by_side_with_the_difference(tmp_path):
     one, two = (make_run(tmp_path / name, steps=(8,)) for name in ("one", "two"))
+    for run in (one, two):
+        for verb in ("influence", "kernel"):
+            shutil.rmtree(run / "measurements" / f"{verb}_step_8")
     shutil.rmtree(two / "measurements" / "audit_step_8")
     made = write_report(one, two)
     page = made.page.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from isentrope.reports.plane import law_of, plane_panels
+from isentrope.reports.panels.plane import law_of, plane_panels
 from isentrope.reports.read_run import read_run
 from isentrope.reports.takeaways import takeaways
 from tests.reports.made_up import (

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from isentrope.reports.panels.tokens import AROUND, PEAKS, SEQUENCES, token_panels, visible
 from isentrope.reports.read_run import read_run
-from isentrope.reports.token_map import AROUND, PEAKS, SEQUENCES, token_panels, visible
 from tests.reports.made_up import influence, tables, write
 
 

@@ -76,5 +76,5 @@ def test_the_verdict_is_on_the_checkpoint_that_was_chosen(tmp_path):
         write(tmp_path, "measure", name, measure(name))
     assert "from step_8 " in verdict(read_run(tmp_path, checkpoint="step_8"))[0].text
     assert "from step_16 " in verdict(read_run(tmp_path))[0].text
-    with pytest.raises(ValueError, match="no measurement of 'step_9'; it has step_8"):
+    with pytest.raises(ValueError, match=r"'step_9'.*step_8"):
         read_run(tmp_path, checkpoint="step_9")

@@ -1,49 +1,14 @@
 import numpy as np
-import pytest
 
 from isentrope.reports.compare import difference
-from isentrope.reports.words import listed, number, percent, power_of_ten, with_interval
+from isentrope.reports.sentences import with_interval
 from tests.reports.made_up import estimate
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (-1.78e-3, "−0.00178"),
-        (1e-7, "1·10⁻⁷"),
-        (-2.5e-6, "−2.5·10⁻⁶"),
-        (123456.0, "1.23·10⁵"),
-        (12345.0, "12300"),
-        (0.0, "0"),
-        (None, "–"),
-        (float("nan"), "–"),
-        (float("inf"), "∞"),
-    ],
-)
-def test_numbers_are_short_and_their_minus_is_a_minus(value, said):
-    assert number(value) == said
-
-
-def test_ticks_are_powers_of_ten_and_nothing_between():
-    assert [power_of_ten(v) for v in (1e-3, -1e-4, 1.0, 100.0, 0.0, 0.2)] == [
-        "10⁻³",
-        "−10⁻⁴",
-        "1",
-        "100",
-        "0",
-        "",
-    ]
 
 
 def test_no_interval_is_said_and_not_left_out():
     assert with_interval(estimate(2.0, 0.1)) == "2 [1.8,\u00a02.2]"
     assert "no interval" in with_interval(estimate(2.0, 0.1, interval=False))
     assert with_interval(None) == "–"
-
-
-def test_shares_and_lists():
-    assert [percent(x) for x in (0.6, 0.014, -0.5)] == ["60\u00a0%", "1.4\u00a0%", "−50\u00a0%"]
-    assert listed(["a", "b", "c"]) == "a, b and c"
 
 
 def test_the_difference_of_two_runs_covers_the_truth():

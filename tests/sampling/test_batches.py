@@ -54,7 +54,7 @@ def test_when_no_group_has_an_advantage_the_limit_is_an_error(policy):
     def wrong(rollouts):
         return torch.zeros(len(rollouts))
 
-    with pytest.raises(ValueError, match=r"After 3 redraws only 0 of 2 .* 0 .* all right and 8"):
+    with pytest.raises(ValueError, match=r"3 redraws .*0 of 2 .* 8 "):
         update_batch(policy, PROMPTS, wrong, 2, 2, "dr_grpo", redraw_limit=3, **OPTIONS)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isentrope.experiments.config_stages import TaskConfig
+from isentrope.config.stages import TaskConfig
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.custom import read_responses
@@ -35,7 +35,7 @@ def test_messages_are_encoded_by_the_chat_template():
 def test_a_conversation_needs_a_template_and_whole_messages():
     with pytest.raises(ValueError, match="no chat template"):
         text_of([{"role": "user", "content": "2"}], policy(None))
-    with pytest.raises(ValueError, match="Message 1 of a conversation needs 'role'"):
+    with pytest.raises(ValueError, match=r"Message 1 .*'role'"):
         text_of([{"role": "user", "content": "2"}, {"content": "3"}], policy())
 
 
@@ -61,7 +61,7 @@ def test_a_line_of_a_file_may_hold_messages(tmp_path):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"task": "prompts", "dataset_name": "prompts"}, "two names of one key"),
+        ({"task": "prompts", "dataset_name": "prompts"}, "two names"),
         ({"system_prompt": "1"}, "chat_template: true"),
         ({"dataset_name": "nothing"}, "choose one of"),
     ],

@@ -136,13 +136,13 @@ def test_progress_counts_sequences(policy):
 
 def test_unfit_requests_are_refused_in_a_sentence(policy):
     options = {"max_new_tokens": 4, "seed": 0}
-    with pytest.raises(ValueError, match="at least one prompt draw, got n=0"):
+    with pytest.raises(ValueError, match="prompt draw, got n=0"):
         sample(policy, PROMPTS, 0, **options)
     with pytest.raises(ValueError, match="dataset is empty"):
         sample(policy, [], 3, **options)
-    with pytest.raises(ValueError, match="group_size must be at least 1"):
+    with pytest.raises(ValueError, match="group_size"):
         sample(policy, PROMPTS, 3, 0, **options)
-    with pytest.raises(ValueError, match=r"uniforms must be \(1, 4\) float64"):
+    with pytest.raises(ValueError, match=r"uniforms .*\(1, 4\) float64"):
         sample_responses(policy, [torch.tensor([3])], torch.rand(1, 4), 4)
 
 
@@ -150,5 +150,5 @@ def test_logits_that_are_not_finite_stop_the_sampling():
     policy = tiny_policy()
     with torch.no_grad():
         policy.model.model.norm.weight[0] = torch.nan
-    with pytest.raises(ValueError, match="logits hold NaN or infinity at response position 1"):
+    with pytest.raises(ValueError, match="response position 1"):
         sample(policy, PROMPTS, 2, max_new_tokens=3, seed=0)

@@ -20,7 +20,7 @@ def test_a_prompts_own_key_and_token_ids_win(policy):
 def test_excluded_keys_are_left_out():
     prompts = [Prompt("a", "x"), Prompt("b", "y")]
     assert name_prompts(prompts, {"a"}) == prompts[1:]
-    with pytest.raises(ValueError, match="All 2 prompts are excluded"):
+    with pytest.raises(ValueError, match="2 prompts"):
         name_prompts(prompts, {"a", "b"})
 
 
@@ -28,14 +28,14 @@ def test_excluded_keys_are_left_out():
     ("prompts", "message"),
     [
         ([], "dataset is empty"),
-        ("one text", "prompts is one text"),
-        (["text"], "the policy has no tokenizer"),
-        ([[3, 12]], "token id 12, outside the model's vocabulary of 12"),
-        ([[3, -1]], "token id -1, outside"),
+        ("one text", "one text"),
+        (["text"], "tokenizer"),
+        ([[3, 12]], "token id 12,.* 12"),
+        ([[3, -1]], "token id -1,"),
         ([[]], "non-empty 1-D list"),
         ([[0.5]], "non-empty 1-D list"),
         ([[[3]]], "non-empty 1-D list"),
-        ([{"prompt": "x"}], "A prompt is a Prompt, a text or token ids"),
+        ([{"prompt": "x"}], "a Prompt, a text or token ids"),
     ],
 )
 def test_what_is_not_a_prompt_is_refused(policy, prompts, message):
@@ -44,16 +44,16 @@ def test_what_is_not_a_prompt_is_refused(policy, prompts, message):
 
 
 def test_a_prompt_needs_content():
-    with pytest.raises(ValueError, match="neither text, messages nor token ids"):
+    with pytest.raises(ValueError, match="text, messages nor token ids"):
         Prompt("a")
-    with pytest.raises(ValueError, match="is empty: it has no token"):
+    with pytest.raises(ValueError, match="empty"):
         Prompt("a", token_ids=())
 
 
 def test_a_prompt_longer_than_the_context_is_named(policy):
     prompts = as_prompts(policy, [[3], [3] * 30])
     require_room(policy, prompts, 2)
-    with pytest.raises(ValueError, match=r"has 30 tokens; with max_new_tokens=3 .* 32 positions"):
+    with pytest.raises(ValueError, match=r"30 tokens.* max_new_tokens=3 .* 32 positions"):
         require_room(policy, prompts, 3)
-    with pytest.raises(ValueError, match="max_new_tokens must be at least 1"):
+    with pytest.raises(ValueError, match="max_new_tokens"):
         require_room(policy, prompts, 0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.policy.language_model import Policy
@@ -22,11 +23,19 @@ class Short:
 
 
 def small_policy():
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 18}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
     config = Qwen2Config(**sizes, **heads, eos_token_id=1, pad_token_id=0, bos_token_id=None)
     torch.manual_seed(0)
     return Policy(Qwen2ForCausalLM(config).eval(), character_tokenizer(), precision="float32")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_model_cards():
+    """Checkpoints without peft's README.md, whose template takes longer than a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PeftModel, "create_or_update_model_card", lambda *_: None)
+        yield
 
 
 @pytest.fixture

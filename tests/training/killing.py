@@ -4,9 +4,9 @@ import os
 import signal
 import threading
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
 from isentrope.training.run_files import RunFiles
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
@@ -15,10 +15,10 @@ from tests.training import runs
 PHASES = {  # what is going on, and about how many seconds it takes
     "generation": (UpdateBatches, "draw", 0.05),
     "backward": (EntropyGRPOTrainer, "training_step", 0.02),
-    "checkpoint": (EntropyGRPOTrainer, "_save_checkpoint", 0.06),
-    "logging": (EntropyGRPOTrainer, "log", 0.01),
-    "metrics": (RunFiles, "log", 0.0005),
-    "rewinding": (RunFiles, "rewind", 0.002),
+    "checkpoint": (EntropyGRPOTrainer, "_save_checkpoint", 0.1),
+    "logging": (EntropyGRPOTrainer, "log", 0.02),
+    "metrics": (RunFiles, "log", 0.005),
+    "rewinding": (RunFiles, "rewind", 0.008),
 }
 
 

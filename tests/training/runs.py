@@ -7,10 +7,10 @@ import torch
 from transformers import PrinterCallback
 
 from isentrope.policy.language_model import Policy
+from isentrope.probe.callback import EntropyProbe
+from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.checkpoints import save_base_model
-from isentrope.training.contract import frozen_hash, trainable_shapes
-from isentrope.training.probe import EntropyProbe
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.toy import with_lora

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.experiments.config_io import ConfigError, load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
-from isentrope.training.alarm import Alarm, holding
-from isentrope.training.probe import EntropyProbe
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
+from isentrope.probe.alarm import Alarm, holding
+from isentrope.probe.callback import EntropyProbe
 from tests.training import runs
 
 
@@ -120,7 +120,7 @@ def test_a_saved_alarm_goes_on_as_if_it_had_not_stopped():
 
 def test_numbers_out_of_range_are_refused():
     for options in ({"false_alarms": 0.0}, {"false_alarms": 1.0}, {"half_life": 0}):
-        with pytest.raises(ValueError, match="0 < false_alarms < 1 and half_life > 0"):
+        with pytest.raises(ValueError, match=r"false_alarms .* half_life"):
             alarm(**options)
 
 
@@ -159,12 +159,13 @@ def test_the_runs_alarm_knows_its_control(tmp_path, spent, caplog):
 
 
 def test_a_run_stops_at_an_alarm_with_a_checkpoint_and_can_go_on(tmp_path, spent):
-    folder = train(config(tmp_path, "alarm.stop=true", "training.save_every=5"))
+    steps = "training.steps=4"
+    folder = train(config(tmp_path, "alarm.stop=true", "training.save_every=5", steps))
     assert sorted(p.name for p in (folder / "training_state").iterdir()) == ["step_3"]
     assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 3
     resume(folder)
-    assert (folder / "training_state" / "step_6").is_dir()
-    whole = train(config(tmp_path, f"output.directory={tmp_path / 'whole'}"))
+    assert (folder / "training_state" / "step_4").is_dir()
+    whole = train(config(tmp_path, f"output.directory={tmp_path / 'whole'}", steps))
     one, other = ((f / "logs/metrics.jsonl").read_text() for f in (folder, whole))
     assert one == other
 
@@ -188,13 +189,13 @@ def test_every_key_of_the_alarm_acts(tmp_path, spent):
 
 
 def test_a_checkpoint_from_before_there_was_an_alarm_still_resumes(tmp_path):
-    folder = train(config(tmp_path, "training.steps=3"))
-    path = folder / "training_state/step_3/isentrope_state.json"
+    folder = train(config(tmp_path, "training.steps=2", "training.save_every=2"))
+    path = folder / "training_state/step_2/isentrope_state.json"
     state = json.loads(path.read_text())
     del state["alarm"]
     path.write_text(json.dumps(state))
-    resume(folder, ["training.steps=4"])
-    assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 4
+    resume(folder, ["training.steps=3"])
+    assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_reading_that_is_not_trusted_is_not_counted():

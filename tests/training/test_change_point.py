@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isentrope.training.change_point import LEAST, WINDOW, find_change, mean_of
+from isentrope.probe.change_point import LEAST, WINDOW, find_change, mean_of
 
 
 def by_least_squares(x, se):
@@ -78,7 +78,7 @@ def test_a_change_is_found_within_a_few_readings_at_the_place_where_it_is():
     assert np.median(places) == 20
 
 
-@pytest.mark.parametrize("spread", [1.0, 3.0])
+@pytest.mark.parametrize("spread", [1.0, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_the_interval_of_the_mean_covers_whether_or_not_the_errors_tell_all(spread):
     rng, covered = np.random.default_rng(3), []
     for _ in range(2000):

@@ -26,7 +26,7 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(policy, tmp_path):
 def test_only_an_adapter_over_a_saved_base_is_trained(policy, tmp_path):
     with pytest.raises(ValueError, match="has an adapter already"):
         save_base_model(policy, tmp_path / "again")
-    with pytest.raises(ValueError, match="put one on the policy by with_lora"):
+    with pytest.raises(ValueError, match="with_lora"):
         require_new_run(small_policy(), tmp_path)
-    with pytest.raises(ValueError, match="base model is not on disk"):
+    with pytest.raises(ValueError, match="base model"):
         require_new_run(with_lora(small_policy(), rank=2, seed=0), tmp_path)

@@ -41,14 +41,14 @@ def test_what_is_too_long_or_missing_is_refused(policy):
     shown = Addition().demonstrations(3, seed=0)
     longest = max(len(row) for row in encode(policy, shown)["input_ids"])
     assert encode(policy, shown, max_length=longest)
-    with pytest.raises(ValueError, match=f"more than the {longest - 1} fine_tuning.max_length"):
+    with pytest.raises(ValueError, match=rf"{longest - 1} fine_tuning.max_length"):
         encode(policy, shown, max_length=longest - 1)
-    with pytest.raises(ValueError, match="more than the 32 positions of the model"):
+    with pytest.raises(ValueError, match="32 positions"):
         encode(policy, [(shown[0][0], "1" * 40)])
     with pytest.raises(ValueError, match="no demonstrations"):
         encode(policy, [])
     policy.eos_token_id = None
-    with pytest.raises(ValueError, match="no token that ends a response"):
+    with pytest.raises(ValueError, match="token that ends"):
         encode(policy, shown)
 
 
@@ -85,7 +85,7 @@ def test_a_file_of_prompts_with_responses_shows_them(tmp_path):
     shown = {(prompt.text, text) for prompt, text in task.demonstrations(4, seed=0)}
     assert shown == {("2+2=", "#4"), ("1+2=", "#3")}
     file.write_text('{"prompt": "2+2=", "response": "#4"}\n{"prompt": "1+2="}')
-    with pytest.raises(ValueError, match="line 2 has no text in 'response'"):
+    with pytest.raises(ValueError, match=r"line 2 .*'response'"):
         load_task("prompts", path=file).demonstrations(4, seed=0)
 
 

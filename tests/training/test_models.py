@@ -65,16 +65,16 @@ def test_the_base_has_the_type_asked_for_and_a_fresh_adapter_float32(base):
 def test_an_adapter_that_is_found_goes_on(adapter):
     model, _ = load(adapter, 2, 4)
     found = trainable(model)
-    assert len(found) == 2 * 2 * 7
+    assert len(found) == 2 * 7  # A and B of each matrix of the layer
     assert any(bool(p.eq(1).all()) for n, p in found.items() if "lora_B" in n)
 
 
 @pytest.mark.parametrize(
     ("rank", "alpha", "said"),
     [
-        (3, 4, "adapter of rank 2, and model.lora_rank is 3"),
-        (0, 4, "adapter of rank 2, and model.lora_rank is 0"),
-        (2, 32, "adapter of alpha 4, and model.lora_alpha is 32"),
+        (3, 4, "rank 2, .*model.lora_rank .*3"),
+        (0, 4, "rank 2, .*model.lora_rank .*0"),
+        (2, 32, "alpha 4, .*model.lora_alpha .*32"),
     ],
 )
 def test_an_adapter_of_another_size_is_refused(adapter, rank, alpha, said):
@@ -89,7 +89,7 @@ def test_an_adapter_with_dropout_or_without_its_base_is_refused(adapter):
     with pytest.raises(ValueError, match=r"dropout 0\.1"):
         load(adapter, 2, 4)
     file.write_text(json.dumps(settings | {"base_model_name_or_path": "/absent/base"}))
-    with pytest.raises(FileNotFoundError, match="The base model of the adapter, /absent/base"):
+    with pytest.raises(FileNotFoundError, match=r"base model .*/absent/base"):
         load(adapter, 2, 4)
 
 

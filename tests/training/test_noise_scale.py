@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.training.noise_scale import (
+from isentrope.probe.online_noise_scale import (
     NoiseScaleMonitor,
     OnlineNoiseScale,
     micro_batch_moments,
@@ -44,7 +44,7 @@ def after(rng, memory, steps, noise):
     return scale.estimate()
 
 
-@pytest.mark.parametrize("memory", [0.9, 0.95])
+@pytest.mark.parametrize("memory", [pytest.param(0.9, marks=pytest.mark.slow), 0.95])
 def test_the_interval_of_the_running_ratio_covers_as_stated(memory):
     rng = np.random.default_rng(2)
     covered = sum(after(rng, memory, 80, 2.0).covers(4.0) for _ in range(300))
@@ -66,6 +66,7 @@ def test_a_short_memory_has_no_interval():
     assert "Fewer than 16 steps" in found.warnings[0]
 
 
+@pytest.mark.slow
 def test_heavy_tailed_gradients_are_covered_too():
     """Norms times exp(N(0, 1)), micro-batches of four groups: .80 with f − 1 degrees of freedom."""
     rng, covered = np.random.default_rng(6), 0
@@ -134,12 +135,12 @@ def test_a_restored_scale_goes_on_to_the_bit():
     for one in (scale, again):
         one.update(2.0, 1.0)
     assert again.to_dict() == scale.to_dict()
-    with pytest.raises(ValueError, match=r"memory 0\.9, this run 0\.5: set noise_scale\.memory"):
+    with pytest.raises(ValueError, match=r"0\.9.* 0\.5.*noise_scale\.memory"):
         OnlineNoiseScale(0.5).load_state_dict(scale.state_dict())
 
 
 def test_one_micro_batch_has_no_noise_scale():
-    with pytest.raises(ValueError, match=r"there is one: set training\.micro_batch"):
+    with pytest.raises(ValueError, match=r"set training\.micro_batch"):
         micro_batch_moments(1.0, 1.0, 1, 4)
-    with pytest.raises(ValueError, match=r"on each process, got 1: lower training\.micro_batch"):
+    with pytest.raises(ValueError, match=r"lower training\.micro_batch"):
         NoiseScaleMonitor([], accumulation=1, processes=2, groups=1)

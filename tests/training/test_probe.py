@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.training import probe_reading
-from isentrope.training.probe import EntropyProbe
+from isentrope.probe import reading as probe_reading
+from isentrope.probe.callback import EntropyProbe
 from tests import cases
 from tests.training import runs
 
@@ -63,10 +63,12 @@ def test_momentum_decay_and_gradient_add_up_and_each_is_there(tmp_path):
 
 
 def test_a_probed_run_is_the_same_run_to_the_bit(tmp_path):
-    plain = runs.trainer(tmp_path / "plain")
-    probed = runs.trainer(tmp_path / "probed", probe=runs.probe(every=1, second_order=True))
+    plain = runs.trainer(tmp_path / "plain", steps=2)
+    probed = runs.trainer(
+        tmp_path / "probed", probe=runs.probe(every=1, second_order=True), steps=2
+    )
     checked = runs.trainer(
-        tmp_path / "checked", probe=runs.probe(every=1), gradient_checkpointing=True
+        tmp_path / "checked", probe=runs.probe(every=1), gradient_checkpointing=True, steps=2
     )
     for made in (plain, probed, checked):
         made.train()
@@ -169,9 +171,9 @@ def test_it_follows_a_trainer_of_trl_in_one_line(tmp_path):
 
 
 def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path, caplog):
-    with pytest.raises(ValueError, match="every >= 1 and size >= 2, got 0 and 32"):
+    with pytest.raises(ValueError, match=r"every .* size .* 0 and 32"):
         EntropyProbe(["1+1="], every=0)
-    with pytest.raises(ValueError, match="dataset is empty"):
+    with pytest.raises(ValueError, match="dataset"):
         EntropyProbe([])
     made = runs.trainer(tmp_path, steps=1)
     model, state = made.policy.model, type("State", (), {"global_step": 0})

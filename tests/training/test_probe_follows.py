@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.training.probe import EntropyProbe
+from isentrope.probe.callback import EntropyProbe
 from tests.training import following
 
 
@@ -47,7 +47,7 @@ def test_a_failure_is_said_once_and_the_run_goes_on_as_it_would_have(tmp_path, c
         ({"repetition_penalty": 1.2}, r"args\.repetition_penalty=1\.2"),
         ({"generation_kwargs": {"typical_p": 0.5}}, r"generation_kwargs\['typical_p'\]=0\.5"),
         ({"generation_kwargs": {"eos_token_id": 5}}, r"generation_kwargs\['eos_token_id'\]=5"),
-        ({"optim": "adafactor"}, "cannot follow the optimizer Adafactor: No step"),
+        ({"optim": "adafactor"}, "optimizer Adafactor"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_training(tmp_path, options, said):
@@ -66,9 +66,9 @@ def test_a_filter_of_the_models_own_generation_config_is_seen_where_the_trainer_
 
 def test_a_trainer_without_temperature_or_length_is_asked_for_them(tmp_path):
     made = following.sft(tmp_path)
-    with pytest.raises(ValueError, match="have no temperature: give EntropyProbe its temperature"):
+    with pytest.raises(ValueError, match=r"temperature.*EntropyProbe"):
         probe().attach(made)
-    with pytest.raises(ValueError, match="no max_completion_length: give EntropyProbe its max_new"):
+    with pytest.raises(ValueError, match=r"max_completion_length.*max_new"):
         probe(temperature=1.0).attach(made)
 
 
@@ -76,5 +76,5 @@ def test_an_optimizer_given_as_an_object_is_looked_at_too(tmp_path):
     made = following.grpo(tmp_path)
     trained = [p for p in made.model.parameters() if p.requires_grad]
     made.optimizer = torch.optim.NAdam(trained)
-    with pytest.raises(ValueError, match="cannot follow the optimizer NAdam"):
+    with pytest.raises(ValueError, match="optimizer NAdam"):
         probe().attach(made)

@@ -92,10 +92,10 @@ def test_a_restored_sampler_draws_the_same_though_its_set_is_in_another_order(we
 
 def test_what_cannot_be_drawn_or_restored_is_said_in_a_sentence():
     s = sampler()
-    with pytest.raises(ValueError, match=r"wants 11 prompts and the training set has 10:"):
+    with pytest.raises(ValueError, match=r"11 prompts .*training set .* 10"):
         s.draw(11, 1)
     s.draw(8, 1)
-    with pytest.raises(ValueError, match=r"wants 3 prompts .* has 10, 8 of them drawn in this"):
+    with pytest.raises(ValueError, match=r"3 prompts .* 10, 8 "):
         s.draw(3, 1)
     with pytest.raises(ValueError, match="'set/0'"):
         sampler(keys=["set/0", "set/0"])

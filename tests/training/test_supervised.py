@@ -5,10 +5,10 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.demonstrations import encode
-from isentrope.training.sft import demonstration_rollouts, mean_surprisal
+from isentrope.training.demonstrations import demonstration_rollouts, encode
 from isentrope.training.toy import with_lora
 from tests.training.conftest import small_policy
+from tests.training.plain_fine_tuning import mean_surprisal
 from tests.training.runs import relative
 
 pytest.importorskip("trl")

@@ -1,16 +1,15 @@
 """Every field of the trainers is classified, and the page says what the code says."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from transformers import TrainingArguments
 
 from isentrope.training import settings_rules
-from isentrope.training.trainer_fields import FIELDS, KEYS, require_known_settings, settings_page
+from isentrope.training.trainer_fields import FIELDS, KEYS, require_known_settings
+from tests.training.settings_page import PAGE, settings_page
 
 trl = pytest.importorskip("trl")
-PAGE = Path(__file__).parents[2] / "docs" / "trl_settings.md"
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 import torch
 import yaml
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train import resume, train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
-from isentrope.training.contract import read_next_update
-from isentrope.training.noise_scale import micro_batch_moments
+from isentrope.probe.online_noise_scale import micro_batch_moments
+from isentrope.recording.contract import read_next_update
 from isentrope.update.objective import token_weights
 from isentrope.vectors import norm
 from tests.training import runs
@@ -127,7 +127,7 @@ def test_a_step_control_does_not_depend_on_the_number_of_processes(folder, name)
 def test_two_processes_resume_to_the_bit_and_one_is_refused(folder):
     (folder / "parts.yaml").write_text(yaml.safe_dump(settings(folder, "parts")))
     torchrun(str(folder / "parts.yaml"), "--set", "training.steps=6")
-    with pytest.raises(ValueError, match="the number of processes was 2 and is 1"):
+    with pytest.raises(ValueError, match=r"number of processes .*2.*1"):
         resume(folder / "parts", ["training.steps=10"])
     torchrun("--resume", str(folder / "parts"), "--set", "training.steps=10")
     for name in ("training_state/step_10/adapter_model.safetensors", "logs/metrics.jsonl"):

@@ -140,20 +140,20 @@ def twice(saved):
     [
         (
             rename("q_proj", "c_attn"),
-            r"parameter '.*c_attn.*' is not one of the policy's; the near",
+            r"parameter '.*c_attn.*policy",
         ),
         (
             rename("q_proj.lora_A.default", "q_proj.lora_A.ref"),
-            r"ref.*' is not one of the policy's",
+            r"ref.*policy",
         ),
         (rename("k_proj.lora_A.default.weight", "_flat_param"), r"flattened one of FSDP"),
-        (drop, r"does not hold parameter '.*\(1 of 28 are not there\).*checkpoint.trainable"),
+        (drop, r"parameter '.*1 of 28 .*checkpoint.trainable"),
         (twice, r"lora_A.* is listed twice"),
-        (lambda s: s["param_groups"][0]["params"].append(3), "names and numbers side by side"),
-        (lambda s: s["state"].update(x={}), "a state for parameter 'x', which is in no group"),
+        (lambda s: s["param_groups"][0]["params"].append(3), "names and numbers"),
+        (lambda s: s["state"].update(x={}), "parameter 'x', .*group"),
         (
             lambda s: s["param_groups"].append({"lr": 1.0, "params": [0]}),
-            "names and numbers side by side",
+            "names and numbers",
         ),
     ],
 )
@@ -172,7 +172,7 @@ def test_states_with_names_and_groups_of_numbers_are_refused(tiny_policy, train)
     saved = named(policy, optimizer)
     group = saved["param_groups"][0]
     saved["param_groups"] = [group | {"params": [0, 1]}, group | {"params": [2, 3]}]
-    with pytest.raises(ValueError, match="which parameter belongs to which group cannot be told"):
+    with pytest.raises(ValueError, match=r"which parameter .*group"):
         load_optimizer_state(policy, saved)
 
 
@@ -181,7 +181,7 @@ def test_a_list_that_contradicts_the_states_own_names_is_refused(tiny_policy, tr
     saved, other = named(policy, optimizer), list(policy.names)
     i, j = _pair(policy)
     other[i], other[j] = other[j], other[i]
-    with pytest.raises(ValueError, match=r"k_proj.* by the state's own name, and '.*v_proj"):
+    with pytest.raises(ValueError, match=r"k_proj.*own name.*v_proj"):
         load_optimizer_state(policy, saved, names=other)
     assert load_optimizer_state(policy, saved, names=policy.names).matched_by == "names"
 

@@ -36,7 +36,7 @@ def test_adam_without_decay_is_adamw_whatever_its_groups_say():
 def test_undecidable_weight_decay_asks_for_the_rule():
     groups = groups_of(AdamW, weight_decay=0.1)
     groups[0].pop("decoupled_weight_decay")
-    with pytest.raises(ValueError, match="pass rule='adamw' or rule='adam'"):
+    with pytest.raises(ValueError, match="rule='adamw' or rule='adam'"):
         choose_rule(groups)
     assert choose_rule(groups, "adam") == "adam"
 
@@ -50,10 +50,10 @@ def test_optimizers_that_only_look_alike_are_refused(make):
 @pytest.mark.parametrize(
     ("make", "options", "rule", "words"),
     [
-        (Adam, {"amsgrad": True}, None, "amsgrad=True, a rule that is not followed"),
-        (SGD, {"maximize": True}, None, "maximize=True, a rule that is not followed"),
-        (SGD, {}, "adam", "has no 'betas', so it is not one of 'adam'"),
-        (SGD, {}, "sdg", "Unknown rule='sdg': the nearest is 'sgd'"),
+        (Adam, {"amsgrad": True}, None, "amsgrad=True"),
+        (SGD, {"maximize": True}, None, "maximize=True"),
+        (SGD, {}, "adam", "'betas'.*'adam'"),
+        (SGD, {}, "sdg", "rule='sdg'.*'sgd'"),
         (Adam, {"weight_decay": 0.1}, "adamw", "has decoupled_weight_decay=False"),
     ],
 )

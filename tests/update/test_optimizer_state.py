@@ -63,7 +63,7 @@ def test_alphabetical_order_is_refused(trained, saved):
     def shuffle(state_dict):
         state_dict["state"] = {i: state_dict["state"][j] for i, j in enumerate(order)}
 
-    with pytest.raises(ValueError, match="the order of the parameters is another"):
+    with pytest.raises(ValueError, match="order of the parameters"):
         load_optimizer_state(policy, saved(shuffle))
 
 
@@ -90,7 +90,7 @@ def test_a_fresh_optimizer_is_taken_as_object_or_state_dict_but_not_as_file(tiny
     for given in (fresh, fresh.state_dict()):
         assert "fresh" in load_optimizer_state(policy, given).warnings[0]
     torch.save(fresh.state_dict(), tmp_path / "optimizer.pt")
-    with pytest.raises(ValueError, match="holds an empty optimizer state"):
+    with pytest.raises(ValueError, match="empty optimizer state"):
         load_optimizer_state(policy, tmp_path)
 
 
@@ -126,8 +126,8 @@ def add_stranger(state_dict):
         (drop_one, r"no 'step' for parameter '.*layers.0.self_attn.v_proj.lora_A"),
         (drop_key, r"no 'exp_avg_sq' for parameter '.*k_proj.lora_A"),
         (reshape, r"k_proj.lora_B.* has shape \(8, 3\), but 'exp_avg' .* has \(3, 8\)"),
-        (add_key, r"q_proj.lora_A.* holds 'exp_inf', which no supported rule"),
-        (add_stranger, r"a state for parameter 99, which is in no group"),
+        (add_key, r"q_proj.lora_A.* 'exp_inf'"),
+        (add_stranger, r"parameter 99, .*group"),
         (lambda s: s.update(param_groups=[]), "holds no parameters"),
         (lambda s: s.pop("state"), "keys 'state' and 'param_groups'"),
     ],
@@ -142,7 +142,7 @@ def test_rate_zero_beside_another_rate_is_refused(trained):
     group = optimizer.param_groups[0]
     rest = group | {"params": group["params"][9:]}
     optimizer.param_groups = [group | {"params": group["params"][:9], "lr": 0.0}, rest]
-    with pytest.raises(ValueError, match=r"learning rate 0.* while '.*' has 0.001"):
+    with pytest.raises(ValueError, match=r"learning rate 0.* 0.001"):
         load_optimizer_state(policy, optimizer)
 
 
@@ -151,16 +151,14 @@ def test_a_state_of_what_the_policy_does_not_train_is_refused(tiny_policy, train
     optimizer = train(policy, AdamW(policy.model.parameters(), lr=1e-3))
     policy.model.get_input_embeddings().requires_grad_(False)
     smaller = type(policy)(policy.model, eos_token_id=1, pad_token_id=0)
-    with pytest.raises(
-        ValueError, match=r"state for 'model.embed_tokens.weight', which the policy"
-    ):
+    with pytest.raises(ValueError, match=r"'model.embed_tokens.weight'"):
         load_optimizer_state(smaller, optimizer)
 
 
 def test_a_live_optimizer_of_other_shapes_is_refused(tiny_policy):
     policy = tiny_policy()
     optimizer = SGD([p.detach().clone().requires_grad_() for p in trainable(policy)[::-1]])
-    with pytest.raises(ValueError, match="but the optimizer's parameter matched to it has"):
+    with pytest.raises(ValueError, match="optimizer's parameter"):
         load_optimizer_state(policy, optimizer)
 
 
@@ -181,7 +179,7 @@ class Command:
 )
 def test_a_file_that_is_not_tensors_is_refused_and_not_run(tiny_policy, tmp_path, capsys, content):
     (tmp_path / "optimizer.pt").write_bytes(content)
-    with pytest.raises(ValueError, match="is refused: it is not an optimizer state of tensors"):
+    with pytest.raises(ValueError, match="optimizer state of tensors"):
         load_optimizer_state(tiny_policy(), tmp_path)
     assert "a pickle was run" not in capsys.readouterr().out
 
@@ -190,5 +188,5 @@ def test_a_file_that_is_not_tensors_is_refused_and_not_run(tiny_policy, tmp_path
 def test_a_sidecar_that_is_not_names_is_refused(trained, saved, content):
     path = saved()
     path.with_name("parameter_names.json").write_text(content)
-    with pytest.raises(ValueError, match=r"parameter_names\.json (is not JSON|must be a list)"):
+    with pytest.raises(ValueError, match=r"parameter_names\.json .*(JSON|list)"):
         load_optimizer_state(trained[0], path)

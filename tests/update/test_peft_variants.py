@@ -101,7 +101,7 @@ def test_v_of_the_variant_is_a_real_step(
 def test_adapters_of_virtual_tokens_are_refused_by_name(tmp_path, variant):
     folder = saved(REFUSED[variant](), tmp_path)
     kind = json.loads((folder / "adapter_config.json").read_text())["peft_type"]
-    with pytest.raises(ValueError, match=f"is {kind}: its virtual tokens"):
+    with pytest.raises(ValueError, match=rf"{kind}.*virtual tokens"):
         Policy.from_checkpoint(folder, eos_token_id=1)
 
 

@@ -91,7 +91,7 @@ def test_a_step_that_overflows_is_refused(tiny_policy):
     policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["adamw"], steps=0)
     state = load_optimizer_state(policy, optimizer.state_dict())
     step = as_step(policy, state, {n: torch.zeros_like(p) for n, p in policy.theta.items()})
-    with pytest.raises(ValueError, match=r"float16 is not finite .*master_weights=true"):
+    with pytest.raises(ValueError, match=r"float16 .*master_weights=true"):
         rounded_step(policy, state, step, dict.fromkeys(policy.names, torch.float16), 1e-3)
 
 

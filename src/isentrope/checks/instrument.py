@@ -9,9 +9,9 @@ from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import draw_sample
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.determinism import nondeterminism
-from isentrope.policy.fitness import active_dropout, dropout_rates
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import matmul_switches
+from isentrope.policy.requirements import active_dropout, dropout_rates
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector

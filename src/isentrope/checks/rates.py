@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from isentrope.checks.finding import Finding
-from isentrope.training.contract import CONTRACT
+from isentrope.recording.contract import CONTRACT
 from isentrope.update.optimizer_state import SETTINGS, OptimizerState
 from isentrope.update.parameter_names import SIDECAR
 

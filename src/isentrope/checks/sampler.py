@@ -21,7 +21,8 @@ from isentrope.estimators.identities import (
 from isentrope.estimators.sample import draw_sample, sampler_logprobs
 from isentrope.estimators.sampler_match import SamplerMatch, match_sampler, root_mean_square
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score_with_variances
+from isentrope.policy.scoring import score_with_variances
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

@@ -10,11 +10,14 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
+from isentrope.attribution.influence.reliability import LISTED, printed_reliability
+from isentrope.attribution.noise.tail import LIGHT_TAILS
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import t_quantile
-from isentrope.kernel.noise_tail import LIGHT_TAILS
-from isentrope.kernel.reliability import LISTED, printed_reliability
+from isentrope.formatting import MISSING, TERMINAL
+
+bounds, _number = TERMINAL.interval, TERMINAL.number
 
 
 def print_influence(console: Console, result: dict[str, Any], folder: Path) -> None:
@@ -244,25 +247,7 @@ def measured(estimate: dict[str, Any] | None) -> str:
     Returns:
         For example "-2.24 ± 0.1".
     """
-    if estimate is None or estimate["value"] is None:
-        return "–"
-    return f"{_number(estimate['value'])} ± {_number(estimate['se'], 1)}"
-
-
-def bounds(low: float | None, high: float | None) -> str:
-    """An interval; an end that is missing beside one that is not is infinite.
-
-    Args:
-        low: Lower end, None where there is none.
-        high: Upper end.
-
-    Returns:
-        For example "[0.0017, ∞)", or a dash where there is no interval.
-    """
-    if low is None and high is None:
-        return "–"
-    left = "(-∞" if low is None else f"[{_number(low)}"
-    return f"{left}, " + ("∞)" if high is None else f"{_number(high)}]")
+    return MISSING if estimate is None else TERMINAL.with_error(estimate["value"], estimate["se"])
 
 
 def print_lines(console: Console, lines: list[str], warnings: list[str]) -> None:
@@ -281,7 +266,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, str):
         return escape(repr(value)[1:-1])
     return str(value) if isinstance(value, (int, np.integer)) else _number(value)
-
-
-def _number(value: Any, digits: int = 3) -> str:
-    return "–" if value is None or pd.isna(value) else f"{value:.{digits}g}"

@@ -38,7 +38,7 @@ class Verb:
     help: str
 
 
-_EXPERIMENTS, _TABLES = "isentrope.experiments", "isentrope.cli.attribution_tables"
+_PIPELINES, _TABLES = "isentrope.pipelines", "isentrope.cli.attribution_tables"
 
 VERBS = (
     Verb(
@@ -53,7 +53,7 @@ VERBS = (
         "sft",
         options.configured,
         through="isentrope.cli.running:fine_tuning",
-        run=f"{_EXPERIMENTS}.sft:sft",
+        run=f"{_PIPELINES}.sft:sft",
         show="isentrope.cli.running:print_fine_tuned",
         help="Fine-tune a model on a task's demonstrations, loss on the response alone.",
     ),
@@ -61,7 +61,7 @@ VERBS = (
         "train",
         options.trained,
         through="isentrope.cli.running:training",
-        run=f"{_EXPERIMENTS}.train:train",
+        run=f"{_PIPELINES}.train:train",
         show="isentrope.cli.console:say_written",
         help="Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or go on with "
         "a run.",
@@ -70,7 +70,7 @@ VERBS = (
         "evaluate",
         options.configured,
         through="isentrope.cli.running:evaluating",
-        run=f"{_EXPERIMENTS}.evaluate:evaluate_checkpoints",
+        run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
         show="isentrope.cli.evaluation_table:print_evaluation",
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
     ),
@@ -78,7 +78,7 @@ VERBS = (
         "measure",
         options.measured,
         through="isentrope.cli.running:measuring",
-        run=f"{_EXPERIMENTS}.measure:measure",
+        run=f"{_PIPELINES}.measure:measure",
         show="isentrope.cli.tables:print_measurement",
         help="Measure how much one optimizer step changes the entropy of a checkpoint, or of a "
         "list.",
@@ -87,7 +87,7 @@ VERBS = (
         "influence",
         options.measured,
         through="isentrope.cli.running:attributing",
-        run=f"{_EXPERIMENTS}.attribution.influence:find_influence",
+        run=f"{_PIPELINES}.influence:find_influence",
         show=f"{_TABLES}:print_influence",
         help="Attribute the entropy change of a step to the sequences and tokens of its batch.",
     ),
@@ -95,7 +95,7 @@ VERBS = (
         "kernel",
         options.measured,
         through="isentrope.cli.running:attributing",
-        run=f"{_EXPERIMENTS}.attribution.kernel:find_kernel",
+        run=f"{_PIPELINES}.kernel:find_kernel",
         show=f"{_TABLES}:print_kernel",
         help="Compute the Fisher kernel: how a step on one response moves another.",
     ),
@@ -103,7 +103,7 @@ VERBS = (
         "noise",
         options.measured,
         through="isentrope.cli.running:attributing",
-        run=f"{_EXPERIMENTS}.attribution.noise:find_noise",
+        run=f"{_PIPELINES}.noise:find_noise",
         show=f"{_TABLES}:print_noise",
         help="Measure the gradient noise scale, and that of the entropy change.",
     ),
@@ -111,7 +111,7 @@ VERBS = (
         "audit",
         options.measured,
         through="isentrope.cli.running:attributing",
-        run=f"{_EXPERIMENTS}.attribution.audit:find_audit",
+        run=f"{_PIPELINES}.audit:find_audit",
         show=f"{_TABLES}:print_audit",
         help="Hold every published proxy against the measured influence of tokens and sequences.",
     ),
@@ -119,7 +119,7 @@ VERBS = (
         "try",
         options.tried,
         through="isentrope.cli.running:attributing",
-        run=f"{_EXPERIMENTS}.attribution.trial:find_trial",
+        run=f"{_PIPELINES}.trial:find_trial",
         show="isentrope.cli.trial_table:print_trial",
         help="Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
     ),
@@ -127,7 +127,7 @@ VERBS = (
         "check",
         options.checked,
         through="isentrope.cli.running:checking",
-        run=f"{_EXPERIMENTS}.check:check",
+        run=f"{_PIPELINES}.check:check",
         show="isentrope.cli.check_table:print_findings",
         help="Check the instrument before measuring; exit status 1 if anything is wrong.",
     ),
@@ -147,7 +147,7 @@ CONFIG_VERBS = (
         "show",
         options.shown,
         through="isentrope.cli.running:showing",
-        run=f"{_EXPERIMENTS}.config_io:dump_config",
+        run="isentrope.config.io:dump_config",
         show="isentrope.cli.running:print_text",
         help="Print every setting, its default or its value in CONFIG, and what it does.",
     ),
@@ -155,8 +155,8 @@ CONFIG_VERBS = (
         "validate",
         options.validated,
         through="isentrope.cli.running:validating",
-        run=f"{_EXPERIMENTS}.kinds:load_any",
-        show=f"{_EXPERIMENTS}.kinds:intention",
+        run=f"{_PIPELINES}.kinds:load_any",
+        show=f"{_PIPELINES}.kinds:intention",
         help="Check CONFIG: its keys and values, and that the files it names are there.",
     ),
 )

@@ -21,24 +21,24 @@ from isentrope.cli.attribution_tables import print_influence
 from isentrope.cli.console import out, say
 from isentrope.cli.evaluation_table import print_rows
 from isentrope.cli.tables import print_measurement
-from isentrope.experiments.attribution.audit import find_audit
-from isentrope.experiments.attribution.influence import find_influence
-from isentrope.experiments.attribution.kernel import find_kernel
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.config import MeasureConfig
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.evaluate import evaluate_checkpoints
-from isentrope.experiments.measure import measure
-from isentrope.experiments.one_writer import LOCK, one_writer
-from isentrope.experiments.progress import Progress
-from isentrope.experiments.sft import sft
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import SftConfig, TrainConfig
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.evaluate import evaluate_checkpoints
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
+from isentrope.progress import Progress
 from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.takeaways import takeaways
+from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.training.toy import MAX_NEW_TOKENS
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-import isentrope
+from isentrope._version import __version__
 from isentrope.cli.app import app, config_app
 from isentrope.cli.commands import CONFIG_VERBS, VERBS, add_to
 
@@ -13,7 +13,7 @@ __all__ = ["app"]
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"isentrope {isentrope.__version__}")
+        print(f"isentrope {__version__}")
         raise typer.Exit
 
 

@@ -11,16 +11,16 @@ from isentrope._lazy import load
 from isentrope.cli.commands import Verb
 from isentrope.cli.console import err, out, say, say_written
 from isentrope.cli.options import Changes
-from isentrope.experiments.attribution.run import run_verb
-from isentrope.experiments.config_evaluation import EvaluateConfig
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.kinds import defaults, load_any
-from isentrope.experiments.progress import Progress
-from isentrope.experiments.train_config import SftConfig, TrainConfig
-from isentrope.training.processes import rank
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.kinds import defaults, load_any
+from isentrope.pipelines.loop import run_verb
+from isentrope.processes import rank
+from isentrope.progress import Progress
 
 if TYPE_CHECKING:
-    from isentrope.experiments.sft import FineTuned
+    from isentrope.pipelines.sft import FineTuned
     from isentrope.reports.report import Report
 
 
@@ -87,7 +87,7 @@ def training(verb: Verb, config: str | None, resume: str | None, changes: Change
     """Start a run, or go on with one, and print its folder."""
     with Progress(err) as progress:
         if resume is not None:
-            go_on = load("isentrope.experiments.train:resume")
+            go_on = load("isentrope.pipelines.train:resume")
             made = go_on(resume, overrides(changes), progress=progress)
         else:
             asked = load_config(str(config), overrides(changes), TrainConfig)

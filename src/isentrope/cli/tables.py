@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.console import Console
 
-from isentrope.cli.attribution_tables import bounds
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimators.identities import in_words, p_value
+from isentrope.formatting import TERMINAL
 
 COLUMNS = {
     "η": 0,
@@ -22,6 +22,8 @@ COLUMNS = {
     "verdict": 0,
 }
 """Headings of a sweep, and their ranks: the largest is left out first."""
+
+bounds, _measured, _number = TERMINAL.interval, TERMINAL.with_error, TERMINAL.number
 
 
 def print_measurement(console: Console, results: list[dict[str, Any]]) -> None:
@@ -168,11 +170,3 @@ def settings_line(result: dict[str, Any]) -> list[str]:
     values = ", ".join(f"{key.split('.')[1]} {k['value']}" for key, k in taken.items())
     files = ", ".join(dict.fromkeys(k["from"] for k in taken.values()))
     return [f"  as trained   {values} ({files})"]
-
-
-def _measured(value: float | None, se: float | None) -> str:
-    return f"{_number(value)} ± {'–' if se is None else f'{se:.1g}'}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"

@@ -22,7 +22,7 @@ from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import EntropySample
 from isentrope.policy.chi_square import Divergence
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 
 
 def estimate_entropy_change(

@@ -24,7 +24,8 @@ from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import EntropySample, draw_sample
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
+from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -140,7 +141,7 @@ def entropy_change(
     method: Method = "prefix",
     order: int = 2,
     confidence: float = 0.95,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Report = silent,
 ) -> EntropyChange:
     """Measure ΔH(η) on an E-batch and predict it to first and second order.
 
@@ -153,7 +154,7 @@ def entropy_change(
         method: "prefix", "sequence" or "doubly-robust".
         order: Derivatives to compute: 0, 1 or 2.
         confidence: Nominal coverage of the intervals.
-        progress: Called with a few words before each evaluation.
+        progress: Called before each evaluation.
 
     Returns:
         The sweep. A learning rate whose weights collapse gives a value with verdict "resample".
@@ -165,12 +166,13 @@ def entropy_change(
     if order not in (0, 1, 2) or not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"etas must be finite and order 0, 1 or 2; got {list(etas)}, {order}.")
     policy.require_direction(direction)
-    progress("entropy" if order == 0 else f"derivatives to order {order}")
+    stages = 2 if etas else 1
+    progress(0, stages, "entropy" if order == 0 else f"derivatives to order {order}")
     sample = draw_sample(
         policy, rollouts, functional=functional, method=method, direction=direction, order=order
     )
     if etas:
-        progress(f"ΔH at {len(etas)} learning rates")
+        progress(1, stages, f"ΔH at {len(etas)} learning rates")
     found = score_moved(
         policy,
         rollouts,

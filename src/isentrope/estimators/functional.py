@@ -22,9 +22,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from isentrope.estimate import Functional
 from isentrope.forward_mode import derivatives_at_zero
 
-Functional = Literal["per_sequence", "per_token"]
 Method = Literal["sequence", "prefix", "doubly-robust"]
 
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}

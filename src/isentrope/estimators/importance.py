@@ -96,7 +96,6 @@ class Trust:
             which the verdict follows; NaN where χ² is not known.
         carriers: Number of responses expected to carry the variance; infinite where it is zero,
             NaN where it is not known.
-        mean_weight: Mean whole-sequence weight, not normalised; its expectation is 1.
         khat: Pareto shape of the tail of the whole-sequence weights; NaN if they are too few
             or all equal.
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
@@ -109,7 +108,6 @@ class Trust:
     ess_whole: float
     ess_integrated: float
     carriers: float
-    mean_weight: float
     khat: float
     bound: float
     verdict: Verdict
@@ -215,7 +213,6 @@ def diagnose(
         ess_whole=worst,
         ess_integrated=math.nan if moments is None else n * ratio,
         carriers=carriers,
-        mean_weight=float(weights.mean()),
         khat=khat,
         bound=bound,
         verdict=verdict,

@@ -24,7 +24,7 @@ from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import draw_sample
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import NotFiniteError
+from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

@@ -45,7 +45,7 @@ def with_fieller(
     """An estimate of |a/b| with Fieller's interval in place of its t-interval.
 
     Args:
-        found: |a/b|; where it has no interval it is left as it is.
+        found: |a/b|; where it has no t-interval it is left as it is.
         result: The jackknifed statistics with their joint error.
         top: Row of a.
         bottom: Row of b.
@@ -55,12 +55,11 @@ def with_fieller(
     Returns:
         The estimate; its interval has no upper end, and a warning, where b may be zero.
     """
-    if not math.isfinite(found.ci_low):
+    if not math.isfinite(found.ci_low) or found.degrees_of_freedom is None:
         return found
     a, b = float(result.values[top]), float(result.values[bottom])
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
-    df = found.n - 1 if found.degrees_of_freedom is None else found.degrees_of_freedom
-    t = t_quantile(df, confidence)
+    t = t_quantile(found.degrees_of_freedom, confidence)
     low, high = fieller(a, b, (vaa, vab, vbb), t)
     near, far = sorted((abs(low), abs(high)))
     if low <= high < math.inf:

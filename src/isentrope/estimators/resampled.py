@@ -17,7 +17,7 @@ The variance is then bounded, from the largest rate q of different pairs that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from scipy.stats import beta
@@ -27,7 +27,9 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores
+from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
@@ -46,7 +48,7 @@ def resampled_entropy_change(
     seed: int,
     functional: Functional = "per_token",
     confidence: float = 0.95,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Report = silent,
 ) -> list[Estimate]:
     """Measure ΔH(η) without weights, on the prompts of an E-batch.
 
@@ -59,7 +61,7 @@ def resampled_entropy_change(
         seed: Seed of the uniforms that both policies draw from.
         functional: "per_token" or "per_sequence".
         confidence: Nominal coverage of the interval.
-        progress: Called with a few words before each evaluation.
+        progress: Called before each evaluation.
 
     Returns:
         ΔH with its paired error, one a learning rate.
@@ -80,12 +82,12 @@ def resampled_entropy_change(
         drawn = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
         return Rollouts(rollouts.prompt_ids, drawn.responses, rollouts.prompt_index)
 
-    progress("θ")
+    progress(0, len(etas) + 1, "θ")
     here = fresh()
     base = score(policy, here)
     estimates = []
-    for eta in etas:
-        progress(f"η = {eta:g}")
+    for done, eta in enumerate(etas, start=1):
+        progress(done, len(etas) + 1, f"η = {eta:g}")
         with policy.shifted(direction, eta):
             there = fresh()
             moved = score(policy, there)

@@ -18,12 +18,8 @@ from isentrope.estimators.sampler_match import (
 )
 from isentrope.policy.chi_square import divergence_at_theta
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import (
-    Scores,
-    score_along,
-    score_with_features,
-    score_with_variances,
-)
+from isentrope.policy.scoring import score_along, score_with_features, score_with_variances
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

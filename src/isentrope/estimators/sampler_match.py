@@ -20,7 +20,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, score
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 
 TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3}

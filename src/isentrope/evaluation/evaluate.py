@@ -31,8 +31,8 @@ from isentrope.evaluation.responses import (
     random_numbers,
 )
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Report
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.generate import Progress
 from isentrope.sampling.tasks.task import FormattedTask, Task
 
 
@@ -74,7 +74,7 @@ def evaluate(
     max_new_tokens: int = 150,
     seed: int = 0,
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Evaluation:
     """Evaluate a policy on a task.
 

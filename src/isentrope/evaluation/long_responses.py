@@ -14,7 +14,8 @@ from torch import Tensor
 from isentrope.policy.architecture import decoder_of
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, collect, token_statistics
+from isentrope.policy.scoring import collect
+from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.rollouts import Rollouts
 
 AT_ONCE = 4096

@@ -15,8 +15,9 @@ from typing import Literal
 import torch
 
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Report
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.generate import Progress, respond
+from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 
 Decoding = Literal["sampled", "greedy"]
@@ -88,7 +89,7 @@ def draw_responses(
     decoding: Decoding = "sampled",
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Answer each of these prompts, in order.
 

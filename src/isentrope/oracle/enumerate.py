@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional
+from isentrope.estimate import Functional
 from isentrope.oracle.richardson import derivatives, gradients
 from isentrope.oracle.tree import Tree
 from isentrope.policy.language_model import Policy

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.batching import MicroBatch, micro_batches
-from isentrope.policy.fitness import require_no_checkpointing
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
+from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

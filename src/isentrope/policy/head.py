@@ -17,7 +17,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.scoring import LOGITS_HELD
+from isentrope.policy.token_statistics import LOGITS_HELD
 
 
 def is_frozen_linear(head: nn.Module) -> TypeGuard[nn.Linear]:

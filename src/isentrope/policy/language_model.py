@@ -17,8 +17,10 @@ from torch.func import functional_call
 
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
 from isentrope.policy.batching import MicroBatch
-from isentrope.policy.chi_square import DivergentScorer, Reference
-from isentrope.policy.fitness import (
+from isentrope.policy.divergence import DivergentScorer, Reference
+from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.precision import Precision
+from isentrope.policy.requirements import (
     active_dropout,
     require_finite_weights,
     require_float64,
@@ -27,10 +29,8 @@ from isentrope.policy.fitness import (
     require_plain_embeddings,
     rounding_operations,
 )
-from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import HiddenStates, Scorer
-from isentrope.policy.scoring import Scores
+from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 
@@ -282,7 +282,7 @@ class Policy:
             remainder: Whether ρ is wanted too.
 
         Returns:
-            (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`chi_square`).
+            (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`divergence`).
         """
         self.require_no_dropout()
         inner = {self._scorer.inner_names[n]: p for n, p in params.items()}

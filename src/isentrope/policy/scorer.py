@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from isentrope.policy.architecture import decoder_of
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.logits import head_of
-from isentrope.policy.scoring import token_statistics
+from isentrope.policy.token_statistics import token_statistics
 
 
 class Scorer(nn.Module):

@@ -18,7 +18,8 @@ from torch import Tensor
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.head import entropy_pulls, is_frozen_linear, pulls
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import Scores, collect, score_along_each, token_statistics
+from isentrope.policy.scoring import collect, score_along_each
+from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 

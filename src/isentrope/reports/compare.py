@@ -15,7 +15,7 @@ from typing import Any
 
 from isentrope.estimate import Estimate
 from isentrope.reports.panel import Panel
-from isentrope.reports.words import Number, has_interval, number, with_interval
+from isentrope.reports.sentences import Number, has_interval, number, with_interval
 
 CONFIDENCE = 0.95
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from isentrope.reports.delta_h import draw_change
 from isentrope.reports.palette import INK
+from isentrope.reports.panels.change import draw_change
+from isentrope.reports.sentences import with_error
 from isentrope.reports.svg import canvas, legend
-from isentrope.reports.words import with_error
 
 
 def entropy_change_figure(results: dict[str, Any]) -> Figure:

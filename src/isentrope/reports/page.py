@@ -8,7 +8,6 @@ are only begun in the page, and whole in the folder beside it.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -19,12 +18,13 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from isentrope.files import sha256
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section
+from isentrope.reports.sentences import number
 from isentrope.reports.svg import inline
 from isentrope.reports.verdict import Claim
-from isentrope.reports.words import number
 
 LARGEST = 150_000
 """Bytes of CSV that a page carries for one panel."""
@@ -129,7 +129,7 @@ def render(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -
         lstrip_blocks=True,
     )
     script = _resource("report.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
     return environment.get_template("report.html.j2").render(
         columns=columns,
         sections=list(_sections(columns, folder, drawn)),

@@ -11,7 +11,6 @@ is reported, and a sentence says what is not there.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from isentrope.reports.evaluations import Evaluation, find_evaluations
+from isentrope.checkpoint_names import step_within
 from isentrope.reports.panel import Source
+from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 
 VERBS = ("measure", "influence", "kernel", "noise", "audit")
 
@@ -44,8 +44,8 @@ class Measurement:
 
     @property
     def step(self) -> int | None:
-        """The number at the end of the checkpoint's name."""
-        return step_of(self.name)
+        """The training step in the checkpoint's name."""
+        return step_within(self.name)
 
     def table(self, name: str) -> pd.DataFrame | None:
         """One of its tables.
@@ -117,19 +117,6 @@ class Reading:
         return Source(command, (str(path),), made_with)
 
 
-def step_of(name: str) -> int | None:
-    """The step in a checkpoint's name.
-
-    Args:
-        name: For example "step_40", "checkpoint-40" or "step_40_repeat_2".
-
-    Returns:
-        40; None if there is no number.
-    """
-    found = re.findall(r"\d+", re.sub(r"_repeat_\d+$", "", name))
-    return int(found[-1]) if found else None
-
-
 def read_run(
     folder: str | Path, *, checkpoint: str | None = None, evaluations: Sequence[str | Path] = ()
 ) -> Reading:
@@ -184,7 +171,7 @@ def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measu
 
 
 def _order(item: tuple[str, Any]) -> tuple[int, str]:
-    step = step_of(item[0])
+    step = step_within(item[0])
     return (-1 if step is None else step, item[0])
 
 

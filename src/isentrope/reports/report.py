@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.experiments.one_writer import one_writer
-from isentrope.experiments.run_folder import write_bytes
-from isentrope.reports.audit import audit_panels
-from isentrope.reports.budget import budget_panels
-from isentrope.reports.checks import checks_panel
-from isentrope.reports.control import control_panels
-from isentrope.reports.curves import curve_panels
-from isentrope.reports.delta_h import delta_h_panels
-from isentrope.reports.kernel_map import kernel_panels
+from isentrope.files import write_bytes
 from isentrope.reports.page import Column, identifier, render
 from isentrope.reports.panel import Panel, Section
-from isentrope.reports.plane import plane_panels
-from isentrope.reports.provenance import provenance_panel
+from isentrope.reports.panels.audit import audit_panels
+from isentrope.reports.panels.budget import budget_panels
+from isentrope.reports.panels.change import delta_h_panels
+from isentrope.reports.panels.checks import checks_panel
+from isentrope.reports.panels.control import control_panels
+from isentrope.reports.panels.kernel import kernel_panels
+from isentrope.reports.panels.plane import plane_panels
+from isentrope.reports.panels.provenance import provenance_panel
+from isentrope.reports.panels.study import study_panels
+from isentrope.reports.panels.tokens import token_panels
+from isentrope.reports.panels.training import curve_panels
 from isentrope.reports.read_run import Measurement, Reading, read_run
-from isentrope.reports.study import study_panels
 from isentrope.reports.svg import png_file, svg_file
-from isentrope.reports.token_map import token_panels
 from isentrope.reports.verdict import verdict
+from isentrope.runs.one_writer import one_writer
 
 
 @dataclass(frozen=True)

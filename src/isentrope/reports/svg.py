@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from isentrope.formatting import power_of_ten
 from isentrope.reports.palette import COLOURS, INK, LINE, MUTED, PAPER
-from isentrope.reports.words import power_of_ten
 
 WIDTH = 390
 """Of a figure, in units that are pixels at natural size."""

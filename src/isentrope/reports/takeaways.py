@@ -7,12 +7,13 @@ which tokens do it        how few, and whether a published proxy would have foun
 
 from __future__ import annotations
 
-from isentrope.experiments.run_folder import finite
-from isentrope.kernel.reliability import printed_reliability
-from isentrope.reports.plane import law_of
+from isentrope.attribution.influence.reliability import printed_reliability
+from isentrope.files import finite
+from isentrope.formatting import percent
+from isentrope.reports.panels.plane import law_of
 from isentrope.reports.read_run import Reading
 from isentrope.reports.rows import at_training_rate, change_at, estimate_in
-from isentrope.reports.words import number, percent, with_interval
+from isentrope.reports.sentences import number, with_interval
 
 TOP = "0.02"
 """The share of tokens that is spoken of, as `audit` writes it."""

@@ -10,18 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.reports.checks import checks_of
+from isentrope.formatting import listed, percent
+from isentrope.reports.panels.checks import checks_of
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import at_training_rate, change_at, estimate_in
-from isentrope.reports.words import (
-    Number,
-    has_interval,
-    listed,
-    number,
-    percent,
-    with_interval,
-    without_error,
-)
+from isentrope.reports.sentences import Number, has_interval, number, with_interval, without_error
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
-from isentrope.sampling.generate import Progress, respond, sample
+from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 
@@ -52,7 +53,7 @@ def evaluation_batch(
     seed: int,
     exclude_keys: Collection[str] = (),
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Draw E: n prompts with replacement, one response each, unfiltered.
 
@@ -93,7 +94,7 @@ def update_batch(
     redraw_limit: int = 20,
     exclude_keys: Collection[str] = (),
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> tuple[Rollouts, UpdateBatchReport]:
     """Draw U: n prompt groups that have an advantage.
 
@@ -144,7 +145,7 @@ def fill(
     advantages: str,
     *,
     redraw_limit: int,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> tuple[Rollouts, UpdateBatchReport]:
     """Draw prompt groups until n of them have an advantage.
 
@@ -180,8 +181,7 @@ def fill(
             rows = useful.repeat_interleave(rewards.shape[1]).nonzero()[:, 0]
             kept.append(batch.select(rows))
             found += int(useful.sum())
-        if progress is not None:
-            progress(found * rewards.shape[1], n * rewards.shape[1])
+        (progress or silent)(found * rewards.shape[1], n * rewards.shape[1])
         if found == n:
             h = float(torch.cat(entropies).mean()) if entropies else None
             counts = drawn, drawn - found, all_right, all_wrong, total / drawn, h

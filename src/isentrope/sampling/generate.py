@@ -9,7 +9,7 @@ the log-probability kept beside a token is the one it was drawn with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -20,11 +20,9 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from isentrope.policy.architecture import refusal_by_name
 from isentrope.policy.language_model import Policy
+from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
-
-Progress = Callable[[int, int], None]
-"""Called with (sequences done, sequences in all)."""
 
 
 def sample(
@@ -36,7 +34,7 @@ def sample(
     max_new_tokens: int = 150,
     seed: int = 0,
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Draw n prompts uniformly with replacement, and `group_size` responses to each draw.
 
@@ -83,7 +81,7 @@ def respond(
     *,
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Rollouts:
     """Draw `group_size` responses to each of these prompts, in order.
 
@@ -160,7 +158,7 @@ def sample_responses(
     uniforms: Tensor,
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Drawn:
     """Read given uniforms through the policy: the response each of them stands for.
 
@@ -198,8 +196,7 @@ def sample_responses(
         for row, i in enumerate(chosen):
             length = _length_with_eos(columns[0][row], policy.eos_token_ids)
             found[i] = tuple(x[row, :length].clone() for x in columns)
-        if progress is not None:
-            progress(min(start + batch_size, n), n)
+        (progress or silent)(min(start + batch_size, n), n)
     return Drawn(*(list(column) for column in zip(*found, strict=True)))
 
 

@@ -6,7 +6,6 @@ text and bare token ids are named by a digest of their content.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from isentrope.files import short_digest
 from isentrope.policy.language_model import Policy
 
 Message = Mapping[str, Any]
@@ -201,7 +201,7 @@ def as_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return short_digest(text, 8).hex()
 
 
 def _require_vocabulary(policy: Policy, prompts: Iterable[Prompt]) -> None:

@@ -8,9 +8,7 @@ training_state/step_N/      adapter_config.json, adapter_model.safetensors, toke
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
+from isentrope.files import whole_folder
 from isentrope.policy.language_model import Policy
 
 
@@ -38,7 +37,7 @@ def save_base_model(policy: Policy, folder: str | Path) -> Path:
         raise ValueError("The policy has an adapter already: save its base before with_lora.")
     target = Path(folder).resolve()
     model = cast(PreTrainedModel, policy.model)
-    with whole_or_nothing(target) as partial:
+    with whole_folder(target) as partial:
         model.save_pretrained(partial)
         if policy.tokenizer is not None:
             policy.tokenizer.save_pretrained(partial)
@@ -89,35 +88,10 @@ def save_checkpoint(
     Returns:
         The folder.
     """
-    with whole_or_nothing(folder) as partial:
+    with whole_folder(folder) as partial:
         cast(PeftModel, policy.model).save_pretrained(str(partial), save_embedding_layers=False)
         if policy.tokenizer is not None:
             policy.tokenizer.save_pretrained(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         (partial / "trainer_state.json").write_text(json.dumps(state, indent=2) + "\n")
     return folder
-
-
-@contextmanager
-def whole_or_nothing(target: Path) -> Iterator[Path]:
-    """Write into a folder beside `target`, and rename it when all is there.
-
-    Args:
-        target: The folder to be, which must not exist.
-
-    Yields:
-        The folder to write into.
-
-    Raises:
-        FileExistsError: If `target` exists.
-    """
-    if target.exists():
-        raise FileExistsError(f"{target} exists already: choose a new folder.")
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

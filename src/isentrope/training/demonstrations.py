@@ -9,12 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.prompts import Prompt
-from isentrope.training.sft import demonstration_rollouts
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.prompts import Prompt, as_prompts
 
 IGNORED = -100
 """The label of a token that has no loss."""
+
+
+def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, str]]) -> Rollouts:
+    """Encode demonstrations as rollouts, EOS appended.
+
+    Args:
+        policy: Gives the tokenizer and EOS.
+        demonstrations: (prompt, response text) pairs.
+
+    Returns:
+        One sequence a demonstration.
+    """
+    prompts = as_prompts(policy, [p for p, _ in demonstrations])
+    texts = [text for _, text in demonstrations]
+    encoded = policy.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return Rollouts(
+        prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
+        response_ids=[torch.tensor([*ids, policy.eos_token_id]) for ids in encoded],
+        prompt_index=torch.arange(len(prompts)),
+    )
 
 
 def encode(

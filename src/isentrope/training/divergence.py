@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from isentrope.training.processes import gather
+from isentrope.processes import gather
 
 
 class TrainingDivergedError(RuntimeError):

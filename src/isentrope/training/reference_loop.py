@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from isentrope.checkpoint_names import step_name
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import update_batch
 from isentrope.sampling.tasks import Task
@@ -76,5 +77,5 @@ def reference_loop(
         progress(history[-1])
         if step % save_every == 0 or step == steps:
             now = state | {"step": step, "global_step": step, "log_history": history}
-            save_checkpoint(policy, optimizer, checkpoints / f"step_{step}", now)
+            save_checkpoint(policy, optimizer, checkpoints / step_name(step), now)
     return history

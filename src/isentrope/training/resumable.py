@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from isentrope.checkpoint_names import step_name
+
 CONTRACT, STATE = "contract.json", "isentrope_state.json"
 CONTROL_STATE = "step_control.safetensors"
 _ALWAYS = (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
@@ -34,7 +36,7 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
             f"{_WAY_OUT}"
         )
     saved = _step_in(checkpoint / "trainer_state.json")
-    if checkpoint.name != f"step_{saved}":
+    if checkpoint.name != step_name(saved):
         raise ValueError(
             f"{checkpoint} holds step {saved} by its trainer_state.json, which its name does not "
             f"say. {_WAY_OUT}"

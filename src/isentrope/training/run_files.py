@@ -11,13 +11,12 @@ A resumed run forgets the lines after its checkpoint and writes them again.
 from __future__ import annotations
 
 import json
-import math
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-_STEP = re.compile(r"step_(0|[1-9]\d*)")
+from isentrope.checkpoint_names import step_name, written_step
+from isentrope.files import append_line, complete_lines, finite, remove_folder, write_bytes
 
 
 class RunFiles:
@@ -47,12 +46,12 @@ class RunFiles:
         Returns:
             The folder, there or not.
         """
-        return self.checkpoints / f"step_{step}"
+        return self.checkpoints / step_name(step)
 
     def steps(self) -> list[int]:
         """Steps whose checkpoints are whole, ascending."""
-        found = [_STEP.fullmatch(p.name) for p in self.checkpoints.glob("step_*")]
-        return sorted(int(match[1]) for match in found if match)
+        steps = [written_step(p.name) for p in self.checkpoints.glob("step_*")]
+        return sorted(step for step in steps if step is not None)
 
     def latest(self) -> Path | None:
         """The newest whole checkpoint, or None."""
@@ -70,9 +69,7 @@ class RunFiles:
             return
         for step in self.steps()[:-keep_last]:
             if keep_every is None or step % keep_every:
-                # renamed first: a folder named step_N is whole
-                doomed = self.checkpoint(step).rename(self.checkpoints / f".removed_{step}")
-                shutil.rmtree(doomed)
+                remove_folder(self.checkpoint(step), f".removed_{step}")
 
     def log(self, metrics: Mapping[str, float], timing: Mapping[str, float] | None = None) -> None:
         """Add the lines of a step.
@@ -84,10 +81,7 @@ class RunFiles:
         for path, line in ((self.metrics, metrics), (self.timing, timing)):
             if line is None:
                 continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                told = {k: v if math.isfinite(v) else None for k, v in line.items()}
-                file.write(json.dumps(told) + "\n")
+            append_line(path, json.dumps(finite(line)))
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after a step, and whatever was being written.
@@ -97,18 +91,11 @@ class RunFiles:
         """
         for path in (self.metrics, self.timing):
             if path.exists():
-                kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= step]
-                partial = path.with_name(path.name + ".partial")
-                partial.write_text("".join(kept), encoding="utf-8")
-                partial.replace(path)
+                kept = [x for x in complete_lines(path) if json.loads(x)["step"] <= step]
+                write_bytes(path, "".join(kept).encode())
         for table in self.rollouts.glob("step_*.parquet*"):
-            match = _STEP.match(table.name)
-            if match and int(match[1]) > step:
+            of = written_step(table.name.split(".")[0])
+            if of is not None and of > step:
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
             shutil.rmtree(leftover)
-
-
-def _whole_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n")]

@@ -24,6 +24,8 @@ from typing import Any
 
 import transformers
 
+from isentrope.checkpoint_names import step_name
+from isentrope.files import publish_folder
 from isentrope.policy.checkpoint import load_policy, require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks import load_task
@@ -103,7 +105,7 @@ def converted(folder: str | Path | None = None) -> Path:
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         made = save_base_model(_from_gguf(source), Path(scratch) / "model")
         if not target.exists():  # another process may have been faster
-            made.rename(target)
+            publish_folder(made, target)
     return target
 
 
@@ -166,7 +168,7 @@ def warm_up(
         seed=seed,
         progress=_say,
     )
-    return Path(folder) / "training_state" / f"step_{steps}"
+    return Path(folder) / "training_state" / step_name(steps)
 
 
 def _say(metrics: dict[str, float]) -> None:

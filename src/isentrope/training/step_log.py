@@ -11,11 +11,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.training.contract import write_next_update
+from isentrope.checkpoint_names import step_name
+from isentrope.files import write_file
+from isentrope.processes import rank
+from isentrope.recording.contract import write_next_update
+from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.metrics import metrics
-from isentrope.training.processes import rank
 from isentrope.training.run_files import RunFiles
-from isentrope.training.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.update_batches import UpdateBatch
 from isentrope.vectors import Vector
 
@@ -95,7 +97,7 @@ class StepLog:
     ) -> None:
         step = int(told["step"])
         if self._rollouts_every and step % self._rollouts_every == 0:
-            write_table(self.files.rollouts / f"step_{step}.parquet", step, batch, record)
+            write_table(self.files.rollouts / f"{step_name(step)}.parquet", step, batch, record)
         before = self.files.checkpoint(step - 1)
         if before.is_dir():
             replayable = batch.rollouts.with_columns(
@@ -167,7 +169,4 @@ def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) 
     }
     if record.entropy_weights is not None:
         columns["entropy_weights"] = [x.tolist() for x in record.entropy_weights]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    pd.DataFrame(columns).to_parquet(partial)
-    return partial.replace(path)
+    return write_file(path, pd.DataFrame(columns).to_parquet)

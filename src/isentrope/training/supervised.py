@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from isentrope.training.checkpoints import whole_or_nothing
+from isentrope.files import whole_folder
 
 
 class _Trainer(SFTTrainer):
@@ -79,7 +79,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
     target = Path(folder)
     # "auto" would look for the base model's config, on disk or in a hub
     kept: dict[str, Any] = {"save_embedding_layers": False} if isinstance(model, PeftModel) else {}
-    with whole_or_nothing(target) as partial:
+    with whole_folder(target) as partial:
         model.eval().save_pretrained(str(partial), **kept)
         tokenizer.save_pretrained(partial)
     return target

@@ -32,21 +32,22 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
+from isentrope.files import publish_folder
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.probe.requirements import require_known_optimizer
+from isentrope.processes import barrier, rank, world_size
+from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
+from isentrope.recording.observing import evaluating
+from isentrope.recording.token_record import TokenRecorder
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import Drawn, sample_responses
-from isentrope.training.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
-from isentrope.training.observing import evaluating
-from isentrope.training.probe_requirements import require_known_optimizer
-from isentrope.training.processes import barrier, rank, world_size
 from isentrope.training.resumable import CONTROL_STATE, STATE
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
-from isentrope.training.token_record import TokenRecorder
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 
@@ -344,7 +345,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             barrier()
             if rank() == 0:
                 self._complete(made)
-                made.rename(target)
+                publish_folder(made, target)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(writing, ignore_errors=True)
             last = self.files.latest()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.training.contract import CONTRACT
+from isentrope.recording.contract import CONTRACT
 from isentrope.training.saved_arguments import (
     TRAINING_ARGS,
     SavedArguments,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.processes import gather, rank, world_size
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, fill
@@ -21,7 +22,6 @@ from isentrope.sampling.generate import Drawn, decode
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
-from isentrope.training.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
 Respond = Callable[[list[Tensor], Tensor], Drawn]

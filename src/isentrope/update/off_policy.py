@@ -102,35 +102,6 @@ class ImportanceRatios:
         return rollouts.with_columns(token_weights=[row[:length] for row, length in rows])
 
 
-def off_policy_weights(
-    policy: Policy,
-    rollouts: Rollouts,
-    objective: str = "dr_grpo",
-    max_response_length: int | None = None,
-    clip: Clip | None = (0.2, 0.2),
-) -> Rollouts:
-    """A stale batch with the token weights of the clipped surrogate at θ.
-
-    Args:
-        policy: The policy at θ, later than the one that drew the responses.
-        rollouts: The batch, whole, with advantages and the sampler's log-probabilities.
-        objective: One of `CLIPPED`, which gives w_i.
-        max_response_length: L of "dr_grpo".
-        clip: (lo, hi), or None for ratios without a clip; "cispo" takes hi as the cap itself.
-
-    Returns:
-        A copy whose `token_weights` are c_ik; `importance_ratios` tells what was clipped.
-
-    Raises:
-        ValueError: As `importance_ratios`, and if the objective is unknown or lacks its length.
-    """
-    _require_clip(clip)
-    drops = None if objective == "cispo" else clip
-    cap = None if clip is None else clip[1]
-    ratios = importance_ratios(policy, rollouts, drops)
-    return ratios.weighted(rollouts, objective, max_response_length, cap=cap)
-
-
 def importance_ratios(
     policy: Policy, rollouts: Rollouts, clip: Clip | None = (0.2, 0.2)
 ) -> ImportanceRatios:

@@ -16,7 +16,6 @@ of two float32 parameter sets would keep three digits at η = 1e-6.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,7 +28,7 @@ from isentrope.update.optimizer_rules import RULES
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.parameter_names import Names
 from isentrope.update.rounding import SHORT_MOMENTS, short_types
-from isentrope.vectors import Vector, axpy, multiply, norm
+from isentrope.vectors import Vector, axpy, norm
 
 
 @dataclass(frozen=True)
@@ -197,28 +196,6 @@ def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> t
             'out: the step has no entropy term; "recorded" has it.'
         )
     return tuple(found)
-
-
-def sequence_directions(policy: Policy, rollouts: Rollouts, step: Step) -> Iterator[Vector]:
-    """Each sequence's part of the step, P Σ_k (c_ik ∂s_ik + d_ik ∂H_ik), one backward pass each.
-
-    Args:
-        policy: The policy at the θ of the step.
-        rollouts: The update batch of the step.
-        step: The step.
-
-    Yields:
-        v_1 … v_n, in order; with `step.baseline` they sum to `step.direction`.
-
-    Raises:
-        ValueError: If the batch is not the step's.
-    """
-    step.require_batch(rollouts)
-    for i in range(len(rollouts)):
-        d = None if step.entropy_weights is None else step.entropy_weights[i : i + 1]
-        c = step.token_weights[i : i + 1]
-        gradient = policy.weighted_gradient(rollouts.select([i]), c, d)
-        yield multiply(step.preconditioner, gradient)
 
 
 def clip_factor(size: float, max_grad_norm: float | None) -> float:

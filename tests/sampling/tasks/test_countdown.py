@@ -59,7 +59,7 @@ def test_demonstrations_slip_at_the_stated_rate():
 
 
 def test_options_out_of_range_are_refused_by_name():
-    with pytest.raises(ValueError, match="fewest must be 1 to 4, got 5"):
+    with pytest.raises(ValueError, match=r"fewest .*got 5"):
         Countdown(fewest=5)
     with pytest.raises(ValueError, match="needs a reference"):
         Countdown().reward("8+2#", None)

@@ -98,10 +98,10 @@ def test_unfit_files_and_requests_are_refused(task, tmp_path):
     with pytest.raises(ValueError, match="not 'validation'"):
         GSM8K("validation", tmp_path)
     (tmp_path / "train.jsonl").write_text('{"question": "How many?", "answer": "4"}')
-    with pytest.raises(ValueError, match="Row 0 of GSM8K train is not a problem"):
+    with pytest.raises(ValueError, match="Row 0 of GSM8K train"):
         GSM8K("train", tmp_path)
     (tmp_path / "train.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="is empty"):
         GSM8K("train", tmp_path)
-    with pytest.raises(ValueError, match="needs a reference answer"):
+    with pytest.raises(ValueError, match="reference answer"):
         task.reward("<answer>1</answer>", None)

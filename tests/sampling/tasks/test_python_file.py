@@ -57,8 +57,8 @@ def test_a_class_is_a_whole_task(task):
     ("name", "message"),
     [
         ("none", "defines no 'none'"),
-        ("NUMBER", "neither a reward function nor"),
-        ("more", "needs the argument 'difficulty'"),
+        ("NUMBER", "reward function"),
+        ("more", "argument 'difficulty'"),
     ],
 )
 def test_what_is_no_task_is_refused(task, name, message):
@@ -67,7 +67,7 @@ def test_what_is_no_task_is_refused(task, name, message):
 
 
 def test_a_reward_function_that_fails_is_named(task):
-    with pytest.raises(ValueError, match=r"mine.py:broken failed on the response '2': KeyError"):
+    with pytest.raises(ValueError, match=r"mine.py:broken .*'2': KeyError"):
         task("broken").reward("2", "2")
 
 
@@ -80,5 +80,5 @@ def test_a_file_that_is_not_there_or_does_not_run_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file nowhere\.py"):
         load_task("nowhere.py:f")
     (tmp_path / "bad.py").write_text("import not_a_module")
-    with pytest.raises(ValueError, match=r"bad\.py does not run: ModuleNotFoundError"):
+    with pytest.raises(ValueError, match=r"bad\.py .*ModuleNotFoundError"):
         load_task(f"{tmp_path}/bad.py:f")

@@ -76,7 +76,7 @@ def test_demonstrations_show_the_second_rule_at_the_stated_share(phase):
 
 
 def test_options_out_of_range_are_refused_by_name():
-    with pytest.raises(ValueError, match="phase must be 1 or 2, got 3"):
+    with pytest.raises(ValueError, match=r"phase .*got 3"):
         Relay(phase=3)
-    with pytest.raises(ValueError, match="shown is a probability below 1, got -1"):
+    with pytest.raises(ValueError, match=r"shown .*got -1"):
         Relay(shown=-1)

@@ -51,7 +51,7 @@ def test_splits_are_those_of_addition():
 
 
 def test_options_out_of_range_are_refused_by_name():
-    with pytest.raises(ValueError, match="rare is a probability below 1, got 1"):
+    with pytest.raises(ValueError, match=r"rare .*got 1"):
         Shortcut(rare=1)
-    with pytest.raises(ValueError, match="plain is a reward above 0"):
+    with pytest.raises(ValueError, match="plain "):
         Shortcut(plain=0)

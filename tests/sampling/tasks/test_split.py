@@ -94,15 +94,15 @@ def test_prompts_and_answers_are_in_the_alphabet_and_fit_the_length_of_the_runs(
 
 
 def test_options_out_of_range_are_refused_by_name():
-    with pytest.raises(ValueError, match="answers must divide 16, got 7"):
+    with pytest.raises(ValueError, match=r"answers .*16, got 7"):
         Split(answers=7)
-    with pytest.raises(ValueError, match=r"habit is a probability below 1, got 1\.0"):
+    with pytest.raises(ValueError, match=r"habit .*got 1\.0"):
         Split(habit=1.0)
-    with pytest.raises(ValueError, match="Split has the splits train and test, not 'dev'"):
+    with pytest.raises(ValueError, match="train and test, not 'dev'"):
         Split("dev")
     with pytest.raises(ValueError, match="needs a reference"):
         Split().reward("8+130#", None)
-    with pytest.raises(ValueError, match="'split' has no option 'answer': its options are answers"):
+    with pytest.raises(ValueError, match=r"'answer': .*answers"):
         load_task("split", answer=4)
-    with pytest.raises(ValueError, match="'split' is generated and reads no file"):
+    with pytest.raises(ValueError, match=r"'split' .*file"):
         load_task("split", path="x.jsonl")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from isentrope.experiments.config import BatchConfig
-from isentrope.experiments.config_stages import TaskConfig
+from isentrope.config.measure import BatchConfig
+from isentrope.config.stages import TaskConfig
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.relay import Relay
 
@@ -26,9 +26,9 @@ def test_another_data_set_of_the_update_does_not_get_the_options():
 
 def test_an_unknown_option_is_refused_with_those_that_exist():
     config = TaskConfig(dataset_name="relay", dataset_options={"phases": 2})
-    with pytest.raises(ValueError, match="'relay' has no option 'phases': its options are phase"):
+    with pytest.raises(ValueError, match=r"'relay' .*'phases': .*phase"):
         config.load_task("relay", "train", None, None)
-    with pytest.raises(ValueError, match="'prompts' has no option 'seed': it has none"):
+    with pytest.raises(ValueError, match=r"'prompts' .*'seed'"):
         load_task("prompts", path="x.jsonl", seed=1)
-    with pytest.raises(ValueError, match=r"mine\.py:f takes no options, got seed"):
+    with pytest.raises(ValueError, match=r"mine\.py:f .*seed"):
         load_task("mine.py:f", seed=1)

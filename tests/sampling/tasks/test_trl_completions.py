@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from trl import GRPOTrainer
 
-from isentrope.experiments.batches import read_rollouts
+from isentrope.pipelines.batches import read_rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.trl_completions import read_trl_completions
 from tests.sampling.conftest import tiny_policy

@@ -26,14 +26,40 @@ def test_a_mean_weights_the_past_by_its_age(memory):
     np.testing.assert_allclose(flat(mean.value), np.average(vectors, axis=0, weights=weights))
 
 
-def test_the_halves_of_a_step_have_the_past_before_it_and_not_the_step():
-    memory = Memory(4)
-    first, second = (named(np.random.default_rng(k).normal(size=(2, 6))) for k in (0, 1))
-    assert memory.halves(first, second).past_a is None
-    memory.add(*({n: x.sum(0) for n, x in part.items()} for part in (first, second)))
-    found = memory.halves(second, first)
-    np.testing.assert_allclose(flat(found.past_a), flat({n: x.sum(0) for n, x in first.items()}))
+def draws(count, groups=2):
+    """Entropy gradients of two halves by groups, as many times."""
+    rng = np.random.default_rng(count)
+    return [[named(rng.normal(size=(groups, 6))) for _ in "ab"] for _ in range(count)]
+
+
+def summed(groups):
+    return {n: x.sum(0) for n, x in groups.items()}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_halves_of_a_draw_have_the_past_before_it_and_not_the_draw(keep):
+    memory, (first, second) = Memory(4, keep=keep), draws(2)
+    memory.observe(*first)
+    assert memory.halves().past_a is None
+    memory.settle()
+    assert memory.empty is not keep
+    memory.observe(*second)
+    found = memory.halves()
+    assert found.a is second[0]
+    np.testing.assert_allclose(flat(found.past_a), flat(summed(first[0])))
+    np.testing.assert_allclose(flat(found.past_b), flat(summed(first[1])))
     assert found.share == pytest.approx(0.25 / (1 - 0.75**2))
+
+
+def test_a_draw_that_serves_many_steps_counts_once():
+    memory, (first, second, third) = Memory(4, keep=True), draws(3)
+    for draw, steps in ((first, 3), (second, 2), (third, 1)):
+        memory.observe(*draw)
+        for _ in range(steps):
+            halves = memory.halves()
+            memory.settle()
+    expected = (0.75 * flat(summed(first[0])) + flat(summed(second[0]))) / 1.75
+    np.testing.assert_allclose(flat(halves.past_a), expected)
 
 
 def filled(noise, steps=40, seed=0):
@@ -79,18 +105,27 @@ def test_noise_alone_and_too_few_steps_give_no_projection():
     assert none > 85  # a false alarm above two errors, with the tail of three degrees of freedom
 
 
-def test_a_saved_memory_goes_on_as_it_was_and_an_incomplete_one_is_refused():
-    rng, memory = np.random.default_rng(1), Memory(3, reward_average=6)
-    for step in range(5):
-        memory.add(*(named(rng.normal(size=6)) for _ in "ab"))
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_saved_memory_goes_on_as_it_was_and_an_incomplete_one_is_refused(keep):
+    rng, memory = np.random.default_rng(1), Memory(3, reward_average=6, keep=keep)
+    for step, draw in enumerate(draws(5)):
+        memory.observe(*draw)
+        memory.settle()
         memory.add_reward(step, named(rng.normal(size=6)))
-    again = Memory(3, reward_average=6)
+    again = Memory(3, reward_average=6, keep=keep)
     again.load(memory.state_dict(), memory.tensors())
+    assert again.empty is not keep
     new = named(rng.normal(size=6))
     for each in (memory, again):
-        each.add(new, new)
+        each.observe(*draws(1)[0])
+        each.settle()
         each.add_reward(5, new)
+    assert memory.tensors().keys() == again.tensors().keys()
     for name, x in memory.tensors().items():
         assert torch.equal(x, again.tensors()[name])
-    with pytest.raises(ValueError, match="has seen 6 vectors"):
-        Memory(3).load(memory.state_dict(), {})
+    with pytest.raises(ValueError, match="has seen"):
+        Memory(3, keep=keep).load(memory.state_dict(), {})
+    if keep:
+        half = {n: x for n, x in memory.tensors().items() if not n.startswith("kept_b")}
+        with pytest.raises(ValueError, match="last draw"):
+            again.load(memory.state_dict(), half)

@@ -77,7 +77,7 @@ def test_correct_responses_that_earn_less_are_told_once(control, caplog):
 
 
 def test_a_target_for_a_mask_is_refused():
-    with pytest.raises(ValueError, match="RandomMask cannot use a target"):
+    with pytest.raises(ValueError, match=r"RandomMask .*target"):
         held(RandomMask())
 
 
@@ -86,5 +86,5 @@ def test_weights_that_are_not_finite_are_refused():
         def apply(self, tokens, strength):
             return Rewritten(tokens.weights / 0.0)
 
-    with pytest.raises(ValueError, match="Broken made weights that are not finite at step 3"):
+    with pytest.raises(ValueError, match=r"Broken .*finite .*step 3"):
         Controller(Broken(strength=1.0), Feedback(Target())).rewrite(batch())

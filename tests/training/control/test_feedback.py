@@ -83,15 +83,15 @@ def test_a_saved_state_goes_on_to_the_bit():
 
 
 def test_targets_and_gains_that_mean_nothing_are_refused():
-    with pytest.raises(ValueError, match="kind value needs value"):
+    with pytest.raises(ValueError, match="kind value"):
         Target("value")
-    with pytest.raises(ValueError, match="kind hold has no value"):
+    with pytest.raises(ValueError, match="kind hold"):
         Target("hold", 0.3)
-    with pytest.raises(ValueError, match="kind linear needs to"):
+    with pytest.raises(ValueError, match="kind linear"):
         Target("linear", steps=3)
-    with pytest.raises(ValueError, match="value of a target must be positive"):
+    with pytest.raises(ValueError, match="positive"):
         Target("value", -1.0)
     with pytest.raises(ValueError, match="positive limit"):
         Feedback(Target(), limit=0.0)
-    with pytest.raises(ValueError, match="entropy before step 3 is nan"):
+    with pytest.raises(ValueError, match=r"step 3 .*nan"):
         Feedback(Target("hold")).observe(3, float("nan"))

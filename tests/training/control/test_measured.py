@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.kernel.influence import influence
+from isentrope.attribution.influence.influence import influence
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
@@ -18,7 +18,7 @@ from isentrope.training.control.measured import (
 from isentrope.update.step import optimizer_step
 from isentrope.vectors import norm
 from tests import cases
-from tests.kernel.test_influence import update_batch
+from tests.attribution.test_influence import update_batch
 from tests.training import runs
 from tests.training.conftest import small_policy
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from isentrope.experiments.config_io import load_config
-from isentrope.experiments.train import train
-from isentrope.experiments.train_config import TrainConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import train
 from tests.training import runs
 
 SIZES = {"steps": 6, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}

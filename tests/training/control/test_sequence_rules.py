@@ -81,7 +81,7 @@ def test_pass_at_k_of_a_batch():
 
 
 def test_pass_at_k_of_groups_that_are_too_small():
-    with pytest.raises(ValueError, match="needs 5 responses, not 4"):
+    with pytest.raises(ValueError, match=r"5 responses.* 4"):
         PassAtK(k=5).rewrite(batch(), 1.0)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import TypeVar
+
+from isentrope.files import short_digest
 
 TEST_SHARE = 0.2
 
@@ -35,8 +36,7 @@ def in_test(problem: str) -> bool:
     Returns:
         True for one fifth of all problems.
     """
-    digest = hashlib.blake2b(problem.encode(), digest_size=4).digest()
-    return int.from_bytes(digest) < TEST_SHARE * 2**32
+    return int.from_bytes(short_digest(problem, 4)) < TEST_SHARE * 2**32
 
 
 def limited(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:

@@ -3,7 +3,8 @@
     m_t = (1 − α_t) m_{t−1} + α_t g_t,     α_t = (1/N) / (1 − (1 − 1/N)^t)
 
 α_t makes m_t a weighted mean of all g so far with weights (1 − 1/N)^age; N = 1 has no memory. The
-halves a and b of E have a mean each, so that products across them stay free of their noise.
+halves a and b of E have a mean each, so that products across them stay free of their noise. Where
+an E serves several steps, its gradients are kept by groups until the next one is drawn.
 
 The gradient of reward is kept in `BLOCKS` means, step t going to block t mod BLOCKS. Blocks share
 no batch, so <g_J, P g_J> is taken across them, as the gain of an isentropic step is.
@@ -52,7 +53,7 @@ class Mean:
         """Take a vector in."""
         share = self.share
         if self.value is None:
-            self.value = {n: x.clone() for n, x in vector.items()}
+            self.value = _ordered(vector)
         else:
             self.value = {n: x + share * (vector[n] - x) for n, x in self.value.items()}
         self.count += 1
@@ -61,37 +62,55 @@ class Mean:
 class Memory:
     """The means of an isentropic step, with their state."""
 
-    def __init__(self, average: int, reward_average: int | None = None) -> None:
+    def __init__(
+        self, average: int, reward_average: int | None = None, *, keep: bool = False
+    ) -> None:
         """Start empty.
 
         Args:
-            average: Steps over which entropy gradients are averaged; 1: none.
+            average: Draws of E over which entropy gradients are averaged; 1: none.
             reward_average: Steps over which the gradient of reward is; None: it is not kept.
+            keep: Whether a draw serves more than one step.
         """
         names = ("a", "b") if average > 1 else ()
         self._means = {name: Mean(average) for name in names}
+        self._keep, self._latest = keep, dict[str, Vector]()
         blocks = () if reward_average is None else range(BLOCKS)
         self._reward = [Mean(max(reward_average or 0, BLOCKS) / BLOCKS) for _ in blocks]
 
-    def halves(self, a: Vector, b: Vector) -> Halves:
-        """This step's gradients beside the mean of those before.
+    def observe(self, a: Vector, b: Vector) -> None:
+        """Take a draw of E in; the one before it becomes part of the means.
 
         Args:
-            a: Groups of one half.
-            b: Groups of the other.
-
-        Returns:
-            All of them.
+            a: Entropy gradients of one half by groups, (K, ...) by parameter name.
+            b: Those of the other.
         """
+        self._fold()
+        self._latest = {"a": _ordered(a), "b": _ordered(b)}
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no draw to correct a step by."""
+        return not self._latest
+
+    def halves(self) -> Halves:
+        """The latest draw's gradients beside the mean of those before."""
+        a, b = self._latest["a"], self._latest["b"]
         if not self._means or self._means["a"].value is None:
             return Halves(a, b)
         means = self._means
         return Halves(a, b, means["a"].value, means["b"].value, means["a"].share)
 
-    def add(self, a: Vector, b: Vector) -> None:
-        """Take a step's entropy gradients in."""
-        for name, vector in zip(self._means, (a, b), strict=False):
-            self._means[name].add(vector)
+    def settle(self) -> None:
+        """After a step: let go of the draw, unless later steps use it."""
+        if not self._keep:
+            self._fold()
+
+    def _fold(self) -> None:
+        for name, mean in self._means.items():
+            if name in self._latest:
+                mean.add({n: x.sum(0) for n, x in self._latest[name].items()})
+        self._latest = {}
 
     def add_reward(self, step: int, gradient: Vector) -> None:
         """Take a step's gradient of reward in."""
@@ -134,16 +153,15 @@ class Memory:
         return project
 
     def state_dict(self) -> dict[str, int]:
-        """How many vectors each mean has seen, as plain JSON."""
-        return {name: mean.count for name, mean in self._named().items()}
+        """How many vectors each mean has seen, and the draws kept, as plain JSON."""
+        seen = {name: mean.count for name, mean in self._named().items()}
+        return seen | ({"kept": len(self._latest)} if self._keep else {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The means, by `mean/parameter`."""
-        return {
-            f"{name}/{parameter}": x
-            for name, mean in self._named().items()
-            for parameter, x in (mean.value or {}).items()
-        }
+        """The means, by `mean/parameter`, and the draw that is kept, by `kept_half/parameter`."""
+        vectors = {name: mean.value or {} for name, mean in self._named().items()}
+        vectors |= {f"kept_{name}": x for name, x in self._latest.items()}
+        return {f"{name}/{n}": x for name, vector in vectors.items() for n, x in vector.items()}
 
     def load(self, counts: Mapping[str, int], tensors: Mapping[str, Tensor]) -> None:
         """Go on from a saved state.
@@ -157,17 +175,27 @@ class Memory:
         """
         for name, mean in self._named().items():
             mean.count = counts[name]
-            inside = {
-                key.removeprefix(f"{name}/"): x
-                for key, x in tensors.items()
-                if key.startswith(f"{name}/")
-            }
-            if bool(inside) != bool(mean.count):
+            mean.value = _named_so(name, tensors) or None
+            if (mean.value is None) != (mean.count == 0):
                 raise ValueError(f"The saved mean {name!r} has seen {mean.count} vectors.")
-            mean.value = inside or None
+        kept = {name: _named_so(f"kept_{name}", tensors) for name in ("a", "b")}
+        self._latest = {name: x for name, x in kept.items() if x}
+        if len(self._latest) != counts.get("kept", 0):
+            raise ValueError("The saved entropy gradients of the last draw are not complete.")
 
     def _named(self) -> dict[str, Mean]:
         return self._means | {f"reward_{k}": mean for k, mean in enumerate(self._reward)}
+
+
+def _named_so(name: str, tensors: Mapping[str, Tensor]) -> Vector:
+    """The vector saved under a name."""
+    head = f"{name}/"
+    return _ordered({k.removeprefix(head): x for k, x in tensors.items() if k.startswith(head)})
+
+
+def _ordered(vector: Vector) -> Vector:
+    """A copy in memory of its own, by name: the last bit of a product depends on both."""
+    return {n: vector[n].clone() for n in sorted(vector)}
 
 
 def _off_diagonal_mean(products: Tensor) -> tuple[float, float]:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from isentrope.processes import rank
 from isentrope.training.control.base import TokenRule
 from isentrope.training.control.feedback import Feedback
 from isentrope.training.control.tokens import Rewritten, Tokens, touched
-from isentrope.training.processes import rank
 
 log = logging.getLogger("isentrope")
 

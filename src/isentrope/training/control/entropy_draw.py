@@ -16,6 +16,7 @@ from torch import Tensor
 
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
+from isentrope.processes import gather, rank, together, world_size
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, require_room
@@ -26,7 +27,6 @@ from isentrope.training.control.gradients import (
     entropy_of,
     weighted_rows,
 )
-from isentrope.training.processes import gather, rank, together, world_size
 from isentrope.vectors import Vector
 
 _STREAM = 13

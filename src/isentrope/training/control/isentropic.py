@@ -23,18 +23,18 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import ComingStep, coming_step
+from isentrope.probe.requirements import LENGTH, setting
+from isentrope.processes import rank, together
+from isentrope.recording.observing import bare, evaluating
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
-from isentrope.training.coming_step import ComingStep, coming_step
 from isentrope.training.control.averages import Memory
-from isentrope.training.control.correction import Correction, Halves, correct
+from isentrope.training.control.correction import Correction, correct
 from isentrope.training.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
 from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.level import Level
 from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.requirements import require_correctable, require_long_parameters
-from isentrope.training.observing import bare, evaluating
-from isentrope.training.probe_requirements import LENGTH, setting
-from isentrope.training.processes import rank, together
 from isentrope.vectors import Vector
 
 log = logging.getLogger("isentrope")
@@ -89,7 +89,7 @@ class IsentropicStep(TrainerCallback):
         self._drawing = {"seed": seed, "batch_size": batch_size}
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         reward = self._options.reward_average if self._options.reward_neutral else None
-        self._memory = Memory(self._options.average, reward)
+        self._memory = Memory(self._options.average, reward, keep=self._options.every > 1)
         self._level = Level()
         self._policy: Policy | None = None
         self._eta = 0.0
@@ -140,13 +140,11 @@ class IsentropicStep(TrainerCallback):
                 lambda: coming_step(policy, kwargs["optimizer"], "an isentropic step")
             )
             length = setting(self._max_new_tokens, args, *LENGTH)
-            draw = draw_entropy(
-                policy, self._prompts, self._options.size, length, step=step, **self._drawing
-            )
-            self._tokens = draw.tokens
+            self._tokens = 0
+            drawn = self._draw(policy, step, length)
             if self._needs_start():
                 self._level.observe(*self._start(policy, length))
-            self._decide(step, coming, draw)
+            self._decide(step, coming, drawn)
         self.seconds = time.perf_counter() - begun
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -160,14 +158,25 @@ class IsentropicStep(TrainerCallback):
 
     # --- one step ----------------------------------------------------------------------------
 
-    def _decide(self, step: int, coming: ComingStep, draw: EntropyDraw) -> None:
-        self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
+    def _draw(self, policy: Policy, step: int, length: int) -> EntropyDraw | None:
+        """E of this step; None where the last one serves."""
+        if (step - 1) % self._options.every and not self._memory.empty:
+            return None
+        drawn = draw_entropy(
+            policy, self._prompts, self._options.size, length, step=step, **self._drawing
+        )
+        self._tokens += drawn.tokens
+        self._memory.observe(drawn.a, drawn.b)
+        return drawn
+
+    def _decide(self, step: int, coming: ComingStep, drawn: EntropyDraw | None) -> None:
+        if drawn is not None:
+            self._level.observe(drawn.entropy, max(drawn.entropy_se**2, 1e-18))
         level_se = math.sqrt(self._level.variance)
         self._feedback.observe(step, self._level.value, ahead=0)  # `_scheduled` is the rest
         tau = self._feedback.output + self._scheduled(step)
-        halves = self._memory.halves(draw.a, draw.b)
-        found = self._correction(coming, halves, tau)
-        self._remember(step, coming, halves)
+        found = self._correction(coming, tau)
+        self._remember(step, coming)
         self._eta = coming.learning_rate
         self.component = found.component if found.weight else None
         self._follow(found)
@@ -178,9 +187,8 @@ class IsentropicStep(TrainerCallback):
         self._latest = {
             **of_feedback,
             "entropy_se": level_se,
-            "entropy_drawn": draw.entropy,
-            "entropy_drawn_se": draw.entropy_se,
             "tokens": float(self._tokens),
+            **({} if drawn is None else _drawn_numbers(drawn)),
             **found.numbers,
             **({} if found.reason is None else {found.reason: 1.0}),
         }
@@ -198,14 +206,14 @@ class IsentropicStep(TrainerCallback):
         self._tokens += tokens
         return h, max(se**2, 1e-18)
 
-    def _correction(self, coming: ComingStep, halves: Halves, tau: float) -> Correction:
+    def _correction(self, coming: ComingStep, tau: float) -> Correction:
         if not coming.components:
             return _none("not_finite", tau)
         P, project = coming.preconditioner, None
         if self._options.reward_neutral:
             project = self._memory.neutral(P)
         found = correct(
-            halves,
+            self._memory.halves(),
             coming.direction,
             P,
             coming.learning_rate,
@@ -224,9 +232,8 @@ class IsentropicStep(TrainerCallback):
             return 0.0
         return target.at(step, start) - target.at(step - 1, start)
 
-    def _remember(self, step: int, coming: ComingStep, halves: Halves) -> None:
-        sums = [{n: x.sum(0) for n, x in part.items()} for part in (halves.a, halves.b)]
-        self._memory.add(*sums)
+    def _remember(self, step: int, coming: ComingStep) -> None:
+        self._memory.settle()
         if coming.components:
             self._memory.add_reward(step, {n: -x for n, x in coming.gradient.items()})
 
@@ -292,6 +299,10 @@ class IsentropicStep(TrainerCallback):
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
         self._memory.load(state["seen"], tensors)
+
+
+def _drawn_numbers(drawn: EntropyDraw) -> dict[str, float]:
+    return {"entropy_drawn": drawn.entropy, "entropy_drawn_se": drawn.entropy_se}
 
 
 def _none(reason: str, tau: float) -> Correction:

@@ -22,15 +22,15 @@ from isentrope.estimators.sample import draw_sample
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
-from isentrope.policy.scoring import LOGITS_HELD
 from isentrope.policy.slopes import logprob_slopes
+from isentrope.policy.token_statistics import LOGITS_HELD
+from isentrope.processes import gather, rank, together, world_size
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.generate import decode, sample_responses
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.streams import draw_plan, generator_of
 from isentrope.sampling.tasks import Task
-from isentrope.training.processes import gather, rank, together, world_size
 from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
 from isentrope.update.step import clip_factor, follow_rule
 from isentrope.vectors import Vector, multiply, norm

@@ -15,11 +15,12 @@ class IsentropicOptions:
 
     Attributes:
         strength: Share of the predicted change of entropy that is cancelled.
-        size: Sequences of the control's own E per step, both halves together.
+        size: Sequences of the control's own E per draw, both halves together.
+        every: Steps per draw of E; the steps between use the last draw's gradients.
         start_size: Sequences on which the entropy before the first step is measured, once, where
             the target begins there.
-        average: Steps over which the entropy gradient that makes u is averaged; 1: the step's own.
-            The gain of u and <g,v> always come from the step's own E.
+        average: Draws over which the entropy gradient that makes u is averaged; 1: the last alone.
+            The gain of u and <g,v> always come from the last draw alone.
         largest: ‖λu‖ at most this multiple of ‖v‖, in the norm √<x, P⁻¹x>.
         range: Largest change of entropy by the correction, as a share of the entropy.
         reward_neutral: Take the part out of u that changes the mean reward to first order.
@@ -30,9 +31,10 @@ class IsentropicOptions:
     targetable: ClassVar[bool] = True
 
     strength: float = 1.0
-    size: int = 256
+    size: int = 96
+    every: int = 2
     start_size: int = 1024
-    average: int = 1
+    average: int = 8
     largest: float = 1.0
     range: float = 0.1
     reward_neutral: bool = False
@@ -53,8 +55,10 @@ class IsentropicOptions:
             )
         if self.start_size < 2 * GROUPS:
             raise ValueError(f"start_size of an isentropic step is {2 * GROUPS} or more.")
-        if self.average < 1 or self.reward_average < 1:
-            raise ValueError("average and reward_average of an isentropic step are 1 or more.")
+        if min(self.every, self.average, self.reward_average) < 1:
+            raise ValueError(
+                "every, average and reward_average of an isentropic step are 1 or more."
+            )
         Limits(self.strength, self.largest, self.range)
 
     @property

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.processes import world_size
+from isentrope.recording.observing import evaluating
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.controller import Controller
 from isentrope.training.control.influence_clip import InfluenceClip
@@ -32,8 +34,6 @@ from isentrope.training.control.measured import (
     token_influence,
 )
 from isentrope.training.control.tokens import Rewritten, Tokens
-from isentrope.training.observing import evaluating
-from isentrope.training.processes import world_size
 from isentrope.update.optimizer_state import OptimizerLike
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"

@@ -1,0 +1,1 @@
+"""The Fisher kernel: its entries, structure, spectrum, clusters and truncations (T7)."""

@@ -1,0 +1,137 @@
+"""Clusters of sequences whose score vectors point the same way (T7).
+
+    distance_ij = 1 − K_ij / √(K_ii K_jj)
+
+Average-linkage hierarchical clustering: the distance of two clusters is the mean distance of their
+members, and the closest two are merged until one is left. How well the tree keeps the distances is
+the cophenetic correlation; how well the clusters repeat the prompts is the adjusted Rand index
+(Hubert and Arabie, 1985), with N_ab the sequences in cluster a and prompt b, and C(m) = m(m − 1)/2,
+
+    ARI = (Σ_ab C(N_ab) − E) / ((Σ_a C(N_a) + Σ_b C(N_b))/2 − E),   E = Σ_a C(N_a) Σ_b C(N_b) / C(N)
+
+one for the same partition, zero on average for random labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy.cluster.hierarchy import cophenet, fcluster, leaves_list, linkage
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one, require_kernel
+from isentrope.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A clustering of n sequences.
+
+    Attributes:
+        labels: (n,) int64, clusters numbered from 0 in the order of the tree's leaves; −1 for a
+            sequence with a zero score vector, which has no cosine.
+        order: (n,) positions in the order of the leaves, for a heat map; zero rows come last.
+        count: Number of clusters.
+        cophenetic_correlation: Pearson, between the distances and those in the tree; a property of
+            this matrix, not a sampled number.
+        prompt_agreement: Adjusted Rand index of clusters and prompts. Its error is the jackknife
+            over prompts with the clusters held.
+        linkage: (n − 1, 4) scipy's merge table of the sequences with a cosine, for a dendrogram.
+        warnings: What was left out.
+    """
+
+    labels: Tensor = field(repr=False)
+    order: Tensor = field(repr=False)
+    count: int
+    cophenetic_correlation: float
+    prompt_agreement: Estimate
+    linkage: np.ndarray = field(repr=False)
+    warnings: tuple[str, ...]
+
+
+def cluster_sequences(
+    matrix: Tensor,
+    prompt_index: Tensor,
+    *,
+    count: int | None = None,
+    distance: float | None = None,
+    rounding: float = 1e-6,
+) -> Clusters:
+    """Cluster sequences by the cosines of their score vectors.
+
+    Args:
+        matrix: (n, n) K of one batch with itself.
+        prompt_index: (n,) prompt draw of each sequence.
+        count: Number of clusters wanted (ties may give fewer).
+        distance: Or the mean distance, in 0..2, above which clusters are not merged.
+        rounding: Relative rounding error of the entries, see `require_kernel`.
+
+    Returns:
+        The clusters.
+
+    Raises:
+        ValueError: If not exactly one of `count` and `distance` is given, or it is out of range, if
+            the matrix is no kernel, sizes differ or fewer than three sequences have a cosine.
+    """
+    matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
+    if (count is None) == (distance is None):
+        raise ValueError("Give either count or distance to say where the tree is cut.")
+    diagonal = matrix.diagonal()
+    known = (diagonal > 0).nonzero().flatten()
+    if len(known) < 3:
+        raise ValueError(f"Clusters need three sequences with a cosine, there are {len(known)}.")
+    if count is not None and not 1 <= count <= len(known):
+        raise ValueError(f"count must lie between 1 and {len(known)}, got {count}.")
+    if distance is not None and not 0 <= distance <= 2:
+        raise ValueError(f"distance is 1 − cosine and lies between 0 and 2, got {distance}.")
+    apart = (1 - cosines(matrix, diagonal, diagonal)[known][:, known]).clamp_min(0).numpy()
+    flat = squareform(apart, checks=False)
+    tree = linkage(flat, "average")
+    cut = ("maxclust", count) if count is not None else ("distance", distance)
+    leaves = leaves_list(tree)
+    found = fcluster(tree, cut[1], cut[0])
+    first_met = {c: k for k, c in enumerate(dict.fromkeys(found[leaves].tolist()))}
+    labels = torch.full((len(matrix),), -1)
+    labels[known] = torch.tensor([first_met[c] for c in found.tolist()])
+    zero = (diagonal <= 0).nonzero().flatten()
+    left_out = f"{len(zero)} sequences have a zero score vector, hence no cosine and no cluster."
+    return Clusters(
+        labels,
+        torch.cat([known[torch.from_numpy(leaves).long()], zero]),
+        len(first_met),
+        float(cophenet(tree, flat)[0]),
+        _prompt_agreement(labels[known], prompts[known]),
+        tree,
+        (left_out,) if len(zero) else (),
+    )
+
+
+def adjusted_rand_index(first: Tensor, second: Tensor) -> float:
+    """How far two partitions agree, beyond chance.
+
+    Args:
+        first: (n,) int64 labels.
+        second: (n,) int64 labels.
+
+    Returns:
+        ARI; one where both partitions are the same trivial one.
+    """
+    _, labels = torch.stack([first, second]).unique(dim=1, return_inverse=True)
+    together, a, b = (
+        float(sum(c * (c - 1) / 2 for c in x.unique(return_counts=True)[1].tolist()))
+        for x in (labels, first, second)
+    )
+    expected = a * b / (len(first) * (len(first) - 1) / 2)
+    highest = (a + b) / 2
+    return 1.0 if highest == expected else (together - expected) / (highest - expected)
+
+
+def _prompt_agreement(labels: Tensor, prompts: Tensor) -> Estimate:
+    units = prompts.unique()
+    found = [adjusted_rand_index(labels, prompts)]
+    found += [adjusted_rand_index(labels[k], prompts[k]) for k in (prompts != p for p in units)]
+    values = torch.tensor(found, dtype=torch.float64)
+    return delete_one(values[0], values[1:], len(units), "adjusted Rand index")

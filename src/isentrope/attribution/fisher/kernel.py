@@ -1,0 +1,262 @@
+"""The Fisher kernel: how a step on one response moves the log-probability of another (T7).
+
+    K₁(t, t') = Σ_α P_α ∂_αS(t) ∂_αS(t')  =  W P Wᵀ,      W_i = ∂S(t_i)
+    δ log π(t) = η Σ_t' K₁(t, t') w(t') A(t')
+
+Exact, for the parameters of LoRA factors, linear layers, embeddings and norms; P is diagonal and
+acts on one side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import shared_identities
+from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
+from isentrope.attribution.fisher.structure import (
+    KernelStructure,
+    cross_structure,
+    kernel_structure,
+)
+from isentrope.attribution.gradients.gram import Announce, gram
+from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
+from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.files import write_file
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a kernel was computed from."""
+
+    policy: Policy
+    E: Rollouts
+    U: Rollouts | None
+    preconditioner: Vector | None
+    passes: Passes
+
+
+@dataclass(frozen=True)
+class FisherKernel:
+    """A block of K₁.
+
+    Attributes:
+        matrix: (n_E, n_U) float64, K₁(t_i, t_j).
+        rows: A row a sequence of E: prompt, key, identity (of the prompt's tokens), length,
+            reward, advantage.
+        columns: The same of U; `rows` itself for a batch with itself.
+        symmetric: Whether it is a batch with itself.
+        parameters: Number of trainable parameters d.
+        rounding: Relative rounding error of an entry: that of the runtime dtype, or of storage.
+        source: What it was computed from; None after `load`.
+    """
+
+    matrix: Tensor
+    rows: pd.DataFrame
+    columns: pd.DataFrame
+    symmetric: bool
+    parameters: int
+    rounding: float
+    source: Source | None = field(default=None, repr=False)
+
+    @property
+    def zero_rows(self) -> list[int]:
+        """Sequences of E whose row is zero: no step on U moves them, nor they any of U."""
+        return (self.matrix == 0).all(1).nonzero()[:, 0].tolist()
+
+    def structure(self, right_above: float | None = None) -> KernelStructure:
+        """Means, spreads and cosines of the diagonal, same-prompt and cross-prompt pairs.
+
+        Args:
+            right_above: Split a square kernel by right (reward above this) and wrong responses.
+
+        Returns:
+            The structure, with intervals over prompts.
+
+        Raises:
+            ValueError: If rewards are asked for and unknown, or there is one prompt only.
+        """
+        if not self.symmetric:
+            identities = shared_identities(
+                list(self.rows["identity"]), list(self.columns["identity"])
+            )
+            return cross_structure(self.matrix, *identities)
+        right = None
+        if right_above is not None:
+            if self.rows["reward"].isna().any():
+                raise ValueError("The responses have no rewards, so right and wrong are not known.")
+            right = torch.tensor((self.rows["reward"] > right_above).to_numpy())
+        return kernel_structure(self.matrix, self._prompts, right, rounding=self.rounding)
+
+    def spectrum(self, seed: int = 0) -> Spectrum:
+        """Eigenvalues against random matrices of the same shape.
+
+        Args:
+            seed: Of the simulated null.
+
+        Returns:
+            The spectrum.
+
+        Raises:
+            ValueError: If the block is not of a batch with itself.
+        """
+        if not self.symmetric:
+            raise ValueError(
+                "The spectrum is that of a batch with itself; this block has two batches: compute "
+                "fisher_kernel(policy, U)."
+            )
+        return kernel_spectrum(
+            self.matrix, self.parameters, self._prompts, seed=seed, rounding=self.rounding
+        )
+
+    def sketch(self, dimension: int, seed: int = 0) -> Sketched:
+        """The same block from gradients hashed to fewer numbers, with its measured error.
+
+        Args:
+            dimension: Numbers a gradient is hashed to.
+            seed: Seed of the hash.
+
+        Returns:
+            The sketch, its error measured against this block.
+
+        Raises:
+            ValueError: If the kernel was loaded from a file.
+        """
+        if self.source is None:
+            raise ValueError(
+                "This kernel was loaded from a file and has no policy to compute gradients with: "
+                "call isentrope.attribution.gradients.sketch.sketched_kernel(policy, E, U, ...)."
+            )
+        s = self.source
+        return sketched_kernel(
+            s.policy,
+            s.E,
+            s.U,
+            dimension,
+            preconditioner=s.preconditioner,
+            seed=seed,
+            exact=self.matrix,
+            passes=s.passes,
+        )
+
+    @property
+    def _prompts(self) -> Tensor:
+        return torch.tensor(self.rows["prompt"].to_numpy())
+
+    def save(self, folder: str | Path) -> Path:
+        """Write kernel.safetensors, rows.parquet and columns.parquet.
+
+        Args:
+            folder: Made if need be.
+
+        Returns:
+            The folder.
+        """
+        folder = Path(folder)
+        said = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
+        content = {"matrix": self.matrix.contiguous()}
+        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, said))
+        write_file(folder / "rows.parquet", self.rows.to_parquet)
+        write_file(folder / "columns.parquet", self.columns.to_parquet)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> FisherKernel:
+        """Read what `save` wrote.
+
+        Args:
+            folder: The folder.
+
+        Returns:
+            The kernel, without its source.
+        """
+        from safetensors import safe_open
+
+        folder = Path(folder)
+        file = folder / "kernel.safetensors"
+        with safe_open(file, "pt") as opened:
+            said = opened.metadata()
+        return cls(
+            load_file(file)["matrix"],
+            pd.read_parquet(folder / "rows.parquet"),
+            pd.read_parquet(folder / "columns.parquet"),
+            said["symmetric"] == "True",
+            int(said["parameters"]),
+            float(said["rounding"]),
+        )
+
+
+def fisher_kernel(
+    policy: Policy,
+    E: Rollouts,
+    U: Rollouts | None = None,
+    *,
+    preconditioner: Vector | None = None,
+    passes: Passes = "hooks",
+    storage: Storage | None = None,
+    folder: str | Path | None = None,
+    announce: Announce = lambda _: None,
+) -> FisherKernel:
+    """Compute a block of the Fisher kernel exactly.
+
+    Args:
+        policy: The policy.
+        E: The rows.
+        U: The columns; None: E with itself.
+        preconditioner: P, diagonal, by parameter name; None for 1.
+        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        storage: How the gradients of the smaller side may be held.
+        folder: Where finished tiles are kept, so that a killed computation goes on.
+        announce: Called with the plan, in words, before the work starts.
+
+    Returns:
+        The block.
+    """
+    storage = storage or Storage()
+    matrix = gram(
+        policy,
+        score_sums(E),
+        None if U is None else score_sums(U).as_trained(),
+        preconditioner,
+        passes=passes,
+        storage=storage,
+        folder=folder,
+        announce=announce,
+    )
+    rows = _index(E)
+    dtype = next(iter(policy.theta.values())).dtype
+    held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[storage.kept]
+    return FisherKernel(
+        matrix,
+        rows,
+        rows if U is None else _index(U),
+        U is None,
+        sum(p.numel() for p in policy.theta.values()),
+        max(held, 1e3 * torch.finfo(dtype).eps),
+        Source(policy, E, U, preconditioner, passes),
+    )
+
+
+def _index(rollouts: Rollouts) -> pd.DataFrame:
+    n = len(rollouts)
+    columns: dict[str, Any] = {
+        "prompt": rollouts.prompt_index.tolist(),
+        "key": rollouts.prompt_keys or [None] * n,
+        "identity": [" ".join(map(str, ids.tolist())) for ids in rollouts.prompt_ids],
+        "length": rollouts.lengths.tolist(),
+    }
+    for name in ("rewards", "advantages"):
+        known = getattr(rollouts, name)
+        columns[name[:-1]] = [float("nan")] * n if known is None else known.tolist()
+    return pd.DataFrame(columns)

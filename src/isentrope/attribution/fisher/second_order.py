@@ -1,0 +1,158 @@
+"""The second-order entropy change of an SGD step, pair by pair of its sequences (T7).
+
+With d_j the derivative along ∂S(t_j), so that d_jS(t) = K₁(t, t_j) with P = 1,
+
+    δH₂ = ½ xᵀ K₂ x per unit η²,     v = Σ_j x_j ∂S(t_j),     x = wA
+    K₂(j, j') = −E_t[ d_jS d_j'S + (S − S̄)(d_j d_j'S + d_jS d_j'S) ]
+
+for ℋ in its surprisal form. The products of first derivatives are a Gram matrix of the E × U
+kernel, K₁ᵀ diag(ω (1 + S − S̄)) K₁; the second derivatives are gᵢᵀ 𝓗 gⱼ with the Hessian 𝓗 of
+Σ_t ω_t (S − S̄) S_t, S − S̄ held fixed: a double backward pass over E for each sequence of U. The
+gradients of U are held whole.
+
+It is the pairwise form of what nested forward mode gives for one v: `second_order_change`, which
+has the error over E's prompts and, for one v, is the cheaper of the two.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
+from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.estimate import Estimate
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.policy.batching import micro_batches
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
+from isentrope.policy.scoring import score, score_along
+from isentrope.policy.second_order_guard import require_second_derivatives
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+
+def second_order_kernel(
+    policy: Policy,
+    E: Rollouts,
+    U: Rollouts,
+    *,
+    omega: Tensor | None = None,
+    passes: Passes = "hooks",
+) -> Tensor:
+    """K₂ of the sequences of U, for plain SGD.
+
+    Args:
+        policy: The policy.
+        E: Unfiltered evaluation batch, drawn independently of U.
+        U: Sequences whose gradients make up the step.
+        omega: (n_E,) weights of E's sequences, of any positive sum; equal by default.
+        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+
+    Returns:
+        (n_U, n_U) float64, symmetric to rounding: ½ xᵀ K₂ x is δH₂ in nats per sequence per η².
+
+    Raises:
+        ValueError: If the weights do not fit E.
+        SecondDerivativeError: If the model's second derivatives are wrong.
+    """
+    require_second_derivatives(policy, E, "backward over backward")
+    weights = _normalised(omega, len(E))
+    surprise = score(policy, E).logprobs.sum(1)
+    centred = surprise - weights @ surprise
+    first = gram(policy, score_sums(E), score_sums(U).as_trained(), passes=passes)
+    products = first.T @ ((weights * (1 + centred))[:, None] * first)
+    return -(products + _hessian_products(policy, E, weights * centred, U, passes))
+
+
+def second_order_change(
+    policy: Policy, E: Rollouts, direction: Vector, *, confidence: float = 0.95
+) -> Estimate:
+    """δH₂ of ℋ along v in its surprisal form, by nested forward mode, with its error over prompts.
+
+    Args:
+        policy: The policy.
+        E: Unfiltered evaluation batch.
+        direction: v per unit η.
+        confidence: Nominal coverage.
+
+    Returns:
+        −½ E[(∂_vS)² + (S − S̄)(∂²_vS + (∂_vS)²)], nats per sequence per η².
+    """
+    s, first, second = (x.logprobs.sum(1) for x in score_along(policy, E, direction, 2))
+
+    def statistic(omega: Tensor) -> Tensor:
+        weights = omega / omega.sum()
+        centred = s - weights @ s
+        curved = first.square() + centred * (second + first.square())
+        return -(weights @ curved)[None] / 2
+
+    found = infinitesimal_jackknife(statistic, E.prompt_index)
+    return Estimate.from_standard_error(
+        float(found.values[0]),
+        float(found.standard_errors[0]),
+        found.n_units,
+        unit="nats per sequence per η²",
+        method="surprisal",
+        confidence=confidence,
+    )
+
+
+def _normalised(omega: Tensor | None, n: int) -> Tensor:
+    weights = torch.ones(n, dtype=torch.float64) if omega is None else omega.double()
+    if weights.shape != (n,) or not float(weights.sum()) > 0:
+        raise ValueError(
+            f"omega has shape {tuple(weights.shape)} and sum {float(weights.sum()):.3g} for {n} "
+            "sequences: give one weight a sequence of E, with a positive sum."
+        )
+    return weights / weights.sum()
+
+
+def _hessian_products(
+    policy: Policy, E: Rollouts, coefficients: Tensor, U: Rollouts, passes: Passes
+) -> Tensor:
+    """(n_U, n_U) ∂S(t_i)ᵀ 𝓗 ∂S(t_j), 𝓗 the Hessian of Σ_t coefficients_t S_t."""
+    gradients = _held_gradients(policy, U, passes)
+    theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
+    leaves = list(theta.values())
+    out = torch.zeros(len(U), len(U), dtype=torch.float64)
+    for batch in micro_batches(E, policy.max_tokens):
+        here = batch.to(policy.device)
+        scores = derivative_of_scores(policy.model)
+        with torch.enable_grad(), policy.precision.active(), scores:
+            s, _ = policy.packed_scores(here, theta)
+            weights = coefficients[batch.sequences][batch.rows].to(s)
+            slope = torch.autograd.grad(
+                weights @ s, leaves, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+            for j in range(len(U)):
+                vector = [gradients[n][j].view_as(p) for n, p in theta.items()]
+                curved = torch.autograd.grad(
+                    slope,
+                    leaves,
+                    vector,
+                    retain_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+                out[:, j] += _products(gradients, dict(zip(theta, curved, strict=True)))
+    return out
+
+
+def _held_gradients(policy: Policy, U: Rollouts, passes: Passes) -> dict[str, Tensor]:
+    """∂S of every sequence, by parameter (n_U, size)."""
+    held = {n: p.new_zeros(len(U), p.numel()) for n, p in policy.theta.items()}
+
+    def add(name: str, rows: Tensor, gradients: Tensor) -> None:
+        held[name].index_add_(0, rows.to(gradients.device), gradients.flatten(1))
+
+    SequenceGradients(policy, passes).visit(score_sums(U).as_trained(), add)
+    return held
+
+
+def _products(gradients: dict[str, Tensor], vector: Vector) -> Tensor:
+    return sum(
+        ((rows @ vector[n].flatten()).double().cpu() for n, rows in gradients.items()),
+        torch.zeros((), dtype=torch.float64),
+    )

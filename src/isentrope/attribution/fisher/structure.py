@@ -1,0 +1,267 @@
+"""The structure of a Fisher kernel by relation of its sequences (T7), with errors over prompts.
+
+    K_ij = Σ_α P_α ∂_αS(t_i) ∂_αS(t_j),     cos_ij = K_ij / √(K_ii K_jj)
+
+The pairs of a kernel fall into relations: a sequence with itself (diagonal), with another response
+to the same prompt draw (same_prompt), with a response to another prompt (cross_prompt). The mean of
+a relation is a U-statistic over prompts, a ratio of sums over pairs; its error is the delete-one-
+prompt jackknife, which forgets a prompt's rows and columns together,
+
+    θ̂_(p) = (Σ − Σ_touching p) / (# − #_touching p),     SE² = (P − 1)/P · Σ_p (θ̂_(p) − θ̄)²
+
+and needs row and column sums only. Where the true mean is zero and stays zero given either sequence
+(a degenerate U-statistic), this SE is too large, by up to √2, never too small on average.
+Whether responses to one prompt are more alike than others is one number, the difference of the two
+relations, deleted prompt by prompt as one: the relations share their prompts' errors.
+A sequence with K_ii = 0 has no cosine: it is left out of cosines, counted and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import (
+    KERNEL_UNIT,
+    PromptPairs,
+    cosines,
+    estimate_columns,
+    relation_masks,
+    require_finite,
+    require_kernel,
+)
+from isentrope.estimate import Estimate
+
+DIFFERENCE = "same_prompt - cross_prompt"
+"""Name of the differences in tables."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """The pairs of one relation.
+
+    Attributes:
+        entries: Number of entries of K that it is the mean of; both K_ij and K_ji, except that in
+            right/wrong the row is the right one.
+        mean: Mean of K_ij over them.
+        spread: Standard deviation of K_ij over them.
+        mean_cosine: Mean of cos_ij; None where no cosine is known.
+        rms_cosine: √ of the mean of cos_ij²; None where no cosine is known.
+    """
+
+    entries: int
+    mean: Estimate
+    spread: Estimate
+    mean_cosine: Estimate | None
+    rms_cosine: Estimate | None
+
+
+@dataclass(frozen=True)
+class KernelStructure:
+    """A kernel's relations.
+
+    Attributes:
+        relations: By name: "diagonal", "same_prompt", "cross_prompt", and where it is known which
+            responses are right, "same_prompt right/right" and so on. One without a pair is absent.
+        n_prompts: Number of prompts, of rows and columns together.
+        zero_rows: Positions of sequences whose score vector is zero (rows, where rows and columns
+            differ).
+        warnings: What was left out, and why.
+        differences: same_prompt less cross_prompt, of "mean", "mean_cosine" and "rms_cosine";
+            without those that one of the two lacks.
+    """
+
+    relations: Mapping[str, Relation]
+    n_prompts: int
+    zero_rows: tuple[int, ...]
+    warnings: tuple[str, ...]
+    differences: Mapping[str, Estimate] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Relation:
+        return self.relations[name]
+
+    def to_frame(self) -> Any:
+        """A pandas table, one row a relation and quantity.
+
+        Returns:
+            Columns relation, quantity, entries, value, se, ci_low, ci_high, prompts. The relation
+            "same_prompt - cross_prompt" holds the differences.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, relation in self.relations.items():
+            for quantity in ("mean", "spread", "mean_cosine", "rms_cosine"):
+                found = getattr(relation, quantity)
+                if found is not None:
+                    head = {"relation": name, "quantity": quantity, "entries": relation.entries}
+                    rows.append(head | estimate_columns(found))
+        for quantity, found in self.differences.items():
+            head = {"relation": DIFFERENCE, "quantity": quantity, "entries": 0}
+            rows.append(head | estimate_columns(found))
+        return pd.DataFrame(rows)
+
+
+def kernel_structure(
+    matrix: Tensor, prompt_index: Tensor, right: Tensor | None = None, *, rounding: float = 1e-6
+) -> KernelStructure:
+    """Means, spreads and cosines of a square kernel by relation.
+
+    Args:
+        matrix: (n, n) K of one batch with itself.
+        prompt_index: (n,) prompt draw of each sequence, the independent unit.
+        right: (n,) bool, whether a response is right; splits same_prompt and cross_prompt further.
+        rounding: Relative rounding error of the entries, see `require_kernel`.
+
+    Returns:
+        The structure.
+
+    Raises:
+        ValueError: If the matrix is no kernel, sizes differ or there is one prompt only.
+    """
+    matrix, prompt_index = require_kernel(matrix, prompt_index, rounding=rounding)
+    pairs = PromptPairs(prompt_index, prompt_index)
+    masks = relation_masks(pairs)
+    if right is not None:
+        right = torch.as_tensor(right, dtype=torch.bool)
+        if right.shape != prompt_index.shape:
+            raise ValueError(f"right has shape {tuple(right.shape)} for {len(matrix)} sequences.")
+        masks |= _by_rightness(masks, right)
+    norms = matrix.diagonal()
+    return _structure(matrix, pairs, masks, (norms, norms))
+
+
+def cross_structure(
+    matrix: Tensor,
+    row_prompt: Tensor,
+    column_prompt: Tensor,
+    row_diagonal: Tensor | None = None,
+    column_diagonal: Tensor | None = None,
+) -> KernelStructure:
+    """Means and spreads of a rectangular block, such as E × U, for same and other prompts.
+
+    Args:
+        matrix: (n, m) K of a batch with another one.
+        row_prompt: (n,) prompt of each row.
+        column_prompt: (m,) prompt of each column, numbered as in `row_prompt`; see
+            `shared_identities`.
+        row_diagonal: (n,) K_ii of the rows; cosines need both diagonals.
+        column_diagonal: (m,) K_jj of the columns.
+
+    Returns:
+        The structure; "same_prompt" is absent where the sides share no prompt.
+
+    Raises:
+        ValueError: If sizes differ, a number is not finite or one diagonal is missing.
+    """
+    matrix = torch.as_tensor(matrix, dtype=torch.float64)
+    rows, columns = torch.as_tensor(row_prompt), torch.as_tensor(column_prompt)
+    if matrix.shape != (*rows.shape, *columns.shape) or matrix.ndim != 2:
+        raise ValueError(
+            f"A block of shape {tuple(matrix.shape)} does not fit {tuple(rows.shape)} row prompts "
+            f"and {tuple(columns.shape)} column prompts."
+        )
+    require_finite(matrix)
+    pairs = PromptPairs(rows, columns)
+    masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
+    norms = None
+    if (row_diagonal is None) != (column_diagonal is None):
+        raise ValueError("Cosines need row_diagonal and column_diagonal; one of them is missing.")
+    if row_diagonal is not None and column_diagonal is not None:
+        given = (row_diagonal, column_diagonal)
+        norms = tuple(torch.as_tensor(x, dtype=torch.float64) for x in given)
+        if tuple(len(x) for x in norms) != tuple(matrix.shape):
+            raise ValueError(f"The diagonals must have the lengths {tuple(matrix.shape)}.")
+    return _structure(matrix, pairs, masks, norms)
+
+
+def _by_rightness(masks: Mapping[str, Tensor], right: Tensor) -> dict[str, Tensor]:
+    row, wrong = right[:, None], ~right
+    kinds = {
+        "right/right": row & right,
+        "right/wrong": row & wrong,
+        "wrong/wrong": wrong[:, None] & wrong,
+    }
+    return {
+        f"{name} {kind}": masks[name] & mask
+        for name in ("same_prompt", "cross_prompt")
+        for kind, mask in kinds.items()
+    }
+
+
+def _structure(
+    matrix: Tensor,
+    pairs: PromptPairs,
+    masks: Mapping[str, Tensor],
+    norms: tuple[Tensor, ...] | None,
+) -> KernelStructure:
+    cosine, known = None, torch.ones_like(pairs.same)
+    zero_rows: tuple[int, ...] = ()
+    warnings = [f"{name}: no such pair." for name, mask in masks.items() if not bool(mask.any())]
+    if norms is not None:
+        rows, columns = norms
+        cosine = cosines(matrix, rows, columns)
+        known = (rows > 0)[:, None] & (columns > 0)[None]
+        zero_rows = tuple((rows <= 0).nonzero().flatten().tolist())
+        zeros = max(len(zero_rows), int((columns <= 0).sum()))
+        if zeros:
+            warnings.append(
+                f"{zeros} sequences have a zero score vector (K_ii = 0), hence no cosine: they "
+                "are left out of all cosines and kept in means and spreads."
+            )
+    relations = {
+        name: _relation(matrix, cosine, pairs, mask, known)
+        for name, mask in masks.items()
+        if bool(mask.any())
+    }
+    differences = _differences(matrix, cosine, pairs, masks, known)
+    return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings), differences)
+
+
+def _differences(
+    matrix: Tensor,
+    cosine: Tensor | None,
+    pairs: PromptPairs,
+    masks: Mapping[str, Tensor],
+    known: Tensor,
+) -> dict[str, Estimate]:
+    """same_prompt less cross_prompt, each deleted prompt by prompt as one number."""
+    same, other = masks["same_prompt"], masks["cross_prompt"]
+    found: dict[str, Estimate] = {}
+
+    def add(name: str, values: Tensor, one: Tensor, two: Tensor, unit: str, root: bool) -> None:
+        if bool(one.any()) and bool(two.any()):
+            means = [pairs.means(values, mask) for mask in (one, two)]
+            parts = [m.clamp_min(0).sqrt() if root else m for m in means]
+            found[name] = pairs.estimate(parts[0] - parts[1], one | two, unit)
+
+    add("mean", matrix, same, other, KERNEL_UNIT, root=False)
+    if cosine is not None:
+        both = same & known, other & known
+        add("mean_cosine", cosine, *both, "cosine", root=False)
+        add("rms_cosine", cosine.square(), *both, "cosine", root=True)
+    return found
+
+
+def _relation(
+    matrix: Tensor, cosine: Tensor | None, pairs: PromptPairs, mask: Tensor, known: Tensor
+) -> Relation:
+    mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
+    spread = (square - mean.square()).clamp_min(0).sqrt()
+    mean_cosine = rms = None
+    both = mask & known
+    if cosine is not None and bool(both.any()):
+        mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
+        squares = pairs.means(cosine.square(), both)
+        rms = pairs.estimate(squares.clamp_min(0).sqrt(), both, "cosine")
+    return Relation(
+        int(mask.sum()),
+        pairs.estimate(mean, mask, KERNEL_UNIT),
+        pairs.estimate(spread, mask, KERNEL_UNIT),
+        mean_cosine,
+        rms,
+    )

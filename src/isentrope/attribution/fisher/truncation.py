@@ -1,0 +1,239 @@
+"""How much of the first-order entropy change each truncation of the kernel predicts (T7).
+
+    δH₁ = Σ_ij e_i K_ij x_j,     e_i = −(S_i − S̄)/n,     x_j = w_j A_j        (gradient part, per η)
+
+is the surprisal form (T4b) with the update batch in both roles; δH_j = x_j Σ_i e_i K_ij is the
+influence of response j. A truncation puts a simpler matrix in the place of K:
+
+    diagonal        K_ii only: each response moves itself alone, the limit of Cui et al. (2025)
+    same_prompt     entries within a prompt draw, the diagonal included
+    block model     a I + b (same prompt) + c 11ᵀ, fitted by least squares
+    rank r          the r leading eigenpairs of K
+    full            K
+
+Pairs i = j bias the double sum. Without them it is the U-statistic (T4c),
+
+    δH₁ = n/(n − 1) · Σ_{i≠j} e_i K_ij x_j
+
+Errors are the delete-one-prompt jackknife: rows and columns of a prompt go together, e and x of the
+others stay, and sums are scaled back to the size of the whole batch. Where Σ e = 0, S̄ was the mean
+over this batch, and it is taken anew from the responses that are left. The double sum is a product
+of four random factors and its tails are long: in 1000 simulated batches of 30 prompts nominal 95 %
+intervals of the sums covered 87 to 90 %, those of ratios and correlations 92 to 97 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from isentrope.attribution.fisher.block_model import block_fit, ritz_pairs, spare
+from isentrope.attribution.fisher.prompt_pairs import (
+    PromptPairs,
+    delete_one,
+    estimate_columns,
+    require_kernel,
+)
+from isentrope.estimate import Estimate
+
+_NO_TARGET = (
+    "The full sum is not distinguishable from zero, so a ratio to it has no interval; "
+    "more prompts sharpen it."
+)
+_CONSTANT = "The influences do not vary, so there is no correlation."
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """What one truncation predicts.
+
+    Attributes:
+        name: "diagonal", "same_prompt", "block model", "rank 1", ..., "full".
+        total: Its double sum, δH₁ in nats per sequence and unit η.
+        ratio: `total` over the full sum.
+        pearson: Correlation over responses j of its influences with the full ones.
+        spearman: The same of their ranks.
+        influences: (n,) its δH_j.
+    """
+
+    name: str
+    total: Estimate
+    ratio: Estimate
+    pearson: Estimate
+    spearman: Estimate
+    influences: Tensor = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Truncations:
+    """All truncations of one kernel.
+
+    Attributes:
+        rows: One a truncation; the full kernel is the last.
+        self_pairs: Whether pairs i = j are in the sums.
+    """
+
+    rows: tuple[Truncation, ...]
+    self_pairs: bool
+
+    def __getitem__(self, name: str) -> Truncation:
+        return {row.name: row for row in self.rows}[name]
+
+    def to_frame(self) -> Any:
+        """A pandas table, one row a truncation and quantity.
+
+        Returns:
+            Columns truncation, quantity, value, se, ci_low, ci_high, prompts.
+        """
+        import pandas as pd
+
+        quantities = ("total", "ratio", "pearson", "spearman")
+        return pd.DataFrame(
+            {"truncation": row.name, "quantity": q} | estimate_columns(getattr(row, q))
+            for row in self.rows
+            for q in quantities
+        )
+
+
+def truncations(
+    matrix: Tensor,
+    e: Tensor,
+    x: Tensor,
+    prompt_index: Tensor,
+    ranks: Sequence[int] = (1, 2, 5, 10, 20),
+    *,
+    self_pairs: bool = True,
+    rounding: float = 1e-6,
+) -> Truncations:
+    """Hold each truncation of K against the full double sum.
+
+    Args:
+        matrix: (n, n) K of the update batch with itself.
+        e: (n,) −(S_i − S̄)/n, nats; S̄ any constant, or a function of the prompt.
+        x: (n,) w_i A_i, the weight of each response in the step.
+        prompt_index: (n,) prompt draw of each response.
+        ranks: Numbers of leading eigenpairs; those above n are left out.
+        self_pairs: False leaves the pairs i = j out of every sum and multiplies by n/(n − 1),
+            except in the diagonal truncation, which is nothing else and is held as it stands
+            against the rest.
+        rounding: Relative rounding error of the entries, see `require_kernel`.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If the matrix is no kernel, sizes differ, there is one prompt only or a rank is
+            below one.
+    """
+    matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
+    e, x = (_numbers(name, given, len(matrix)) for name, given in (("e", e), ("x", x)))
+    if any(rank < 1 for rank in ranks):
+        raise ValueError(f"ranks must be 1 or more, got {list(ranks)}.")
+    ranks = [rank for rank in ranks if rank <= len(matrix)]
+    centred = bool(e.sum().abs() <= 1e-9 * e.abs().sum())
+    values, vectors = torch.linalg.eigh(matrix)
+    start = spare(max(ranks, default=0))
+    pairs = (values.flip(0)[:start], vectors.flip(1)[:, :start])
+    whole = _influences(matrix, e, x, prompts, pairs, ranks, self_pairs)  # (m, n)
+    statistics = [_statistics(whole, scale=1.0)]
+    for prompt in prompts.unique():
+        kept = prompts != prompt
+        rest, e_left = matrix[kept][:, kept], e[kept]
+        pairs_left = ritz_pairs(rest, pairs[1][kept])
+        found = _influences(
+            rest,
+            e_left - e_left.mean() if centred else e_left,
+            x[kept],
+            prompts[kept],
+            pairs_left,
+            ranks,
+            self_pairs,
+        )
+        statistics.append(_statistics(found, scale=(len(matrix) / len(rest)) ** 2))
+    names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
+    by_row = torch.stack(statistics, 2)  # (4, m, 1 + P)
+    target = delete_one(by_row[0, -1, 0], by_row[0, -1, 1:], by_row.shape[2] - 1, _UNIT)
+    rows = [_row(name, by_row[:, k], whole[k], target) for k, name in enumerate(names)]
+    return Truncations(tuple(rows), self_pairs)
+
+
+_UNIT = "nats per sequence and unit η"
+
+
+def _numbers(name: str, given: Tensor, n: int) -> Tensor:
+    numbers = torch.as_tensor(given, dtype=torch.float64)
+    if numbers.shape != (n,) or not bool(numbers.isfinite().all()):
+        raise ValueError(
+            f"{name} must be {n} finite numbers, one a row of the kernel; it has shape "
+            f"{tuple(numbers.shape)} and {int((~numbers.isfinite()).sum())} that are not finite."
+        )
+    if not bool(numbers.any()):
+        raise ValueError(f"All of {name} are zero: there is no entropy change to predict.")
+    return numbers
+
+
+def _influences(
+    matrix: Tensor,
+    e: Tensor,
+    x: Tensor,
+    prompts: Tensor,
+    eigenpairs: tuple[Tensor, Tensor],
+    ranks: Sequence[int],
+    self_pairs: bool,
+) -> Tensor:
+    """(m, n) influences x_j Σ_i e_i M_ij, one row a truncation M."""
+    pairs, n = PromptPairs(prompts, prompts), len(e)
+    values, vectors = eigenpairs
+    truncated = [matrix * pairs.same, block_fit(matrix, pairs)]
+    truncated += [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
+    truncated.append(matrix)
+    own = e * matrix.diagonal() * x
+    rows = [(e @ m) * x for m in truncated]
+    if not self_pairs:
+        owns = [e * m.diagonal() * x for m in truncated]
+        rows = [n / (n - 1) * (row - o) for row, o in zip(rows, owns, strict=True)]
+    return torch.stack([own, *rows])
+
+
+def _statistics(influences: Tensor, scale: float) -> Tensor:
+    """(4, m): total, ratio, Pearson and Spearman of each row against the last."""
+    totals = influences.sum(1)
+    ranks = torch.from_numpy(rankdata(influences.numpy(), axis=1))
+    return torch.stack(
+        [scale * totals, totals / totals[-1], *map(_correlations, (influences, ranks))]
+    )
+
+
+def _correlations(rows: Tensor) -> Tensor:
+    centred = rows - rows.mean(1, keepdim=True)
+    lengths = centred.norm(dim=1)
+    return ((centred @ centred[-1]) / (lengths * lengths[-1])).clamp(-1, 1)
+
+
+def _row(name: str, statistics: Tensor, influences: Tensor, target: Estimate) -> Truncation:
+    n = statistics.shape[1] - 1
+    total, ratio = (
+        delete_one(row[0], row[1:], n, unit)
+        for row, unit in zip(statistics, (_UNIT, "of the full sum"), strict=False)
+    )
+    if target.covers(0.0) and name != "full":
+        ratio = replace(ratio, ci_low=math.nan, ci_high=math.nan, warnings=(_NO_TARGET,))
+    pearson, spearman = (_correlation(row) for row in statistics[2:])
+    return Truncation(name, total, ratio, pearson, spearman, influences)
+
+
+def _correlation(statistic: Tensor) -> Estimate:
+    """A correlation whose interval is made on Fisher's z = artanh r and taken back."""
+    plain = delete_one(statistic[0], statistic[1:], len(statistic) - 1, "correlation")
+    if math.isnan(plain.value):
+        return replace(plain, warnings=(_CONSTANT,))
+    if bool((statistic.abs() >= 1 - 1e-12).any()):
+        return plain
+    z = delete_one(statistic[0].atanh(), statistic[1:].atanh(), plain.n, "z")
+    return replace(plain, ci_low=math.tanh(z.ci_low), ci_high=math.tanh(z.ci_high))

@@ -1,0 +1,1 @@
+"""Per-sequence gradients: formed by hooks, stored, multiplied and sketched (T7)."""

@@ -1,0 +1,176 @@
+"""Inner products of gradients without ever forming all of them: G P G'ᵀ, tile by tile (T7).
+
+    M_ij = <g_i, P g'_j>,     g_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik)
+
+One side is held as `storage_plan` says; the other streams by, each layer's rows multiplied with
+the held ones as soon as autograd has them, and forgotten. Sums over layers are float64. A tile
+that is done is written where a folder is given, and not computed again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from isentrope.attribution.gradients.held_rows import HeldRows
+from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
+from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
+from isentrope.attribution.gradients.weighted import Weighted
+from isentrope.files import sha256, write_file
+from isentrope.policy.language_model import Policy
+from isentrope.vectors import Vector, require_same_names, tensor_bytes
+
+Announce = Callable[[str], None]
+
+
+def gram(
+    policy: Policy,
+    left: Weighted,
+    right: Weighted | None = None,
+    preconditioner: Vector | None = None,
+    *,
+    passes: Passes = "hooks",
+    storage: Storage | None = None,
+    folder: str | Path | None = None,
+    announce: Announce = lambda _: None,
+) -> Tensor:
+    """The matrix of inner products <g_left, P g_right>.
+
+    Args:
+        policy: The policy.
+        left: Functions whose gradients are the rows.
+        right: Functions whose gradients are the columns; None: those of `left`.
+        preconditioner: P, diagonal, by parameter name; None for 1.
+        passes: How gradients are computed.
+        storage: How the smaller side may be held; without limit by default.
+        folder: Where finished tiles are kept, and taken from if they were of the same matrix.
+        announce: Called with the plan, in words, before the work starts.
+
+    Returns:
+        (rows of left, rows of right) float64, on the CPU.
+    """
+    if preconditioner is not None:
+        require_same_names(policy.theta, preconditioner)
+    sizes = [p.numel() for p in policy.theta.values()]
+    element = max(p.element_size() for p in policy.theta.values())
+    n_right = None if right is None else right.n_rows
+    plan = plan_storage(left.n_rows, n_right, sum(sizes), element, storage or Storage())
+    gradients = SequenceGradients(policy, passes)  # refuses what it does not know
+    announce(str(plan))
+    held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
+    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, passes)
+    out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
+    for k, (start, end) in enumerate(plan.tiles):
+        tile = files.load(k)
+        if tile is None:
+            with policy.precision.active(forward_mode=False):
+                tile = _tile(gradients, held, streamed, preconditioner, plan, start, end)
+            files.save(k, tile)
+        out[start:end] += tile
+    if plan.symmetric:
+        out = out.triu() + out.triu(1).T
+    return out if plan.hold_left else out.T.contiguous()
+
+
+def _tile(
+    gradients: SequenceGradients,
+    held: Weighted,
+    streamed: Weighted,
+    preconditioner: Vector | None,
+    plan: StoragePlan,
+    start: int,
+    end: int,
+) -> Tensor:
+    """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
+    theta = gradients.policy.theta
+    scaled = _scaling(gradients.policy, preconditioner)
+    device = gradients.policy.device
+    out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = HeldRows(theta, end - start, plan.storage, Path(folder))
+        gradients.visit(_rows_of(held, start, end, shift=start), rows.add)
+        if plan.symmetric:
+            for name in theta:
+                block = rows.block(name)
+                out[:, start:end] += (scaled(name, block) @ block.T).double()
+
+        def multiply(name: str, columns: Tensor, new: Tensor) -> None:
+            products = scaled(name, new.flatten(1)) @ rows.block(name).T
+            out.index_add_(1, columns, products.double().T)
+
+        first = end if plan.symmetric else 0
+        if first < streamed.n_rows:
+            gradients.visit(_rows_of(streamed, first, streamed.n_rows), multiply)
+    return out.cpu()
+
+
+def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Tensor], Tensor]:
+    """Multiplies (b, size) rows of a parameter by P."""
+    if preconditioner is None:
+        return lambda _, rows: rows
+    flat = {n: preconditioner[n].flatten().to(p) for n, p in policy.theta.items()}
+    return lambda name, rows: rows * flat[name]
+
+
+def _rows_of(weighted: Weighted, start: int, end: int, shift: int = 0) -> Weighted:
+    """The sequences whose row is in [start, end), rows counted from `shift`."""
+    row_of = weighted.row_of
+    inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
+    return weighted.select(inside, row_of[inside] - shift)
+
+
+class _Tiles:
+    """Finished tiles on disk, named by a fingerprint of everything they depend on."""
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        policy: Policy,
+        sides: tuple[Weighted, Weighted],
+        preconditioner: Vector | None,
+        plan: StoragePlan,
+        passes: Passes,
+    ) -> None:
+        self._folder = None if folder is None else Path(folder)
+        if self._folder is None:
+            return
+        kinds = tuple(side.of_training for side in sides)
+        head = (repr(plan), policy.temperature, repr(policy.precision), passes, kinds)
+        vectors = (dict(policy.model.named_parameters()), preconditioner or {})
+        self._name = sha256(
+            chain(
+                [repr(head).encode()],
+                *(_bytes_of(side) for side in sides),
+                (n.encode() + tensor_bytes(x) for vector in vectors for n, x in vector.items()),
+            )
+        )[:16]
+
+    def _path(self, k: int) -> Path:
+        assert self._folder is not None
+        return self._folder / f"tile_{self._name}_{k}.safetensors"
+
+    def load(self, k: int) -> Tensor | None:
+        """A finished tile, or None."""
+        if self._folder is None or not self._path(k).exists():
+            return None
+        return load_file(self._path(k))["tile"]
+
+    def save(self, k: int, tile: Tensor) -> None:
+        """Write a tile, whole or not at all."""
+        if self._folder is None:
+            return
+        write_file(self._path(k), lambda partial: save_file({"tile": tile.contiguous()}, partial))
+
+
+def _bytes_of(side: Weighted) -> Iterator[bytes]:
+    """What the tiles of one side depend on."""
+    for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
+        yield tensor_bytes(ids) + b"|"
+    for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
+        yield b"-" if weights is None else tensor_bytes(weights)

@@ -1,0 +1,242 @@
+"""A gradient in G parts, one a group of prompts, so that whatever is linear in it has an error.
+
+    g = Σ_g r_g,     x = <g, y> = Σ_g x_g,     SE² = G/(G−1) Σ_g (x_g − n_g/n · x)²          (T11)
+
+r_g holds the group's own samples with the weights of the whole batch, plus, for h = ℋ/N, how
+leaving the group out moves the ratio that all samples share (I_h, I_N: influences of the group):
+
+    r_g = Σ_{i∈g} (a_i ∂s_i + b_i ∂H_i) − (I_h(g)/N) ∂N − (I_N(g)/N) ∂h
+
+This is the delete-a-group jackknife to first order: what is left out is of order 1/n. The extra
+terms sum to zero, so the parts sum to the gradient itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.importance import Trust
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.sample import EntropySample, draw_sample, sampler_logprobs
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
+from isentrope.policy.token_statistics import Scores
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector, axpy, dot, multiply
+
+
+@dataclass(frozen=True)
+class GradientGroups:
+    """A gradient by groups of prompts.
+
+    Attributes:
+        parts: G named vectors, float64, that sum to the gradient.
+        group: (n,) the group of each sample.
+        logprob_weights: a, (n, t), of the whole batch.
+        entropy_weights: b, (n, t), or None.
+        forward: The derivative along the direction asked for, by forward mode; or None.
+        trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
+    """
+
+    parts: list[Vector]
+    group: Tensor
+    logprob_weights: Tensor
+    entropy_weights: Tensor | None
+    forward: float | None = None
+    trust: Trust | None = None
+
+    @property
+    def shares(self) -> Tensor:
+        """(G,) share of the samples in each group."""
+        return self.group.bincount(minlength=len(self.parts)).double() / len(self.group)
+
+    @property
+    def total(self) -> Vector:
+        """The gradient."""
+        total = self.parts[0]
+        for part in self.parts[1:]:
+            total = axpy(1.0, part, total)
+        return total
+
+    def preconditioned(self, preconditioner: Vector) -> list[Vector]:
+        """P times each part."""
+        return [multiply(preconditioner, part) for part in self.parts]
+
+    def along(self, direction: Vector) -> Tensor:
+        """(G,) inner product of each part with a direction; they sum to that of the gradient."""
+        return torch.tensor([dot(part, direction) for part in self.parts], dtype=torch.float64)
+
+    def standard_error(self, by_group: Tensor) -> Tensor:
+        """Jackknife error of a sum over groups.
+
+        Args:
+            by_group: (G, ...) what each part contributes.
+
+        Returns:
+            (...) standard errors; NaN with one group.
+        """
+        n = len(by_group)
+        if n < 2:
+            return torch.full_like(by_group[0], float("nan"))
+        shares = self.shares.view(-1, *[1] * (by_group.ndim - 1))
+        deviation = by_group - shares * by_group.sum(0)
+        return (n / (n - 1) * deviation.square().sum(0)).sqrt()
+
+
+def entropy_groups(
+    policy: Policy,
+    E: Rollouts,
+    groups: int,
+    *,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
+    direction: Vector | None = None,
+) -> GradientGroups:
+    """g_H by groups of E's prompts: one backward pass over E, two for errors of h.
+
+    Args:
+        policy: The policy that sampled E.
+        E: An unfiltered batch.
+        groups: G, 1 for no errors.
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: The estimator whose gradient this is.
+        direction: v, along which forward mode takes the derivative of F too.
+
+    Returns:
+        The gradient of F by groups.
+    """
+    group = assign_groups(E.prompt_index, groups)
+    sample = draw_sample(
+        policy, E, functional=functional, method=method, direction=direction, order=1
+    )
+    a, b = cotangents(sample)
+    parts = _by_group(policy, E, a, b, group, groups)
+    if functional == "per_token" and groups > 1:
+        parts = _with_ratio_terms(policy, E, sample, parts, group)
+    forward = None if direction is None else _first_order(sample)
+    return GradientGroups(parts, group, a, b, forward, sample.trust)
+
+
+def _first_order(sample: EntropySample) -> float:
+    omega = torch.ones(len(sample.entropies), dtype=torch.float64)
+    return float(along(sample.functional, omega, sample.log_ratio_series, sample.entropy_series)[1])
+
+
+def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
+    """g_J, the gradient of the mean reward, by groups of prompts: one backward pass.
+
+    Args:
+        policy: The policy that sampled R.
+        R: An unfiltered batch with rewards.
+        groups: G, 1 for no errors.
+
+    Returns:
+        The gradient of J = Σ_i w_i r_i / Σ_i w_i by groups; its baseline is the batch mean.
+
+    Raises:
+        ValueError: If the batch has no rewards.
+    """
+    if R.rewards is None:
+        raise ValueError("The reward batch has no rewards: give it some with ise.with_rewards.")
+    group = assign_groups(R.prompt_index, groups)
+    sample = draw_sample(policy, R, functional="per_sequence", method="sequence")
+    rewards = torch.zeros_like(sample.entropies)
+    rewards[:, 0] = R.rewards
+    scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
+    kept = sampler_logprobs(R, scores)
+    a, _ = cotangents(EntropySample(sample.functional, kept, (scores,), R.prompt_index))
+    parts = _by_group(policy, R, a, None, group, groups)
+    return GradientGroups(parts, group, a, None, trust=sample.trust)
+
+
+def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
+    """Deal prompt draws to groups of equal size, in order.
+
+    Args:
+        prompt_index: (n,) prompt draw of each sample.
+        groups: G.
+
+    Returns:
+        (n,) int64 in 0..G−1; responses to one prompt draw stay together.
+
+    Raises:
+        ValueError: If there are fewer prompt draws than groups.
+    """
+    units, place = prompt_index.unique(return_inverse=True)
+    if not 1 <= groups <= len(units):
+        raise ValueError(
+            f"{groups} groups cannot be made of {len(units)} prompt draws: choose 2 to "
+            f"{len(units)}, or 1 for no errors."
+        )
+    return place * groups // len(units)
+
+
+def _by_group(
+    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None, group: Tensor, groups: int
+) -> list[Vector]:
+    parts = []
+    for g in range(groups):
+        here = (group == g).nonzero()[:, 0]
+        t = int(rollouts.lengths[here].max())
+        weights = None if b is None else b[here, :t]
+        with derivative_of_scores(policy.model):
+            parts.append(policy.weighted_gradient(rollouts.select(here), a[here, :t], weights))
+    return parts
+
+
+def _with_ratio_terms(
+    policy: Policy, E: Rollouts, sample: EntropySample, parts: list[Vector], group: Tensor
+) -> list[Vector]:
+    ratio = ratio_terms(sample, group)
+    with derivative_of_scores(policy.model):
+        of_length = policy.weighted_gradient(E, ratio.length_weights)
+    total = GradientGroups(parts, group, ratio.length_weights, None).total
+    return [
+        axpy(-float(b), total, axpy(-float(a), of_length, part))
+        for part, a, b in zip(parts, ratio.of_length, ratio.of_total, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class RatioTerms:
+    """How leaving groups out moves the ratio h = ℋ/N that all samples share.
+
+    Attributes:
+        of_length: (G,) I_h/N, the coefficient of ∂N.
+        of_total: (G,) I_N/N, the coefficient of ∂h.
+        length_weights: (n, t) cotangents of s whose gradient is ∂N.
+    """
+
+    of_length: Tensor
+    of_total: Tensor
+    length_weights: Tensor
+
+
+def ratio_terms(sample: EntropySample, group: Tensor) -> RatioTerms:
+    """The shared terms of a per-token functional, by group.
+
+    Args:
+        sample: E at θ, with the functional h.
+        group: (n,) the group of each sample.
+
+    Returns:
+        Coefficients that sum to zero over groups, and ∂N as weights.
+    """
+    f = sample.functional
+    whole = "prefix" if f.method == "doubly-robust" else f.method
+    length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
+
+    def statistics(omega: Tensor) -> Tensor:
+        h = f(omega, sample.log_ratios, sample.entropies)
+        return torch.stack((h, length(omega, sample.log_ratios, f.tokens)))
+
+    known = infinitesimal_jackknife(statistics, group)
+    ones = torch.ones(len(group), dtype=torch.float64)
+    weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
+    of_h, of_n = known.influences / known.values[1]
+    return RatioTerms(of_h, of_n, weights)

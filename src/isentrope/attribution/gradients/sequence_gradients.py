@@ -1,0 +1,293 @@
+"""Per-sequence gradients from one backward pass, layer by layer as it goes (T7).
+
+    G_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik),     one a sequence, a = 1 and b = 0 for ∂S(t_i)
+
+A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
+sequence i: all it takes is its input and its output gradient, which hooks see. An embedding adds
+g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
+layers. The output embedding is differentiated by hand (`policy.head`).
+
+No summed weight gradients are formed, and nothing is kept: each layer's rows are handed to a
+visitor as they come. What the hooks cannot see is refused by name, and on the first tokens of two
+sequences their gradients are held against autograd, and autograd against forward mode, before any
+work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers
+from isentrope.attribution.gradients.lora import find_lora
+from isentrope.attribution.gradients.weighted import Weighted, beginnings
+from isentrope.attribution.influence.closure import require_agreement
+from isentrope.policy.architecture import UnsupportedModelError
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.policy.precision import Precision
+from isentrope.policy.requirements import require_no_checkpointing
+from isentrope.policy.scoring import score_along
+from isentrope.vectors import Vector, dot, multiply, norm
+
+Passes = Literal["hooks", "one_by_one"]
+Visit = Callable[[str, Tensor, Tensor], object]
+"""Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
+
+ELEMENTS_HELD = 2**24
+"""Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
+
+Kind = tuple[Precision, tuple[str, ...], bool, bool, bool]
+
+_PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
+"""Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
+
+
+class SequenceGradients:
+    """Computes per-sequence gradients of a policy's trainable parameters."""
+
+    def __init__(self, policy: Policy, passes: Passes = "hooks") -> None:
+        """Find the layers that hold the trainable parameters.
+
+        Args:
+            policy: The policy.
+            passes: "hooks" for one backward pass a micro-batch; "one_by_one" for one a sequence,
+                which is exact for every kind of layer and slower.
+
+        Raises:
+            ValueError: If a trainable parameter belongs to a kind of layer that hooks do not know.
+        """
+        if passes not in ("hooks", "one_by_one"):
+            raise ValueError(f"passes={passes!r}; choose 'hooks' or 'one_by_one'.")
+        self.policy = policy
+        self._layers = find_layers(policy) if passes == "hooks" else None
+
+    def visit(self, weighted: Weighted, visit: Visit) -> None:
+        """Hand every gradient to a visitor; a row may be visited several times, to be summed.
+
+        Args:
+            weighted: Whose gradients.
+            visit: Called with name, rows and gradients, at the policy's runtime dtype.
+
+        Raises:
+            ValueError: If a trainable parameter gets no gradient, gradient checkpointing is
+                active, or the hooks disagree with autograd.
+        """
+        require_no_checkpointing(self.policy.model)
+        weighted.rollouts.require_vocabulary(self.policy.vocabulary)
+        model = self.policy.model
+        with nullcontext() if weighted.of_training else derivative_of_scores(model):
+            self._check_once(weighted)
+            if self._layers is None:
+                self._one_by_one(weighted, visit)
+                return
+            for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
+                self._visit_batch(batch.to(self.policy.device), weighted, visit)
+
+    def _one_by_one(self, weighted: Weighted, visit: Visit) -> None:
+        rows = weighted.row_of.to(self.policy.device)
+        for i in range(len(rows)):
+            one = weighted.select(torch.tensor([i]))
+            gradient = self.policy.weighted_gradient(
+                one.rollouts, one.logprob_weights, one.entropy_weights
+            )
+            with self.policy.precision.active(forward_mode=False):  # as under the hooks
+                for name, tensor in gradient.items():
+                    visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
+
+    def _visit_batch(self, batch: MicroBatch, weighted: Weighted, visit: Visit) -> set[str]:
+        seen: set[str] = set()
+        rows = weighted.row_of.to(batch.sequences.device)[batch.sequences]
+
+        def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
+            for name, part, size in layer.parts():
+                seen.add(name)
+                step = max(1, ELEMENTS_HELD // size)
+                for start in range(0, len(of), step):
+                    here = slice(start, start + step)
+                    visit(name, of[here], part(x[here], g[here]))
+
+        def whole_batch(layer: Layer, x: Tensor, g: Tensor) -> None:
+            hand_over(layer, by_sequence(x, batch), by_sequence(g, batch))
+
+        a = batch.pack(weighted.logprob_weights.to(batch.rows.device))
+        b = weighted.entropy_weights
+        b = None if b is None else batch.pack(b.to(batch.rows.device))
+        policy = self.policy
+        recording = _Recording(policy, self._layers or [], whole_batch)
+        with policy.precision.active(forward_mode=False), torch.enable_grad(), recording:
+            hidden = policy.packed_hidden(batch)
+            root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
+            if recording.sources:
+                torch.autograd.grad(root, recording.sources, cotangent, allow_unused=True)
+        return seen
+
+    def _through_head(
+        self,
+        hidden: Tensor,
+        batch: MicroBatch,
+        a: Tensor,
+        b: Tensor | None,
+        rows: Tensor,
+        hand_over: Callable[[Layer, Tensor, Tensor, Tensor], None],
+    ) -> tuple[Tensor, Tensor]:
+        """The tensor to go back from, and its gradient; rows of a trainable head on the way."""
+        head, temperature = self.policy.head, self.policy.temperature
+        if is_frozen_linear(head):
+            return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
+        layer = next((x for x in self._layers or () if x.module is head), None)
+        if layer is None or type(head) is not nn.Linear:
+            logits = head(hidden)
+            return logits, logit_gradient(logits.detach(), batch.targets, a, b, temperature)
+        gradient = torch.empty_like(hidden)
+        with torch.no_grad():
+            for i, tokens in enumerate(_by_row(batch.rows)):  # one sequence at a time
+                logits = nn.functional.linear(hidden[tokens], head.weight, head.bias)
+                of_entropy = None if b is None else b[tokens]
+                g = logit_gradient(
+                    logits, batch.targets[tokens], a[tokens], of_entropy, temperature
+                ).to(hidden.dtype)
+                gradient[tokens] = g @ head.weight
+                hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
+        return hidden, gradient
+
+    def _check_once(self, weighted: Weighted) -> None:
+        """The check of this policy at this precision, for these kinds of weights."""
+        entropies = weighted.entropy_weights is not None
+        hooks = self._layers is not None
+        kind = (self.policy.precision, self.policy.names, entropies, weighted.of_training, hooks)
+        if kind not in _PROVEN.setdefault(self.policy, set()):
+            self._check(weighted)
+            _PROVEN[self.policy].add(kind)
+
+    def _check(self, weighted: Weighted) -> None:
+        """Hold scores, autograd and hooks against each other on the first tokens of two sequences.
+
+        The model's own logits against the scores, autograd against forward mode along a random
+        direction (where the model has it), and the hooks against autograd.
+
+        Raises:
+            ValueError: If two of them differ.
+        """
+        policy, few = self.policy, beginnings(weighted)
+        policy.require_own_logits(few.rollouts)
+        gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
+        _require_forward_mode(policy, few, gradient)
+        if self._layers is None:
+            return
+        found = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
+        seen = set()
+        for batch in micro_batches(few.rollouts, self.policy.max_tokens):
+            seen |= self._visit_batch(
+                batch.to(self.policy.device), few, lambda name, _, g: found[name].add_(g.sum(0))
+            )
+        if unseen := sorted(set(self.policy.names) - seen):
+            raise ValueError(
+                f"The trainable parameter {unseen[0]!r} gets no gradient ({len(unseen)} such): the "
+                "model does not use it in its forward pass. Freeze it, or use "
+                "passes='one_by_one' if it is used where hooks cannot see it."
+            )
+        self._compare(found, gradient)
+
+    def _compare(self, found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+        scale = max(float(x.abs().max()) for x in truth.values())
+        epsilon = max(torch.finfo(p.dtype).eps for p in self.policy.theta.values())
+        bound = min(3e3 * epsilon, 0.1) * scale
+        for name, expected in truth.items():
+            error = float((found[name].double() - expected).abs().max())
+            if not error <= bound:
+                raise ValueError(
+                    f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "
+                    f"(largest entry {scale:.1e}): use passes='one_by_one', which is slower and "
+                    "right for every kind of layer."
+                )
+
+
+def _require_forward_mode(policy: Policy, few: Weighted, gradient: Vector) -> None:
+    generator = torch.Generator().manual_seed(0)
+    direction = {
+        n: torch.randn(g.shape, generator=generator, dtype=torch.float64).to(g.device)
+        for n, g in gradient.items()
+    }
+    try:
+        with DerivativeOfTraining() if few.of_training else nullcontext():
+            _, slope = score_along(policy, few.rollouts, direction, 1)
+    except UnsupportedModelError:  # no forward mode: nothing to compare with
+        return
+    by_forward = (few.logprob_weights * slope.logprobs).sum()
+    if few.entropy_weights is not None:
+        by_forward = by_forward + (few.entropy_weights * slope.entropies).sum()
+    require_agreement(
+        policy,
+        "The gradient of the log-probabilities by reverse mode and by forward mode",
+        dot(gradient, direction),
+        float(by_forward),
+        norm(multiply(gradient, direction)),
+    )
+
+
+class _Recording:
+    """Forward hooks that keep each layer's input, and hand it over when its gradient is known."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        layers: list[Layer],
+        hand_over: Callable[[Layer, Tensor, Tensor], None],
+    ) -> None:
+        self.sources: list[Tensor] = []  # where autograd may stop: nothing trainable is below
+        self._embedding = policy.causal_lm.get_input_embeddings()
+        self._lora = find_lora(policy.model, layers)
+        taken = {id(x) for pair in self._lora for x in (pair.a, pair.b)}
+        self._layers = [layer for layer in layers if id(layer) not in taken]
+        self._hand_over = hand_over
+        self._handles: list[Any] = []
+        self._inside = False
+
+    def __enter__(self) -> _Recording:
+        hooks = [(self._embedding, self._stop), *((x.module, self._hook(x)) for x in self._layers)]
+        self._handles = [module.register_forward_hook(hook) for module, hook in hooks]
+        if self._lora:
+            self.sources.append(torch.zeros((), requires_grad=True))
+        for layer in self._lora:
+            layer.record(self.sources[0], self._hand_over)
+        return self
+
+    def _stop(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        """Embeddings that were made to require a gradient (for checkpointing) hide the sources."""
+        if output.requires_grad:
+            self.sources.append(output)
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for layer in self._lora:
+            layer.restore()
+        self.sources = []  # they know their hooks, and the hooks know us: a circle holds memory
+
+    def _hook(self, layer: Layer):
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if self._inside or not output.requires_grad:  # inside: a norm asked for its x̂
+                return
+            self._inside = True
+            with torch.no_grad():
+                kept = layer.keep(args[0].detach())
+            self._inside = False
+            if not args[0].requires_grad:
+                self.sources.append(output)
+            output.register_hook(lambda g: self._hand_over(layer, kept, g))
+
+        return hook
+
+
+def _by_row(rows: Tensor) -> list[slice]:
+    """The packed tokens of each sequence of a micro-batch."""
+    ends = rows.bincount().cumsum(0).tolist()
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]

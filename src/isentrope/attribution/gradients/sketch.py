@@ -1,0 +1,134 @@
+"""Count-sketches of per-sequence gradients: W R with one signed bucket a parameter (T7).
+
+    R_αb = ±1 for one bucket b = hash(α), else 0,     E[(W R)(W' R)ᵀ] = W W'ᵀ
+
+The error of an inner product is about |w||w'|/√k whatever the product itself, so gradients that
+are nearly orthogonal are sketched poorly: the relative error of the kernel is about
+1/(cos_rms √k). It is measured, against exact entries, and returned. For tens of thousands of
+sequences, which cannot be held whole; below that the exact kernel costs the same passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
+from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.estimate import Estimate
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector, require_same_names
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """A kernel from sketches.
+
+    Attributes:
+        matrix: (n_E, n_U) float64.
+        dimension: k.
+        error: ‖K̂ − K‖/‖K‖ (Frobenius) on the entries that were computed exactly.
+    """
+
+    matrix: Tensor
+    dimension: int
+    error: Estimate
+
+
+def sketched_kernel(
+    policy: Policy,
+    E: Rollouts,
+    U: Rollouts | None,
+    dimension: int,
+    *,
+    preconditioner: Vector | None = None,
+    seed: int = 0,
+    check: int = 32,
+    exact: Tensor | None = None,
+    passes: Passes = "hooks",
+) -> Sketched:
+    """Approximate a block of the Fisher kernel, and measure how well.
+
+    Args:
+        policy: The policy.
+        E: The rows.
+        U: The columns; None: E with itself.
+        dimension: k, numbers a gradient is hashed to.
+        preconditioner: P, diagonal; None for 1.
+        seed: Seed of the hash, and of the choice of checked sequences.
+        check: Random rows and columns whose block is computed exactly to measure the error.
+        exact: The exact block where it is known; then all of it is compared.
+        passes: How gradients are computed.
+
+    Returns:
+        The sketched block and its error.
+
+    Raises:
+        ValueError: If the dimension or the check is not positive.
+    """
+    if dimension < 1 or check < 2:
+        raise ValueError(f"dimension={dimension} must be positive, and check={check} at least 2.")
+    gradients = SequenceGradients(policy, passes)
+    columns = E if U is None else U
+    of_columns = score_sums(columns) if U is None else score_sums(columns).as_trained()
+    left = _sketch(gradients, score_sums(E), None, dimension, seed)
+    if U is None and preconditioner is None:
+        right = left
+    else:
+        right = _sketch(gradients, of_columns, preconditioner, dimension, seed)
+    matrix = left @ right.T
+    if exact is not None:
+        return Sketched(matrix, dimension, _relative_error(matrix, exact))
+    generator = torch.Generator().manual_seed(seed)
+    i, j = (torch.randperm(len(x), generator=generator)[:check] for x in (E, columns))
+    sides = score_sums(E).select(i), of_columns.select(j)
+    truth = gram(policy, *sides, preconditioner, passes=passes)
+    return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))
+
+
+def _sketch(
+    gradients: SequenceGradients,
+    weighted: Weighted,
+    preconditioner: Vector | None,
+    dimension: int,
+    seed: int,
+) -> Tensor:
+    policy = gradients.policy
+    if preconditioner is not None:
+        require_same_names(policy.theta, preconditioner)
+    out = torch.zeros(weighted.n_rows, dimension, dtype=torch.float64, device=policy.device)
+    seeds = {name: seed * len(policy.names) + k for k, name in enumerate(policy.names)}
+
+    def add(name: str, rows: Tensor, new: Tensor) -> None:
+        new = new.flatten(1)
+        generator = torch.Generator().manual_seed(seeds[name])
+        bucket = torch.randint(dimension, new.shape[1:], generator=generator).to(new.device)
+        sign = 2.0 * torch.randint(2, new.shape[1:], generator=generator) - 1
+        if preconditioner is not None:
+            sign = sign * preconditioner[name].flatten().cpu()
+        hashed = new.new_zeros(len(new), dimension).index_add_(1, bucket, new * sign.to(new))
+        out.index_add_(0, rows, hashed.double())
+
+    gradients.visit(weighted, add)
+    return out.cpu()
+
+
+def _relative_error(found: Tensor, truth: Tensor) -> Estimate:
+    wrong, size = (found - truth).square().sum(1), truth.square().sum(1)
+
+    def statistics(omega: Tensor) -> Tensor:
+        return ((omega @ wrong) / (omega @ size)).sqrt()[None]
+
+    known = infinitesimal_jackknife(statistics, torch.arange(len(wrong)))
+    return Estimate.from_standard_error(
+        float(known.values[0]),
+        float(known.standard_errors[0]),
+        len(wrong),
+        unit="relative Frobenius error",
+        method="count-sketch against exact rows",
+    )

@@ -1,0 +1,240 @@
+"""What an attribution holds (T6): contributions by group, their sums, errors, budget and tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import Functional
+from isentrope.policy.token_statistics import Scores
+from isentrope.rollouts import Rollouts
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What each piece of U does to one quantity, per unit η.
+
+    Attributes:
+        by_group: (G, n) by group of the batch that the quantity is measured on; sums over G.
+        by_group_and_token: (G, n, t), or None where tokens were not asked for.
+        budget: "momentum", "decay", "gradient" and "total", with errors.
+        groups: The gradient that was used.
+        unit: For example "nats per token per η".
+    """
+
+    by_group: Tensor
+    by_group_and_token: Tensor | None
+    budget: dict[str, Estimate]
+    groups: GradientGroups
+    unit: str
+
+    @property
+    def sequences(self) -> Tensor:
+        """(n,) of each sequence."""
+        return self.by_group.sum(0)
+
+    @property
+    def sequences_se(self) -> Tensor:
+        """(n,) its standard error."""
+        return self.groups.standard_error(self.by_group)
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """(n, t) of each token, 0 where there is none."""
+        return None if self.by_group_and_token is None else self.by_group_and_token.sum(0)
+
+    @property
+    def tokens_se(self) -> Tensor | None:
+        """(n, t) its standard error."""
+        x = self.by_group_and_token
+        return None if x is None else self.groups.standard_error(x)
+
+    @property
+    def closure(self) -> float:
+        """Budget less total: rounding, and nothing else."""
+        parts = (self.budget["momentum"].value, self.budget["decay"].value)
+        return sum(parts) + float(self.sequences.sum()) - self.budget["total"].value
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Who moved the entropy, and who earned the reward.
+
+    Attributes:
+        entropy: δH of sequences and tokens.
+        reward: δJ of the same, or None without a reward batch.
+        U: The update batch.
+        scores: s and H of U's tokens at θ, or None where tokens were not asked for.
+        coefficients: (n, t) c_ik of the step.
+        entropy_coefficients: (n, t) d_ik of the step, or None for 0.
+        functional: "per_token" or "per_sequence".
+        how: The passes that were made, in words.
+        reliability: Rank correlation with the influence that an infinite E would give, about, of
+            "sequences" and "tokens".
+        listed_share: The share of their size that the largest "sequences" and "tokens" of a printed
+            list would keep if E were infinite; the tables hold sizes as they were measured.
+    """
+
+    entropy: Attribution
+    reward: Attribution | None
+    U: Rollouts
+    scores: Scores | None
+    coefficients: Tensor
+    entropy_coefficients: Tensor | None
+    functional: Functional
+    how: str
+    reliability: dict[str, Estimate]
+    listed_share: dict[str, float]
+
+    @property
+    def acting(self) -> Tensor:
+        """(n, t) bool, the tokens that the step is made of."""
+        d = self.entropy_coefficients
+        return (self.coefficients != 0) if d is None else (self.coefficients != 0) | (d != 0)
+
+    @property
+    def groups(self) -> int:
+        """Groups of E's prompts behind the errors; degrees of freedom are one less."""
+        return len(self.entropy.by_group)
+
+    @property
+    def baseline(self) -> Estimate:
+        """δH of momentum and decay: what was decided before this batch."""
+        return self.entropy.budget["baseline"]
+
+    @property
+    def total(self) -> Estimate:
+        """δH₁ of the whole step, per unit η."""
+        return self.entropy.budget["total"]
+
+    @property
+    def per_sequence(self) -> Tensor:
+        """(n,) δH_i per unit η."""
+        return self.entropy.sequences
+
+    @property
+    def per_token(self) -> list[Tensor]:
+        """δH_ik per unit η, ragged: one 1-D tensor a sequence."""
+        tokens = self.entropy.tokens
+        if tokens is None:
+            raise ValueError("Tokens were not asked for: call influence with tokens=True.")
+        return [row[:length] for row, length in zip(tokens, self.U.lengths.tolist(), strict=True)]
+
+    def to_frame(
+        self, of: Literal["sequences", "tokens"] = "sequences", tokenizer: Any = None
+    ) -> pd.DataFrame:
+        """A table with a row a sequence, or a token.
+
+        Args:
+            of: Which.
+            tokenizer: Decodes each token into the column `text`; None leaves it empty.
+
+        Returns:
+            Its rows; deltaH and deltaJ per unit η, with errors.
+
+        Raises:
+            ValueError: If asked for anything else, or for tokens that were not attributed.
+        """
+        if of not in ("sequences", "tokens"):
+            raise ValueError(f"to_frame of {of!r}; choose 'sequences' or 'tokens'.")
+        return sequence_table(self) if of == "sequences" else token_table(self, tokenizer)
+
+
+def sequence_table(found: Influence) -> pd.DataFrame:
+    """One row a sequence of U.
+
+    Args:
+        found: The influences.
+
+    Returns:
+        Columns: sequence, prompt, key, length, reward, advantage, S and H (nats, sums over the
+        response, where tokens were scored), deltaH and deltaJ with _se (per unit η), text.
+    """
+    U = found.U
+    columns: dict[str, Any] = {
+        "sequence": range(len(U)),
+        "prompt": U.prompt_index.tolist(),
+        "key": U.prompt_keys or [None] * len(U),
+        "length": U.token_counts.tolist(),
+        "reward": _numbers(U.rewards, len(U)),
+        "advantage": _numbers(U.advantages, len(U)),
+    }
+    if found.scores is not None:
+        columns["S"] = found.scores.logprobs.sum(1).tolist()
+        columns["H"] = found.scores.entropies.sum(1).tolist()
+    for name, part in _parts(found):
+        columns[name] = part.sequences.tolist()
+        columns[f"{name}_se"] = part.sequences_se.tolist()
+    columns["text"] = U.response_texts or [None] * len(U)
+    return pd.DataFrame(columns)
+
+
+def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
+    """One row a token of U.
+
+    Args:
+        found: The influences, of tokens.
+        tokenizer: Decodes each token, if given.
+
+    Returns:
+        Columns: sequence, prompt, position (from 0), length, token_id, s and H (nats), coefficient
+        (c_ik), entropy_coefficient (d_ik, where the step has an entropy term), reward, advantage,
+        deltaH and deltaJ with _se (per unit η), text.
+
+    Raises:
+        ValueError: If tokens were not asked for.
+    """
+    U, scores = found.U, found.scores
+    if scores is None:
+        raise ValueError("Tokens were not asked for: call influence with tokens=True.")
+    sequence, position = scores.mask.nonzero(as_tuple=True)
+    ids = pad_sequence(U.response_ids, batch_first=True)[scores.mask]
+
+    def of_sequence(column: torch.Tensor | None) -> Any:
+        return None if column is None else column[sequence].numpy()
+
+    columns: dict[str, Any] = {
+        "sequence": sequence.numpy(),
+        "prompt": of_sequence(U.prompt_index),
+        "position": position.numpy(),
+        "length": of_sequence(U.token_counts),
+        "token_id": ids.numpy(),
+        "s": scores.logprobs[scores.mask].numpy(),
+        "H": scores.entropies[scores.mask].numpy(),
+        "coefficient": found.coefficients[scores.mask].numpy(),
+        **_entropy_coefficient(found, scores.mask),
+        "reward": of_sequence(U.rewards),
+        "advantage": of_sequence(U.advantages),
+    }
+    for name, part in _parts(found):
+        assert part.tokens is not None
+        assert part.tokens_se is not None
+        columns[name] = part.tokens[scores.mask].numpy()
+        columns[f"{name}_se"] = part.tokens_se[scores.mask].numpy()
+    text = None
+    if tokenizer is not None:
+        known = {int(i): tokenizer.decode([int(i)]) for i in ids.unique()}
+        text = [known[int(i)] for i in ids]
+    columns["text"] = text
+    return pd.DataFrame(columns)
+
+
+def _entropy_coefficient(found: Influence, mask: torch.Tensor) -> dict[str, Any]:
+    d = found.entropy_coefficients
+    return {} if d is None else {"entropy_coefficient": d[mask].numpy()}
+
+
+def _parts(found: Influence) -> list[tuple[str, Attribution]]:
+    rewarded = [] if found.reward is None else [("deltaJ", found.reward)]
+    return [("deltaH", found.entropy), *rewarded]
+
+
+def _numbers(column: torch.Tensor | None, n: int) -> list[float | None]:
+    return [None] * n if column is None else column.tolist()

@@ -1,0 +1,141 @@
+"""Whose update moved whose entropy: self, same-prompt and other-prompt shares (T6), (T7).
+
+    M_ij = <e_i, P u_j>,     Σ_i M_ij = δH_j
+    e_i = Σ_k (a_ik ∂s_ik + b_ik ∂H_ik),     u_j = Σ_k (c_jk ∂s_jk + d_jk ∂H_jk)
+
+Row i is a response on which entropy is measured, column j a response that the step is made of.
+The shares need an E that holds U's prompts, and say something of the entropy on those prompts:
+
+    E of fresh responses     same prompt: the prompt's own group moved it; other prompt: the rest
+    E = U itself             also self, i = j; self and same prompt are then biased upwards in size,
+                             since the advantages of a group hold the rewards of its own responses
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import shared_identities
+from isentrope.attribution.gradients.gram import Announce, gram
+from isentrope.attribution.gradients.groups import ratio_terms
+from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.weighted import Weighted, step_functions
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.functional import UNITS, Functional, Method
+from isentrope.estimators.importance import Trust
+from isentrope.estimators.sample import draw_sample
+from isentrope.policy.language_model import Policy
+from isentrope.rollouts import Rollouts
+from isentrope.update.step import Step
+
+
+@dataclass(frozen=True)
+class Shares:
+    """δH of the gradient part of a step, by how the two responses of a pair are related.
+
+    Attributes:
+        totals: "self" (where E is U), "same_prompt", "other_prompt" and "gradient", their sum; per
+            unit η, with errors over E's prompts.
+        by_sequence: The same for each sequence of U, (n_U,).
+    """
+
+    totals: dict[str, Estimate]
+    by_sequence: dict[str, Tensor]
+
+
+def influence_shares(
+    policy: Policy,
+    E: Rollouts,
+    U: Rollouts,
+    step: Step,
+    *,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
+    passes: Passes = "hooks",
+    storage: Storage | None = None,
+    confidence: float = 0.95,
+    announce: Announce = lambda _: None,
+) -> Shares:
+    """Split the influence of U by the relation of the pairs.
+
+    Args:
+        policy: The policy at the θ of the step.
+        E: Responses to U's prompts: fresh draws (some may equal U's by chance), or U itself.
+        U: The update batch of the step.
+        step: What `optimizer_step` returned for U.
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: Estimator whose gradient is taken.
+        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        storage: How the gradients of the smaller side may be held.
+        confidence: Nominal coverage.
+        announce: Called with the storage plan before the work starts.
+
+    Returns:
+        The shares.
+
+    Raises:
+        ValueError: If the step is of another batch, or E and U have no prompt in common.
+    """
+    step.require_batch(U)
+    rows, columns = shared_identities(E.prompt_ids, U.prompt_ids)
+    same = rows[:, None] == columns
+    if not bool(same.any()):
+        raise ValueError(
+            "E and U have no prompt in common, so all of U's influence on E is other-prompt: the "
+            "shares need fresh responses to U's prompts."
+        )
+    masks = {"same_prompt": same, "other_prompt": ~same}
+    if E.fingerprint == U.fingerprint:
+        itself = torch.eye(len(U), dtype=torch.bool)
+        masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
+    sample = draw_sample(policy, E, functional=functional, method=method)
+    a, b = cotangents(sample)
+    options = {"passes": passes, "storage": storage, "announce": announce}
+    update = step_functions(U, step)
+    pairs = gram(policy, Weighted(E, a, b), update, step.preconditioner, **options)
+    units, place = E.prompt_index.unique(return_inverse=True)
+    by_unit = {k: _by_unit(pairs, mask, place, len(units)) for k, mask in masks.items()}
+    if functional == "per_token":
+        ratio = ratio_terms(sample, place)
+        lengths = Weighted(E, ratio.length_weights)
+        moved = gram(policy, lengths, update, step.preconditioner, **options)
+        for name, mask in masks.items():
+            of_length, of_total = (float(x[mask].sum()) for x in (moved, pairs))
+            by_unit[name] -= ratio.of_length * of_length + ratio.of_total * of_total
+    by_unit["gradient"] = torch.stack(list(by_unit.values())).sum(0)
+    by_sequence = {name: (pairs * mask).sum(0) for name, mask in masks.items()}
+    by_sequence["gradient"] = pairs.sum(0)
+    totals = {
+        name: _estimate(
+            x, place.bincount() / len(E), f"{UNITS[functional]} per η", confidence, sample.trust
+        )
+        for name, x in by_unit.items()
+    }
+    return Shares(totals, by_sequence)
+
+
+def _by_unit(pairs: Tensor, mask: Tensor, place: Tensor, units: int) -> Tensor:
+    return torch.zeros(units, dtype=torch.float64).index_add_(0, place, (pairs * mask).sum(1))
+
+
+def _estimate(
+    by_unit: Tensor, share: Tensor, unit: str, confidence: float, trust: Trust
+) -> Estimate:
+    n, total = len(by_unit), by_unit.sum()
+    deviation = (by_unit - share * total).square().sum()
+    se = float((n / (n - 1) * deviation).sqrt()) if n > 1 else float("nan")
+    return Estimate.from_standard_error(
+        float(total),
+        se,
+        n,
+        unit=unit,
+        method="jackknife over prompts",
+        confidence=confidence,
+        warnings=trust.warnings,
+        trusted=trust.verdict == "trust",
+    )

@@ -1,0 +1,1 @@
+"""Noise scales: how many prompts a step needs, for the loss and for the entropy (T8)."""

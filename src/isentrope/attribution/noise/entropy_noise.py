@@ -1,0 +1,140 @@
+"""The noise scale of the entropy step: how large U must be before the sign of δH₁ is certain (T8).
+
+With δH_i of the sequences of U (T6), x_p = n Σ_{i∈p} δH_i over n prompts has the mean m = Σ_i δH_i,
+the gradient part of δH₁, and the variance s². A batch of B prompts from the same population has
+m ± s/√B, so
+
+    B = Var_U(δH₁) |U| / δH₁² = s²/(m² − s²/n),     the square of the mean without bias
+    B_sign = z² s²/((b + m)² − s²/n)
+
+prompts until the sign of b + m is certain, with b what the batch does not decide (momentum and
+decay) and z the one-sided normal quantile. Intervals are made for κ = (b + m)/s, which is smooth
+where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ². t has the
+degrees of freedom that the tail of (x_p − m)² leaves (`noise_tail`), and there are intervals from
+32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with Gaussian, t₃ and
+lognormal x_p of either sign, where those of n − 1 degrees of freedom cover 73–98 %. B has no upper
+end where κ may be zero.
+
+u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. U's selection is
+part of it: x_p is that of prompts whose group has an advantage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from isentrope.attribution.noise.scale import METHOD, require_units
+from isentrope.attribution.noise.tail import tail_degrees_of_freedom, too_few
+from isentrope.estimate import Estimate, t_quantile
+
+
+@dataclass(frozen=True)
+class EntropyNoiseScale:
+    """Signal and noise of the first-order entropy change.
+
+    Attributes:
+        gradient: m, the gradient part of δH₁, with the error of another draw of U's prompts.
+        noise_scale: B, in prompts.
+        prompts_for_gradient_sign: z² B, when the sign of m is certain.
+        prompts_for_sign: B_sign, when the sign of b + m is.
+        confidence: How certain; also the nominal coverage of the intervals.
+    """
+
+    gradient: Estimate
+    noise_scale: Estimate
+    prompts_for_gradient_sign: Estimate
+    prompts_for_sign: Estimate
+    confidence: float
+
+    def to_dict(self) -> dict[str, object]:
+        """All fields, ready for JSON."""
+        return {
+            name: x.to_dict() if isinstance(x, Estimate) else x for name, x in vars(self).items()
+        }
+
+
+def entropy_noise_scale(
+    per_sequence: Tensor,
+    prompt_index: Tensor,
+    baseline: float = 0.0,
+    *,
+    confidence: float = 0.95,
+    unit: str = "nats per η",
+) -> EntropyNoiseScale:
+    """How large U must be before the sign of the entropy change is certain.
+
+    Args:
+        per_sequence: (n,) δH_i of each sequence of U, per unit η: `Influence.per_sequence`.
+        prompt_index: (n,) prompt draw of each.
+        baseline: b, δH of momentum and decay, per unit η; its own error is not counted.
+        confidence: How certain, in (0.5, 1).
+        unit: Of `per_sequence`.
+
+    Returns:
+        Noise scale and batch sizes, in prompts.
+
+    Raises:
+        ValueError: If sizes differ, values are not finite, the confidence is no such number, there
+            are fewer than four prompts, or no prompt differs from another.
+    """
+    values = torch.as_tensor(per_sequence, dtype=torch.float64)
+    if values.ndim != 1 or values.shape != prompt_index.shape or not bool(values.isfinite().all()):
+        raise ValueError(
+            f"per_sequence and prompt_index must be finite and parallel, got shapes "
+            f"{tuple(values.shape)} and {tuple(prompt_index.shape)}, "
+            f"{int((~values.isfinite()).sum())} values not finite."
+        )
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"confidence must be between 0.5 and 1, got {confidence}.")
+    units, place = prompt_index.unique(return_inverse=True)
+    n = len(units)
+    require_units(n, "prompts")
+    x = n * torch.zeros(n, dtype=torch.float64).index_add_(0, place, values)
+    if not float(x.var()) > 0:
+        raise ValueError("All prompts have the same influence: there is no noise to measure.")
+    z = float(norm.ppf(confidence))
+    return EntropyNoiseScale(
+        gradient=Estimate.from_standard_error(
+            float(x.mean()),
+            float(x.std()) / n**0.5,
+            n,
+            unit=unit,
+            method="mean over prompts",
+            confidence=confidence,
+        ),
+        noise_scale=_noise_over_square(x, 1.0, confidence),
+        prompts_for_gradient_sign=_noise_over_square(x, z * z, confidence),
+        prompts_for_sign=_noise_over_square(x + baseline, z * z, confidence),
+        confidence=confidence,
+    )
+
+
+def _noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
+    """Factor · s²/(m² − s²/n), with its interval by way of κ = m/s."""
+    n, kappa = len(x), float(x.mean() / x.std())
+    centred = x - x.mean()
+    shift = -centred / (n - 1)  # (n,) of the mean, without each
+    variances = (centred.square().sum() - centred.square()) - (n - 1) * shift.square()
+    deleted = (x.mean() + shift) / (variances.clamp_min(0) / (n - 2)).sqrt()
+    se = float(((1 - 1 / n) * (deleted - deleted.mean()).square().sum()).sqrt())
+    short = too_few(n, "prompts")
+    half = math.nan if short else t_quantile(tail_degrees_of_freedom(x), confidence) * se
+    square = kappa**2 - 1 / n
+    value = factor / square if square > 0 else math.inf
+    error = factor * 2 * se / abs(kappa) ** 3 if square > 0 else math.inf
+    certain = not abs(kappa) <= half
+    low = factor / (abs(kappa) + half) ** 2
+    high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
+    said = short or (() if certain else (_NO_SIGN,))
+    return Estimate(value, error, low, high, n, "prompts", METHOD, warnings=said)
+
+
+_NO_SIGN = (
+    "The sign of the mean is not certain on these prompts, so their number is bounded from below "
+    "only."
+)

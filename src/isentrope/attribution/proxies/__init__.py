@@ -1,0 +1,1 @@
+"""Published proxies of influence, and their audit (T9)."""

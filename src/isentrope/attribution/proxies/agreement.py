@@ -1,0 +1,210 @@
+"""How well a proxy agrees with a measured influence, item i counting w_i times (T9).
+
+    pearson, spearman            correlation of proxy x and influence y, and of their ranks
+    pearson_size, spearman_size  the same of |x| and |y|
+    sign_agreement               share of the items with x, y ≠ 0 on which the signs are equal
+    sign_agreement_weighted      the same, each item counting |y|
+    overlap@q                    |top of |x| ∩ top of |y|| / k, the k largest sizes
+    overlap_negative@q           the same for the k most negative
+    negative_share@q             share of Σ min(y, 0) on the k items where x is most negative
+
+with k = max(1, round(q Σ w)), at least one item.
+Items tied with the last one of a top are in it by equal shares, and where both tops hold a share of
+an item the smaller one is common: a proxy that is y itself overlaps fully. A proxy without sign has
+sizes and overlap@q, and its negative_share@q is on the k largest |x|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from isentrope.attribution.proxies.weighted_ranks import Array, WeightedRanks
+
+RANK_AND_SIGN = (
+    "pearson",
+    "spearman",
+    "pearson_size",
+    "spearman_size",
+    "sign_agreement",
+    "sign_agreement_weighted",
+)
+NEEDS_SIGN = ("pearson", "spearman", "sign_agreement", "sign_agreement_weighted")
+
+
+class Column:
+    """Values, their sizes and both orders.
+
+    Attributes:
+        values: (n,) float64.
+        sizes: (n,) |values|.
+        signed: Whether the sign means something.
+    """
+
+    def __init__(self, values: Array, signed: bool = True) -> None:
+        """Sort values and sizes.
+
+        Args:
+            values: (n,) float64.
+            signed: Whether the sign means something.
+        """
+        self.values, self.signed = values, signed
+        self.sizes, self.signs = np.abs(values), np.sign(values)
+        self._ascending, self._by_size = WeightedRanks(values), WeightedRanks(-self.sizes)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the values differ."""
+        return bool(np.ptp(self.values) > 0)
+
+    def weighted(self, weights: Array, counts: Sequence[int]) -> WeightedColumn:
+        """The column under weights.
+
+        Args:
+            weights: (n,) how often each item counts.
+            counts: Sizes k of the tops.
+
+        Returns:
+            Ranks and tops.
+        """
+        return WeightedColumn(self, weights, counts)
+
+
+class WeightedColumn:
+    """Ranks and tops of a column under weights.
+
+    Attributes:
+        column: The column.
+        ranks: (n,) mid-ranks of the values.
+        size_ranks: (n,) mid-ranks of −|values|.
+        lowest: Share of each item in the k most negative, (n,) for each k.
+        largest: Share of each item in the k largest by size, (n,) for each k.
+    """
+
+    def __init__(self, column: Column, weights: Array, counts: Sequence[int]) -> None:
+        """Rank.
+
+        Args:
+            column: The column.
+            weights: (n,) how often each item counts.
+            counts: Sizes k of the tops.
+        """
+        self.column = column
+        ascending, by_size = column._ascending, column._by_size
+        values, sizes = ascending.below(weights), by_size.below(weights)
+        self.ranks, self.size_ranks = ascending.ranks(*values), by_size.ranks(*sizes)
+        self.lowest = [ascending.bottom(*values, k) for k in counts]
+        self.largest = [by_size.bottom(*sizes, k) for k in counts]
+
+    @property
+    def chosen(self) -> list[Array]:
+        """What a proxy of this kind would call the tokens that lower the entropy, for each k."""
+        return self.lowest if self.column.signed else self.largest
+
+
+def names(tops: Sequence[float]) -> list[str]:
+    """Names of the statistics, in the order of `agreement`.
+
+    Args:
+        tops: Shares q.
+
+    Returns:
+        The names.
+    """
+    kinds = ("overlap", "overlap_negative", "negative_share")
+    return [*RANK_AND_SIGN, *(f"{kind}@{q:g}" for q in tops for kind in kinds)]
+
+
+def top_counts(total: float, tops: Sequence[float]) -> list[int]:
+    """The number k of items that each share is, at least one.
+
+    Args:
+        total: Σ w.
+        tops: Shares q.
+
+    Returns:
+        The counts.
+    """
+    return [max(1, round(q * total)) for q in tops]
+
+
+def agreement(
+    weights: Array, proxy: WeightedColumn, measured: WeightedColumn, counts: Sequence[int]
+) -> list[float]:
+    """All statistics of one proxy under one set of weights.
+
+    Args:
+        weights: (n,) how often each item counts.
+        proxy: x.
+        measured: y.
+        counts: Sizes k of the tops.
+
+    Returns:
+        One number for each of `names`; NaN where it is not defined.
+    """
+    x, y = proxy.column, measured.column
+    sized = [
+        correlation(weights, x.sizes, y.sizes),
+        correlation(weights, proxy.size_ranks, measured.size_ranks),
+    ]
+    signed = [math.nan] * 4
+    if x.signed:
+        signed = [
+            correlation(weights, x.values, y.values),
+            correlation(weights, proxy.ranks, measured.ranks),
+            *_sign_agreement(weights, x, y),
+        ]
+    row = [*signed[:2], *sized, *signed[2:]]
+    for j, k in enumerate(counts):
+        row.append(float(weights @ np.minimum(proxy.largest[j], measured.largest[j])) / k)
+        below = float(weights @ np.minimum(proxy.lowest[j], measured.lowest[j])) / k
+        row.append(below if x.signed else math.nan)
+        row.append(negative_share(weights, proxy.chosen[j], y))
+    return row
+
+
+def correlation(weights: Array, x: Array, y: Array) -> float:
+    """Pearson correlation with weights.
+
+    Args:
+        weights: (n,).
+        x: (n,).
+        y: (n,).
+
+    Returns:
+        The correlation; NaN where one of the two does not vary.
+    """
+    total = weights.sum()
+    dx, dy = x - (weights @ x) / total, y - (weights @ y) / total
+    wx = weights * dx
+    xx, yy = float(wx @ dx), float((weights * dy) @ dy)
+    if xx <= 1e-24 * float((weights * x) @ x) or yy <= 1e-24 * float((weights * y) @ y):
+        return math.nan
+    return float(np.clip((wx @ dy) / math.sqrt(xx * yy), -1.0, 1.0))
+
+
+def negative_share(weights: Array, chosen: Array, measured: Column) -> float:
+    """Share of the summed negative influence that chosen items carry.
+
+    Args:
+        weights: (n,).
+        chosen: (n,) share of each item that is chosen.
+        measured: y.
+
+    Returns:
+        Between 0 and 1; NaN where no influence is negative.
+    """
+    negative = weights * np.minimum(measured.values, 0.0)
+    total = float(negative.sum())
+    return float(negative @ chosen) / total if total < 0 else math.nan
+
+
+def _sign_agreement(weights: Array, x: Column, y: Column) -> tuple[float, float]:
+    product = x.signs * y.signs
+    both, agree = weights * (product != 0), weights * (product > 0)
+    total, sized = float(both.sum()), float(both @ y.sizes)
+    if total == 0:
+        return math.nan, math.nan
+    return float(agree.sum()) / total, float(agree @ y.sizes) / sized

@@ -1,0 +1,260 @@
+"""The audit: published proxies held against the measured influence (T9).
+
+Every statistic of `agreement`, for each proxy, with an interval over prompts. Ranks and overlaps
+are not smooth in the sample, so errors are those of a cluster bootstrap: whole prompts are drawn
+with replacement and everything is ranked anew,
+
+    SE² = Var_draws θ*,     interval  g⁻¹( g(θ̂) ± t_{P'−1} SD_draws g(θ*) )
+
+with g = artanh for correlations, arcsin √ for shares, and P' the number of equal prompts that the
+statistic is spread over (`audit_sample`), P for ranks and signs. Proxies are taken as given: the
+error of a batch mean inside one is not counted. Nor is that of the measurement itself, which comes
+from the finite E; for that, two halves of E give the reliability of the whole, its correlation
+with the influence that an infinite E would give (Spearman and Brown), and
+
+    r_half = corr(y₁, y₂),   reliability = √(2 r_half/(1 + r_half)),   r_corrected = r/reliability
+
+is the correlation that the proxy would have with an influence measured without error, if errors are
+independent between the halves and of proxy and influence. For ranks that is an approximation. The
+intervals of all three are over U's prompts; how they vary from one E to the next is not in them.
+
+In simulations with long tails and 16 to 128 prompts of 80 tokens, nominal 95 % intervals of tops
+cover 91–99 % if both tops are spread as over 15 equal prompts or more; those that lie in fewer have
+no interval. Ranks and signs cover 90–97 %, with 32 prompts or fewer down to 84 % for a correlation
+near one. Means of long-tailed products are too short where few prompts hold most of the influence,
+and Pearson's says so: it covers 79–98 %, the sign agreement weighted by size 81–95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import t as student_t
+from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import estimate_columns
+from isentrope.attribution.proxies.agreement import Column, correlation, top_counts
+from isentrope.attribution.proxies.audit_sample import MEASURED, AuditSample
+from isentrope.attribution.proxies.proxies import UNSIGNED
+from isentrope.attribution.proxies.weighted_ranks import Array
+from isentrope.estimate import Estimate
+
+TOPS = (0.0002, 0.02, 0.2)
+METHOD = "cluster bootstrap over prompts"
+_NEARLY_ONE = 1 - 1e-12
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Agreement of every proxy with the measured influence.
+
+    Attributes:
+        statistics: By proxy, then by statistic; "measured" holds the influence's own share of the
+            negative sum in its most negative items, the ceiling of every proxy, and its
+            reliability where halves were given.
+        tops: How many items each share q is.
+        n_items: Number of tokens, or sequences.
+        n_prompts: Number of prompts.
+        unit: "tokens" or "sequences".
+    """
+
+    statistics: Mapping[str, Mapping[str, Estimate]]
+    tops: Mapping[float, int]
+    n_items: int
+    n_prompts: int
+    unit: str
+
+    def __getitem__(self, proxy: str) -> Mapping[str, Estimate]:
+        return self.statistics[proxy]
+
+    def to_frame(self) -> Any:
+        """A pandas table, one row a proxy and statistic.
+
+        Returns:
+            Columns proxy, statistic, top (the share q, NaN where there is none), items (how many
+            that is, or all), value, se, ci_low, ci_high, prompts, warnings.
+        """
+        import pandas as pd
+
+        rows = []
+        for proxy, found in self.statistics.items():
+            for name, estimate in found.items():
+                kind, _, q = name.partition("@")
+                top = float(q) if q else math.nan
+                items = self.tops[top] if q else self.n_items
+                head = {"proxy": proxy, "statistic": kind, "top": top, "items": items}
+                said = {"warnings": " ".join(estimate.warnings)}
+                rows.append(head | estimate_columns(estimate) | said)
+        return pd.DataFrame(rows)
+
+
+def audit_sequences(
+    measured: Tensor, prompt_index: Tensor, proxies: Mapping[str, Tensor], **options: Any
+) -> Audit:
+    """The audit of influences and proxies of whole responses.
+
+    Args:
+        measured: (n,) δH_i.
+        prompt_index: (n,) prompt draw of each response.
+        proxies: (n,) each, by name.
+        **options: As for `audit`; halves are (n,) too.
+
+    Returns:
+        The audit, in sequences.
+    """
+    column = torch.as_tensor(measured, dtype=torch.float64)[:, None]
+    mask = torch.ones_like(column, dtype=torch.bool)
+    columns = {name: torch.as_tensor(x)[:, None] for name, x in proxies.items()}
+    if options.get("halves") is not None:
+        options["halves"] = tuple(torch.as_tensor(x)[:, None] for x in options["halves"])
+    return audit(column, mask, prompt_index, columns, unit="sequences", **options)
+
+
+def audit(
+    measured: Tensor,
+    mask: Tensor,
+    prompt_index: Tensor,
+    proxies: Mapping[str, Tensor],
+    top: Sequence[float] = TOPS,
+    *,
+    halves: tuple[Tensor, Tensor] | None = None,
+    unsigned: Collection[str] = UNSIGNED,
+    draws: int = 200,
+    seed: int = 0,
+    confidence: float = 0.95,
+    unit: str = "tokens",
+) -> Audit:
+    """Hold proxies against measured influences.
+
+    Args:
+        measured: (n, t) δH_ik.
+        mask: (n, t) bool, the tokens to be audited.
+        prompt_index: (n,) prompt draw of each response, the independent unit.
+        proxies: (n, t) each, by name: predictions of δH_ik up to a positive factor.
+        top: Shares q of the tokens whose overlap is counted.
+        halves: (n, t) each, the same influence measured on two halves of E, whose sum (or mean)
+            `measured` is; adds reliability and correlations corrected for it.
+        unsigned: Names of proxies that predict |δH_ik|.
+        draws: Bootstrap draws.
+        seed: Seed of the draws.
+        confidence: Nominal coverage.
+        unit: What the items are, in the plural.
+
+    Returns:
+        The audit.
+
+    Raises:
+        ValueError: If shapes differ, a number is not finite, a share or the number of draws makes
+            no sense, a name is taken, no influence varies, or halves are not those of `measured`.
+    """
+    mask = torch.as_tensor(mask, dtype=torch.bool)
+    _require_options(mask, prompt_index, proxies, top, draws)
+    y = Column(_flat(MEASURED, measured, mask))
+    if not y.varies:
+        raise ValueError("The measured influences do not vary: there is nothing to rank.")
+    columns = {
+        name: Column(_flat(name, x, mask), name not in unsigned) for name, x in proxies.items()
+    }
+    place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
+    sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), tuple(top))
+    values, drawn = sample.statistics(np.ones(sample.n)), sample.bootstrap(draws, seed)
+    statistics: dict[str, dict[str, Estimate]] = {}
+    for (proxy, name), value in values.items():
+        trusted, said = sample.doubts(proxy, name, value)
+        df = sample.degrees_of_freedom(proxy, name)
+        quantile = float(student_t.ppf(0.5 + confidence / 2, df)) if trusted else None
+        series = np.array([draw[proxy, name] for draw in drawn])
+        found = _estimate(name, value, series, sample.n_prompts, quantile, said)
+        statistics.setdefault(proxy, {})[name] = found
+    counts = dict(zip(top, top_counts(sample.n, top), strict=True))
+    return Audit(statistics, counts, sample.n, sample.n_prompts, unit)
+
+
+def _estimate(
+    name: str,
+    value: float,
+    drawn: Array,
+    n_prompts: int,
+    quantile: float | None,
+    said: tuple[str, ...],
+) -> Estimate:
+    """Value, spread of the draws, and the interval on the scale where they spread evenly."""
+    known = drawn[np.isfinite(drawn)]
+    if math.isfinite(value) and len(known) < len(drawn):
+        lost = len(drawn) - len(known)
+        said = (*said, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
+        quantile = quantile if lost < len(drawn) / 10 else None
+    enough = n_prompts > 1 and len(known) > 1 and math.isfinite(value)
+    se, low, high = (float(known.std(ddof=1)) if enough else math.nan), math.nan, math.nan
+    if enough and quantile is not None:
+        there, back = _scale(name)
+        half = quantile * there(known).std(ddof=1)
+        middle = float(there(np.array(value)))
+        low, high = (float(back(middle + side * half)) for side in (-1, 1))
+    unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
+    return Estimate(value, se, low, high, n_prompts, unit, METHOD, warnings=said)
+
+
+def _scale(name: str) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
+    """The scale g of a statistic, and its inverse."""
+    if name.endswith("_corrected"):  # may be above 1
+        return np.asarray, float
+    if name.startswith(("pearson", "spearman")):
+        return lambda r: np.arctanh(np.clip(r, -_NEARLY_ONE, _NEARLY_ONE)), np.tanh
+    quarter = math.pi / 2
+    return (
+        lambda p: np.arcsin(np.sqrt(np.clip(p, 0.0, 1.0))),
+        lambda a: math.sin(min(max(a, 0.0), quarter)) ** 2,
+    )
+
+
+def _flat(name: str, values: Tensor, mask: Tensor) -> Array:
+    """The values of the tokens, (items,) float64."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    if values.shape != mask.shape:
+        raise ValueError(
+            f"{name} has shape {tuple(values.shape)} where the mask has {tuple(mask.shape)}."
+        )
+    here = values[mask]
+    if not bool(here.isfinite().all()):
+        raise ValueError(f"{int((~here.isfinite()).sum())} values of {name} are not finite.")
+    return here.numpy()
+
+
+def _halves(
+    halves: tuple[Tensor, Tensor] | None, mask: Tensor, measured: Column
+) -> tuple[Column, Column] | None:
+    if halves is None:
+        return None
+    one, two = (_flat(f"half {k}", half, mask) for k, half in enumerate(halves))
+    if not correlation(np.ones(len(one)), one + two, measured.values) > 1 - 1e-6:
+        raise ValueError(
+            "The halves do not sum to the measured influence: give the two halves of the very "
+            "measurement that is audited."
+        )
+    return Column(one), Column(two)
+
+
+def _require_options(
+    mask: Tensor,
+    prompt_index: Tensor,
+    proxies: Mapping[str, Tensor],
+    top: Sequence[float],
+    draws: int,
+) -> None:
+    if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
+        raise ValueError(
+            f"mask must be (n, t) with a token in it and prompt_index (n,); got "
+            f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
+        )
+    if MEASURED in proxies:
+        raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
+    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
+        raise ValueError(f"top must be different shares between 0 and 1, got {tuple(top)}.")
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2, got {draws}; 200 is the usual number.")

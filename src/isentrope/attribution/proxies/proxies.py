@@ -1,0 +1,214 @@
+"""Cheap predictions of what a token does to the entropy, each a function of s, H and A (T9).
+
+All are predictions of δH_ik up to a positive factor: the higher, the more entropy is gained. They
+see one state at a time. There, with z the logits and π = softmax(z),
+
+    ∂H/∂z_a = −S*_a,     S*_a = π_a (H + log π_a),
+    dH = −Σ_a S*_a dz_a = −Cov_{a~π}(log π_a, dz_a)
+
+    raise the logit of token k by c A           dH = −c A S*_k                     (discriminator)
+    a policy-gradient step, dz = c A (e_k − π)  dH = −c A (S*_k − Σ_a π_a S*_a)    (local change)
+    a natural-gradient step, dz_a = c A_a       dH = −c Cov_{a~π}(s_a, A_a)        (covariance)
+
+The rest are further from this. The batch-centred discriminator has the mean of S* over the batch's
+tokens in the place of Σ_a π_a S*_a, which takes the whole vocabulary. The covariance of a batch
+pools states: its summand is −(s − s̄)(A − Ā). Over whole responses, the kernel form (T7) with a
+kernel that is a multiple of the identity gives −(S − S̄)(A − Ā). Surprisal × advantage is the
+covariance without centring, the advantage alone its sign for unlikely tokens (S* < 0). Entropy says
+only how much there is to lose, and the top-entropy mask has no sign at all: it predicts |δH_ik|.
+What none of them sees is how one state's step moves the others, which is the kernel's business.
+
+Token covariance: Cui et al. (2025), arXiv 2505.22617. S*: arXiv 2602.03392. Forking tokens: arXiv
+2506.01939. Where A multiplies a proxy it is the advantage itself, also on a stale batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+UNSIGNED = ("top_entropy",)
+"""Proxies that predict the size of an influence and not its sign."""
+
+
+def token_covariance(logprobs: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
+    """−(s_ik − s̄)(A_i − Ā), the means over the tokens of the batch.
+
+    Args:
+        logprobs: (n, t) s, nats.
+        mask: (n, t) bool.
+        advantages: (n,) A.
+
+    Returns:
+        (n, t) float64, 0 where there is no token.
+    """
+    by_token = advantages[:, None].expand_as(logprobs)
+    return -_centred(logprobs, mask) * _centred(by_token, mask)
+
+
+def sequence_covariance(logprobs: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
+    """−(S_i − S̄)(A_i − Ā), the means over the responses of the batch.
+
+    Args:
+        logprobs: (n, t) s, nats.
+        mask: (n, t) bool.
+        advantages: (n,) A.
+
+    Returns:
+        (n,) float64.
+    """
+    total = (logprobs * mask).sum(1)
+    return -(total - total.mean()) * (advantages - advantages.mean())
+
+
+def discriminator(logprobs: Tensor, entropies: Tensor) -> Tensor:
+    """S* = π_k (H_k + log π_k), positive for tokens likelier than e^−H.
+
+    Args:
+        logprobs: s = log π_k, nats, of any shape.
+        entropies: H_k, nats, of the same shape.
+
+    Returns:
+        S*; 0 where s and H are 0, as they are where there is no token.
+    """
+    return logprobs.exp() * (entropies + logprobs)
+
+
+def discriminator_change(logprobs: Tensor, entropies: Tensor, advantages: Tensor) -> Tensor:
+    """−A_i S*_ik: exact for one state where the token's own logit is all that moves.
+
+    Args:
+        logprobs: (n, t) s, nats.
+        entropies: (n, t) H, nats.
+        advantages: (n,) A.
+
+    Returns:
+        (n, t).
+    """
+    return -advantages[:, None] * discriminator(logprobs, entropies)
+
+
+def centred_discriminator_change(
+    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
+) -> Tensor:
+    """−A_i (S*_ik − S̄*), S̄* the mean over the tokens of the batch.
+
+    Args:
+        logprobs: (n, t) s, nats.
+        entropies: (n, t) H, nats.
+        mask: (n, t) bool.
+        advantages: (n,) A.
+
+    Returns:
+        (n, t), 0 where there is no token.
+    """
+    return -advantages[:, None] * _centred(discriminator(logprobs, entropies), mask)
+
+
+def surprisal_advantage(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """−s_ik A_i: rewarded surprises raise the entropy.
+
+    Args:
+        logprobs: (n, t) s, nats.
+        advantages: (n,) A.
+
+    Returns:
+        (n, t).
+    """
+    return -logprobs * advantages[:, None]
+
+
+def top_entropy(entropies: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
+    """1 for the tokens of highest entropy, 0 for the rest: no sign, it predicts |δH_ik|.
+
+    Args:
+        entropies: (n, t) H, nats.
+        mask: (n, t) bool.
+        share: Share of the batch's tokens; those tied with the last one are in.
+
+    Returns:
+        (n, t) float64, 0 or 1.
+
+    Raises:
+        ValueError: If the share is not between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1, got {share}: 0.2 is the published one.")
+    here = entropies[mask]
+    kept = max(1, round(share * len(here)))
+    threshold = here.sort(descending=True).values[kept - 1]
+    return ((entropies >= threshold) & mask).double()
+
+
+def token_proxies(
+    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
+) -> dict[str, Tensor]:
+    """Every proxy that s, H and A give, by name.
+
+    Args:
+        logprobs: (n, t) s at θ, nats.
+        entropies: (n, t) H at θ, nats.
+        mask: (n, t) bool.
+        advantages: (n,) A.
+
+    Returns:
+        (n, t) float64 each, 0 where there is no token; those in `UNSIGNED` predict |δH_ik|.
+
+    Raises:
+        ValueError: If shapes differ or a number is not finite.
+    """
+    s, h, m, a = _checked(logprobs, entropies, mask, advantages)
+    return {
+        "token_covariance": token_covariance(s, m, a),
+        "discriminator": discriminator_change(s, h, a),
+        "centred_discriminator": centred_discriminator_change(s, h, m, a),
+        "surprisal_advantage": surprisal_advantage(s, a),
+        "advantage": a[:, None] * m,
+        "entropy": h,
+        "top_entropy": top_entropy(h, m),
+    }
+
+
+def sequence_proxies(
+    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
+) -> dict[str, Tensor]:
+    """The covariance of whole responses, the advantage, and the sums of the token proxies.
+
+    Args:
+        logprobs: (n, t) s at θ, nats.
+        entropies: (n, t) H at θ, nats.
+        mask: (n, t) bool.
+        advantages: (n,) A.
+
+    Returns:
+        (n,) float64 each; δH_i is the sum of δH_ik, and so are these.
+
+    Raises:
+        ValueError: If shapes differ or a number is not finite.
+    """
+    s, h, m, a = _checked(logprobs, entropies, mask, advantages)
+    sums = {name: x.sum(1) for name, x in token_proxies(s, h, m, a).items()}
+    return {"sequence_covariance": sequence_covariance(s, m, a)} | sums | {"advantage": a}
+
+
+def _centred(values: Tensor, mask: Tensor) -> Tensor:
+    """Values less their mean over the tokens of the batch; 0 where there is no token."""
+    return torch.where(mask, values - values[mask].mean(), 0.0)
+
+
+def _checked(
+    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Float64 arrays that fit together, zero where there is no token."""
+    s, h, a = (torch.as_tensor(x, dtype=torch.float64) for x in (logprobs, entropies, advantages))
+    mask = torch.as_tensor(mask, dtype=torch.bool)
+    if s.ndim != 2 or not s.shape == h.shape == mask.shape or a.shape != s.shape[:1]:
+        raise ValueError(
+            "logprobs, entropies and mask must share one shape (n, t) and advantages be (n,); got "
+            f"{tuple(s.shape)}, {tuple(h.shape)}, {tuple(mask.shape)} and {tuple(a.shape)}."
+        )
+    named = {"logprobs": s[mask], "entropies": h[mask], "advantages": a}
+    for name, x in named.items():
+        if not bool(x.isfinite().all()):
+            raise ValueError(f"{int((~x.isfinite()).sum())} of the {name} are not finite.")
+    return torch.where(mask, s, 0.0), torch.where(mask, h, 0.0), mask, a

@@ -1,0 +1,1 @@
+"""Configurations: typed sections, read from YAML and command line, checked and written."""

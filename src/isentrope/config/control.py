@@ -1,0 +1,113 @@
+"""`control`: what a training run does about entropy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from isentrope.config.stages import Count, Section
+from isentrope.training.control.feedback import Feedback, Target, TargetKind
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class TargetConfig(Section):
+    """The entropy that is wanted at each step, in nats per token."""
+
+    kind: TargetKind = "none"
+    """none, hold (the entropy before the first step), value, linear, or cosine."""
+    value: Positive | None = None
+    """Of value; where linear and cosine begin, null: the entropy before the first step."""
+    to: Positive | None = None
+    """Where linear and cosine end."""
+    steps: Count | None = None
+    """Steps that linear and cosine take."""
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> TargetConfig:
+        self.build()
+        return self
+
+    def build(self) -> Target:
+        """The target."""
+        return Target(**self.model_dump())
+
+
+class FeedbackConfig(Section):
+    """How the distance to the target sets how hard the control acts."""
+
+    proportional: Annotated[float, Field(ge=0)] = 0.1
+    """Share of the error that one step is to make good."""
+    integral: Annotated[float, Field(ge=0)] = 0.01
+    """The same of the sum of all errors."""
+    limit: Positive = 0.05
+    """Largest change asked of one step, as a share of the target."""
+
+
+class ControlConfig(Section):
+    """What the run does about entropy."""
+
+    name: str = "none"
+    """none, or the name of a control."""
+    strength: float | None = None
+    """How hard it acts; null: the control's default. With a target, how hard it acts at most."""
+    target: TargetConfig = TargetConfig()
+    """The entropy that is wanted; without one, the strength stays as it is."""
+    feedback: FeedbackConfig = FeedbackConfig()
+    """From the distance to the target to the strength."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the control."""
+
+    @model_validator(mode="after")
+    def _known(self) -> ControlConfig:
+        control = self.build()
+        if control is None:
+            given = self.strength is not None or self.options or self.target.kind != "none"
+            if given:
+                raise ValueError(
+                    "name is none, and a strength, a target or options are given: name the control"
+                )
+        elif self.target.kind != "none" and not getattr(control, "targetable", True):
+            raise ValueError(
+                f"the control {self.name!r} cannot use a target: it has no strength that moves "
+                "entropy one way; leave control.target out"
+            )
+        return self
+
+    def build(self) -> Any:
+        """The control, or None where there is none."""
+        if self.name == "none":
+            return None
+        from isentrope.training.control import controls
+
+        return controls.build(self.name, self.strength, self.options)
+
+    def build_feedback(self) -> Feedback:
+        """The feedback, with nothing seen yet."""
+        return Feedback(self.target.build(), **self.feedback.model_dump())
+
+
+class TrialConfig(Section):
+    """What `isentrope try` tries on a checkpoint's step."""
+
+    controls: list[str] | None = None
+    """Controls to try; null: every one that acts while the batch is on-policy."""
+    strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
+    """Multiples of each control's default strength; null: those that suit each."""
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of the controls, by name."""
+    size: Annotated[int, Field(ge=8)] = 256
+    """Responses of the controls' own E, for those that need one; others than those of E."""
+    random_masks: bool = True
+    """Beside each control, a random mask of as many tokens."""
+    change: float | None = None
+    """Instead of `strengths`: the change of entropy per step that a strength is looked for."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> TrialConfig:
+        from isentrope.training.control import controls
+
+        for name, options in self.options.items():
+            controls.build(name, None, options)
+        return self

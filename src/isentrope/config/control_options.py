@@ -1,0 +1,210 @@
+"""`control` of a training run: what fits the rest of it, and what would do nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from isentrope.config.io import ConfigError
+from isentrope.config.train import TrainConfig
+from isentrope.sampling.prompts import Prompt
+from isentrope.training.control.base import TokenRule
+from isentrope.training.control.controller import Controller
+from isentrope.training.control.controls import NONE
+from isentrope.training.control.influence_clip import InfluenceClip
+from isentrope.training.control.kl_cov import KlCov
+from isentrope.training.control.masks import EntropyMask
+from isentrope.training.control.measured import HeldOut
+from isentrope.training.control.options import IsentropicOptions
+from isentrope.training.control.pass_at_k import PassAtK
+from isentrope.training.control.run_control import RunControl
+from isentrope.training.control.trl_fields import TrainerFields
+
+_ENTROPY_FIELDS = ("entropy_coef", "use_adaptive_entropy", "top_entropy_quantile")
+"""Controls of TRL, which go by names of their own here."""
+_NAMES = {
+    "entropy_coef": "bonus",
+    "use_adaptive_entropy": "adaptive",
+    "top_entropy_quantile": "entropy_mask",
+}
+
+
+def trainer_fields(config: TrainConfig) -> dict[str, Any]:
+    """Fields of TRL's configuration that the control sets.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        Field and value, for controls that TRL has itself.
+
+    Raises:
+        ConfigError: If the control does not fit the rest of the configuration.
+    """
+    control = config.control.build()
+    if control is None:
+        return {}
+    given = config.trainer
+    for field in _ENTROPY_FIELDS:
+        if field in given:
+            raise ConfigError(
+                f"control.name={config.control.name} and trainer.{field} would both act on "
+                f"entropy: choose one (control.name={_NAMES[field]} is the control of that kind)."
+            )
+    if isinstance(control, TokenRule):
+        _require_token_weights(config, control, given)
+    fields = control.fields() if isinstance(control, TrainerFields | KlCov) else {}
+    for field in fields:
+        if field in given:
+            raise ConfigError(
+                f"trainer.{field} is set by control.name={config.control.name}: leave it out of "
+                "trainer, and give the control's options instead."
+            )
+    if "loss_type" in fields and config.training.normaliser == "longest":
+        raise ConfigError(
+            f"control.name={config.control.name} sets trainer.loss_type={fields['loss_type']}, and "
+            "training.normaliser=longest goes with dr_grpo only."
+        )
+    return fields
+
+
+def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
+    """Refuse settings under which token weights would mean something else."""
+    name = config.control.name
+    if given.get("loss_type") == "vespo":
+        raise ConfigError(
+            f"control.name={name} gives every token an advantage of its own, and the weights of "
+            "trainer.loss_type=vespo are those of whole responses: choose another loss_type."
+        )
+    if given.get("importance_sampling_level", "token") != "token":
+        raise ConfigError(
+            f"control.name={name} gives every token a weight of its own, and one ratio per "
+            "response would spread it over the response: leave out "
+            "trainer.importance_sampling_level."
+        )
+    if given.get("off_policy_mask_threshold") is not None:
+        raise ConfigError(
+            f"control.name={name} gives every token an advantage of its own, and "
+            "trainer.off_policy_mask_threshold drops whole responses by their advantage: leave it "
+            "out."
+        )
+    if isinstance(control, InfluenceClip) and given.get("num_iterations", 1) > 1:
+        raise ConfigError(
+            "control.name=influence measures at the policy that drew the batch, and with "
+            f"trainer.num_iterations={given['num_iterations']} later steps start elsewhere: set "
+            "it to 1."
+        )
+    size = config.training.group_size
+    if isinstance(control, PassAtK) and control.k >= size:
+        raise ConfigError(
+            f"control.options.k={control.k} of pass_at_k leaves no group of "
+            f"training.group_size={size} responses an advantage: k must be smaller."
+        )
+
+
+def inert_reasons(config: TrainConfig) -> list[str]:
+    """Why the control does nothing in this run.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        Sentences; none where it acts.
+    """
+    control, name = config.control.build(), config.control.name
+    if control is None:
+        return []
+    found = []
+    if not getattr(control, "on_policy", True) and config.trainer.get("num_iterations", 1) < 2:
+        found.append(
+            f"control.name={name} does nothing in this run: it acts through ratios of the policy "
+            "to its sampler other than 1, and with trainer.num_iterations=1 every ratio is 1."
+        )
+    if getattr(control, "strength", None) == 0:
+        found.append(f"control.name={name} does nothing in this run: its strength is 0.")
+    if isinstance(control, EntropyMask) and control.quantile == 0:
+        found.append(
+            "control.name=entropy_mask does nothing in this run: with quantile=0 no token is below."
+        )
+    return found
+
+
+def measures(config: TrainConfig) -> bool:
+    """Whether the control draws evaluation batches of its own.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        True for controls that need held-out prompts.
+    """
+    return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
+
+
+def run_control(
+    config: TrainConfig, args: Any, held_out: Sequence[Prompt], task: Any
+) -> RunControl | None:
+    """The token control of a run.
+
+    Args:
+        config: The run's configuration.
+        args: TRL's.
+        held_out: Prompts that are not trained on.
+        task: Gives the rewards of their responses.
+
+    Returns:
+        A `RunControl`, or None where the run has no token control.
+    """
+    control = config.control.build()
+    if not isinstance(control, TokenRule):
+        return None
+    longest = config.training.normaliser == "longest"
+    measured = None
+    if isinstance(control, InfluenceClip):
+        if len({prompt.content for prompt in held_out}) < 2:
+            logging.getLogger("isentrope").warning(
+                "control.name=influence has one prompt to measure on: it protects the entropy of "
+                "the responses to that prompt alone."
+            )
+        measured = HeldOut(
+            prompts=list(held_out),
+            size=control.size,
+            max_new_tokens=config.sampling.max_new_tokens,
+            seed=config.training.seed,
+            task=task if "reward_influence" in control.needs else None,
+            batch_size=config.sampling.batch_size,
+        )
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    return RunControl(
+        Controller(control, config.control.build_feedback()),
+        "dr_grpo_longest" if longest else args.loss_type,
+        max_response_length=config.sampling.max_new_tokens,
+        clip_high=high,
+        micro_batch=args.per_device_train_batch_size,
+        max_grad_norm=config.training.max_grad_norm or None,
+        seed=config.training.seed,
+        held_out=measured,
+    )
+
+
+def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
+    """What a checkpoint says of the run's control.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        Name, strength and options with their defaults, and the target; None where there is none.
+    """
+    if config.control.name == NONE:
+        return None
+    control = config.control.build()
+    targeted = config.control.target.kind != "none"
+    return {
+        "name": config.control.name,
+        "options": asdict(control),
+        "target": config.control.target.model_dump(exclude_none=True) if targeted else None,
+        "feedback": config.control.feedback.model_dump() if targeted else None,
+    }

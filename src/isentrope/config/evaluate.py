@@ -1,0 +1,115 @@
+"""The configuration of `isentrope evaluate`: which checkpoints, which prompts, which numbers.
+
+The section `evaluation` is the profile: with another `checkpoint`, the same file evaluates another
+run in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from isentrope.config.measure import PolicyConfig
+from isentrope.config.stages import (
+    Count,
+    OutputConfig,
+    SamplingConfig,
+    ScoringPrecision,
+    Section,
+    TaskConfig,
+)
+from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
+
+
+class EvaluationData(TaskConfig):
+    """The task."""
+
+    split: str = "test"
+    """Split that is evaluated on."""
+
+
+class EvaluationProfile(Section):
+    """What is estimated, from how many responses to which prompts."""
+
+    metrics: Annotated[list[Metric], Field(min_length=1)] | None = None
+    """Which, as docs/evaluation.md lists them; null: all (format where the task knows one)."""
+    n_prompts: Count | None = None
+    """Prompts, a random subset fixed by the seed; null: the whole split."""
+    samples_per_prompt: Count = 8
+    """Responses sampled to each prompt."""
+    ks: Annotated[list[Count], Field(min_length=1)] | None = None
+    """The k of pass@k, each at most samples_per_prompt; null: 1, 2, 4, ... as far as they go."""
+    greedy: bool = True
+    """Also one greedy response a prompt."""
+    right_above: float = 0.5
+    """A response is right if its reward is above this."""
+    seed: int = 0
+    """Fixes the subset and every token; the same for all checkpoints, so their rows are paired."""
+    chunk_prompts: Count = 64
+    """Prompts a chunk: what a kill can cost, and what processes share out; changes no number."""
+    save_tokens: bool = True
+    """Keep ids, log-probabilities and entropies of all tokens in records.parquet."""
+
+    @model_validator(mode="after")
+    def _enough_responses(self) -> EvaluationProfile:
+        require_tries(self.tries, self.samples_per_prompt)
+        return self
+
+    @property
+    def tries(self) -> tuple[int, ...]:
+        """The k in force."""
+        return tuple(self.ks) if self.ks else powers_of_two(self.samples_per_prompt)
+
+    @property
+    def chosen(self) -> tuple[Metric, ...]:
+        """The metrics in force."""
+        return METRICS if self.metrics is None else tuple(self.metrics)
+
+
+class EvaluationSampling(SamplingConfig):
+    """How responses are drawn, and how much is scored at a time."""
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What generates; vllm has to be installed, and its responses depend on the batch."""
+    vllm_memory: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of the GPU's memory that vllm may take; the scorer needs the rest."""
+
+
+class EvaluationOutput(OutputConfig):
+    """Where results go and how much is said on the way."""
+
+    directory: str | None = None
+    """Folder of the evaluation; null: eval_runs/<name>_<dataset>."""
+    name: str | None = None
+    """The name in that folder; null: that of the run which the first checkpoint belongs to."""
+
+
+class EvaluateConfig(Section):
+    """Everything that `isentrope evaluate` is told."""
+
+    checkpoint: PolicyConfig
+    data: EvaluationData = EvaluationData()
+    evaluation: EvaluationProfile = EvaluationProfile()
+    precision: ScoringPrecision = ScoringPrecision()
+    sampling: EvaluationSampling = EvaluationSampling()
+    output: EvaluationOutput = EvaluationOutput()
+    provenance: dict[str, Any] | None = None
+    """Written into the folder's config.yaml; a rerun warns where versions differ from it."""
+
+    @model_validator(mode="after")
+    def _vllm_samples_the_same_policy(self) -> EvaluateConfig:
+        if self.sampling.engine != "vllm":
+            return self
+        if self.precision.sampling.runtime_dtype == "float64":
+            raise ValueError(
+                "sampling.engine=vllm cannot sample in float64: set precision.sampler_dtype to "
+                "bfloat16 or float32"
+            )
+        if self.checkpoint.quantization != "none":
+            raise ValueError(
+                f"sampling.engine=vllm would sample from the base model as it is, and "
+                f"checkpoint.quantization={self.checkpoint.quantization} scores another: set it to "
+                "none, or sampling.engine to transformers"
+            )
+        return self

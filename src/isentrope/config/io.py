@@ -1,0 +1,230 @@
+"""Configuration files: read, overridden, checked and written. Every complaint is one sentence."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.secrets import secrets_in
+
+Root = TypeVar("Root", bound=BaseModel)
+
+
+class ConfigError(ValueError):
+    """The configuration is not understood; the message says what to change."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-5 is a number and a key may be given once."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise ConfigError(f"The key {twice[0]!r} is given twice{self._line(node)}.")
+        return super().construct_mapping(node, deep)
+
+    def _line(self, node) -> str:
+        return f" near line {node.start_mark.line + 1}"
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def load_config(
+    source: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    root: type[Root] = MeasureConfig,
+) -> Root:
+    """Read a configuration.
+
+    Args:
+        source: A YAML file, or its content as a dictionary.
+        overrides: Settings that win, each "section.key=value" with the value in YAML.
+        root: Which configuration: `MeasureConfig`, or that of another verb.
+
+    Returns:
+        The configuration, defaults filled in.
+
+    Raises:
+        ConfigError: In one sentence, naming the key and the nearest valid one; or if a value is a
+            secret, which does not belong in a file that is written into run folders.
+    """
+    content = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+    for override in overrides:
+        content = _override(content, override)
+    _require_no_secrets(content)
+    try:
+        return root.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, root)) from error
+
+
+def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:
+    """Write a configuration as YAML that `load_config` reads back.
+
+    Args:
+        config: The configuration.
+        comments: Say beside every key what it does.
+        omit: Keys to leave out, such as "sampling.temperature".
+
+    Returns:
+        YAML text, every other key in it.
+    """
+    lines = []
+    for name, section in config.model_dump().items():
+        if section is None:
+            continue
+        model = _inner_model(type(config), name)
+        if lines:
+            lines.append("")
+        lines.append(f"{name}:" if section else f"{name}: {{}}")
+        if comments and model is not None:
+            lines[-1] += f"  # {(model.__doc__ or '').splitlines()[0]}"
+        for key, value in section.items():
+            if f"{name}.{key}" in omit:
+                continue
+            body = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
+            said = model.model_fields[key].description if comments and model else None
+            if said:
+                lines.append(f"  # {said}")
+            lines += [f"  {line}" for line in body.rstrip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the sections of a configuration file, unchecked.
+
+    Args:
+        path: A YAML file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ConfigError: If it is not there, or is not a YAML mapping.
+    """
+    if not path.is_file():
+        raise ConfigError(f"There is no configuration file {path}.")
+    content = _parse(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no sections: it must be a YAML mapping.")
+    return content
+
+
+def _require_no_secrets(content: Mapping[str, Any]) -> None:
+    """Nothing that is read here may be a secret, because all of it is written into run folders."""
+    if found := next(secrets_in(content), None):
+        raise ConfigError(
+            f"{found} is a secret, and configurations are written into run folders: leave it out, "
+            "and log in by `hf auth login` or the environment (HF_TOKEN, WANDB_API_KEY)."
+        )
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}.") from error
+
+
+def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
+    name, equals, value = override.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {override!r} is not of the form section.key=value.")
+    new = dict(content)
+    here = new
+    for key in keys[:-1]:
+        inner = here.get(key)
+        if inner is not None and not isinstance(inner, Mapping):
+            raise ConfigError(f"--set {override!r}: {key!r} is a value, not a section.")
+        here[key] = dict(inner or {})
+        here = here[key]
+    here[keys[-1]] = _parse(value, f"--set {override!r}")
+    return new
+
+
+def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
+    """The first complaint, an unknown key before others, as one sentence."""
+    problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    first, more = problems[0], len(problems) - 1
+    path = ".".join(str(part) for part in _keys_of(first["loc"], root))
+    if first["type"] == "extra_forbidden":
+        sentence = (
+            f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
+        )
+    elif first["type"] == "missing":
+        sentence = f"The configuration needs {path!r}"
+    elif first["type"] == "value_error":
+        sentence = f"{path}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+    else:
+        sentence = f"{path}: {_lower(first['msg'])}, got {first['input']!r}"
+    rest = f" ({more} more such complaint{'s' if more > 1 else ''})" if more else ""
+    return f"{sentence.rstrip('.')}{rest}."
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _keys_of(loc: tuple[int | str, ...], root: type[BaseModel]) -> list[int | str]:
+    """The keys of a location, without the names that pydantic adds for the parts of a union."""
+    model, keys = cast("type[BaseModel] | None", root), []
+    for part in loc:
+        if model is None and isinstance(part, str):
+            break
+        keys.append(part)
+        model = _inner_model(model, part) if model is not None else None
+    return keys
+
+
+def _nearest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
+    """The valid key most like an unknown one: in its own section, else anywhere, if alike."""
+    *parents, key = [str(part) for part in loc]
+    every = all_keys(root)
+    siblings = [k for k in every if k.split(".")[:-1] == parents]
+    for keys, cutoff in ((siblings, 0.6), (every if parents else [], 0.6), (siblings, 0.0)):
+        by_name = {k.split(".")[-1].lower(): k for k in keys}
+        if near := get_close_matches(key.lower(), list(by_name), n=1, cutoff=cutoff):
+            return by_name[near[0]]
+    return every[0]
+
+
+def all_keys(model: type[BaseModel] = MeasureConfig, prefix: str = "") -> list[str]:
+    """Every key that may be set.
+
+    Args:
+        model: A section, or the whole configuration.
+        prefix: What stands before its keys.
+
+    Returns:
+        Sections and dotted keys, in the order of `isentrope config show`.
+    """
+    keys = []
+    for name in model.model_fields:
+        keys.append(prefix + name)
+        inner = _inner_model(model, name)
+        keys += [] if inner is None else all_keys(inner, f"{prefix}{name}.")
+    return [key for key in keys if key != "provenance"]
+
+
+def _inner_model(model: type[BaseModel], name: int | str) -> type[BaseModel] | None:
+    """The section that a key holds, or None if it holds a value."""
+    field = model.model_fields.get(str(name))
+    kind = field.annotation if field else None
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None

@@ -1,0 +1,208 @@
+"""The configurations of training: `SftConfig` of `isentrope sft`, `TrainConfig` of `train`.
+
+`trainer` passes any other field through to TRL's own configuration. A field that a section here
+already sets is refused there, so that nothing is said twice.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from isentrope.config.control import ControlConfig
+from isentrope.config.measure import Rate
+from isentrope.config.stages import Count, OutputConfig, Section, TaskConfig
+
+
+class ModelConfig(Section):
+    """The model that is trained, and what of it is trained."""
+
+    path: str
+    """Folder of a model or an adapter, a name on the model hub, or toy (random weights)."""
+    lora_rank: Annotated[int, Field(ge=0)] = 16
+    """Rank of a fresh LoRA adapter, without dropout; 0: train every weight."""
+    lora_alpha: Annotated[float, Field(gt=0)] = 32
+    """The adapter's output is multiplied by lora_alpha / lora_rank."""
+    lora_target_modules: str | list[str] = "all-linear"
+    """Layers that get an adapter."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the base model's weights; a fresh adapter's are float32."""
+
+
+class DemonstrationConfig(TaskConfig):
+    """Where prompts come from."""
+
+    train_split: str = "train"
+    """Split that is trained on."""
+
+
+class DataConfig(DemonstrationConfig):
+    """Where prompts come from."""
+
+    held_out_split: str = "test"
+    """Split that the entropy probe draws from; prompts that are trained on are left out."""
+
+
+class SamplingConfig(Section):
+    """How responses are drawn; nothing is filtered, so the sampler is the policy."""
+
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature, also that of every log-probability and entropy."""
+    max_new_tokens: Count = 150
+    """Longest response in tokens, and the constant length L of the loss."""
+    batch_size: Count = 128
+    """Sequences sampled at a time, on each process; changes nothing but speed and memory."""
+
+
+class TrainingConfig(Section):
+    """Dr. GRPO: how many steps, of what batches, and what is kept."""
+
+    steps: Count = 64
+    """Optimizer steps."""
+    learning_rate: Rate = 1e-5
+    """Peak learning rate; its schedule is trainer.lr_scheduler_type, constant by default."""
+    prompts_per_step: Count = 32
+    """Prompt groups an update, over all processes; each has an advantage."""
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Responses a prompt group."""
+    micro_batch: Count | None = None
+    """Prompt groups a backward pass, on each process; null: all of the process at once."""
+    normaliser: Literal["constant", "longest"] = "constant"
+    """Length that divides the loss: max_new_tokens, or the longest response of each group."""
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    """The gradient is clipped to this norm; 0: never."""
+    redraw_limit: Annotated[int, Field(ge=0)] = 20
+    """Rounds of redrawing for groups whose rewards are all equal."""
+    prompt_weighting: Literal["uniform", "difficulty"] = "uniform"
+    """Prompts in random order, or the more often the likelier their group has an advantage."""
+    seed: int = 0
+    """Fixes the adapter, every batch and every token."""
+    save_every: Count = 10
+    """Steps between checkpoints; the last step is always saved."""
+    keep_last: Count | None = None
+    """Newest checkpoints kept; null: all."""
+    keep_every: Count | None = None
+    """Checkpoints at multiples of this many steps are kept whatever keep_last says."""
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> TrainingConfig:
+        if self.micro_batch is not None and self.prompts_per_step % self.micro_batch:
+            raise ValueError(
+                f"prompts_per_step={self.prompts_per_step} is not a multiple of "
+                f"micro_batch={self.micro_batch}"
+            )
+        return self
+
+
+class ProbeConfig(Section):
+    """The online probe: what each step does to entropy, predicted and measured."""
+
+    enabled: bool = True
+    """Probe while training."""
+    every: Count = 20
+    """Steps from one reading to the next; the first step has one."""
+    size: Annotated[int, Field(ge=2)] = 32
+    """Held-out prompts a reading, one response each."""
+    functional: Literal["per_token", "per_sequence"] = "per_token"
+    """Entropy per token (h) or per sequence (H)."""
+    method: Literal["prefix", "sequence"] = "prefix"
+    """The estimator."""
+    second_order: bool = False
+    """Also the second-order term and the linear range, at about twice the cost."""
+    fresh: bool = False
+    """Also measure on a second mini-batch, whose error is independent of the prediction's."""
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of the running mean over readings: how much of it the next reading leaves standing."""
+
+
+class AlarmConfig(Section):
+    """The alarm on the probe's readings: entropy is spent faster than before, or soon spent."""
+
+    enabled: bool = True
+    """Warn in the log; it needs the probe."""
+    false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.005
+    """Largest probability of a false alarm per reading."""
+    half_life: Count = 50
+    """Steps: warn where, at the present rate, half of the entropy is spent within fewer."""
+    stop: bool = False
+    """Save a checkpoint and stop training at an alarm."""
+
+
+class NoiseScaleConfig(Section):
+    """The online gradient noise scale; it needs two micro-batches a step or more."""
+
+    enabled: bool = True
+    """Log it, where the steps have more than one micro-batch."""
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Of the running means over steps."""
+
+
+class TrackedConfig(OutputConfig):
+    """Where results go and how much is said on the way."""
+
+    report_to: tuple[str, ...] = ("tensorboard",)
+    """Trackers that transformers knows; an empty list for none."""
+
+
+class RunConfig(TrackedConfig):
+    """Where results go and how much is said on the way."""
+
+    rollouts_every: Annotated[int, Field(ge=0)] = 1
+    """Steps between tables of rollouts under logs/rollouts; 0: none."""
+
+
+class TrainConfig(Section):
+    """Everything that `isentrope train` is told."""
+
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    training: TrainingConfig = TrainingConfig()
+    entropy_probe: ProbeConfig = ProbeConfig()
+    alarm: AlarmConfig = AlarmConfig()
+    noise_scale: NoiseScaleConfig = NoiseScaleConfig()
+    control: ControlConfig = ControlConfig()
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    """Any other field of TRL's GRPOConfig."""
+    output: RunConfig = RunConfig()
+    provenance: dict[str, Any] | None = None
+    """Written into a run folder's config.yaml."""
+
+    @model_validator(mode="after")
+    def _something_to_watch(self) -> TrainConfig:
+        if self.alarm.stop and not (self.alarm.enabled and self.entropy_probe.enabled):
+            raise ValueError("alarm.stop needs alarm.enabled and entropy_probe.enabled")
+        return self
+
+
+class FineTuningConfig(Section):
+    """Supervised fine-tuning on the task's demonstrations, loss on the response alone."""
+
+    steps: Count = 400
+    """Optimizer steps."""
+    batch_size: Count = 64
+    """Demonstrations an update, over all processes."""
+    micro_batch: Count | None = None
+    """Demonstrations a backward pass, on each process; null: all of the process at once."""
+    learning_rate: Rate = 2e-4
+    """Peak learning rate, reached linearly, left by a cosine to zero."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    """Steps of the rise."""
+    max_length: Count | None = None
+    """Longest prompt and response together; a longer demonstration is an error. null: any."""
+    seed: int = 0
+    """Fixes weights that are random, demonstrations and their order."""
+
+
+class SftConfig(Section):
+    """Everything that `isentrope sft` is told."""
+
+    model: ModelConfig
+    data: DemonstrationConfig = DemonstrationConfig()
+    fine_tuning: FineTuningConfig = FineTuningConfig()
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    """Any other field of TRL's SFTConfig."""
+    output: TrackedConfig = TrackedConfig()
+    provenance: dict[str, Any] | None = None
+    """Written into a run folder's config.yaml."""

@@ -1,0 +1,72 @@
+"""Fields of TRL's configuration that a `trainer` section passes through, by name and type."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from isentrope.config.io import ConfigError
+
+_PLAIN = (bool, int, float, str, list, dict)
+
+
+def trainer_options(
+    given: Mapping[str, Any], kind: type, taken: Mapping[str, str]
+) -> dict[str, Any]:
+    """Check what a `trainer` section passes to a configuration of TRL.
+
+    Args:
+        given: The section.
+        kind: The dataclass it goes to, GRPOConfig or SFTConfig.
+        taken: Fields that are set elsewhere, and where.
+
+    Returns:
+        A copy of the section.
+
+    Raises:
+        ConfigError: If a field is unknown, set elsewhere, or plainly of another type.
+    """
+    kinds = typing.get_type_hints(kind)
+    fields = {field.name for field in dataclasses.fields(kind) if field.init}
+    for name, value in given.items():
+        if name in taken:
+            by, why = taken[name], taken[name].removeprefix("nothing: ")
+            reason = why if why != by else f"it is set by {by}"
+            raise ConfigError(f"trainer.{name} cannot be given there: {reason}.")
+        if name not in fields:
+            near = get_close_matches(name, sorted(fields - set(taken)), n=1, cutoff=0.0)[0]
+            raise ConfigError(
+                f"Unknown key 'trainer.{name}': the nearest field of {kind.__name__} is {near!r}."
+            )
+        if not _fits(value, kinds[name]):
+            raise ConfigError(
+                f"trainer.{name}: {value!r} is a {type(value).__name__}, and {kind.__name__} "
+                f"wants {_words(kinds[name])}."
+            )
+    return dict(given)
+
+
+def _choices(hint: Any) -> list[Any]:
+    return [hint] if not typing.get_args(hint) else list(typing.get_args(hint))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a YAML value can be of a type; a type that YAML has no values of takes anything."""
+    if typing.get_origin(hint) in (list, dict):
+        return isinstance(value, typing.get_origin(hint))
+    choices = [typing.get_origin(c) or c for c in _choices(hint)]
+    if not all(c in _PLAIN or c is type(None) for c in choices):
+        return True
+    if isinstance(value, bool):
+        return bool in choices
+    if isinstance(value, int) and float in choices:
+        return True
+    return (value is None and type(None) in choices) or type(value) in choices
+
+
+def _words(hint: Any) -> str:
+    names = [getattr(typing.get_origin(c) or c, "__name__", str(c)) for c in _choices(hint)]
+    return " or ".join("null" if name == "NoneType" else name for name in names)

@@ -1,1 +1,0 @@
-"""What a verb of the command line does: configuration, run folders, measurements."""

@@ -1,1 +1,0 @@
-"""`isentrope influence | kernel | noise | audit`: who moved the entropy of a checkpoint."""

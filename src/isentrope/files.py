@@ -1,0 +1,262 @@
+"""Files and folders that are complete or absent, lines appended to logs, and digests.
+
+This is the only module that writes under a temporary name. A file is written as `NAME.partial`, a
+folder as `.NAME.partial`, both beside their target. The content is flushed to the disk, then
+renamed, then the rename is flushed. So a name is never on an incomplete file, whenever the process
+is killed or the machine loses power. What a killed process left is removed by the next write.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> Path:
+    """Let a function write a file, which takes its name when it is complete.
+
+    Args:
+        path: Target file; its folder is made if need be, and an older file is replaced.
+        write: Called with the temporary path to write to.
+
+    Returns:
+        The path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        write(partial)
+        _sync(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync(path.parent)
+    return path
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file, complete or not at all.
+
+    Args:
+        path: Target file; its folder is made if need be, and an older file is replaced.
+        content: What to write.
+
+    Returns:
+        The path.
+    """
+    return write_file(path, lambda partial: partial.write_bytes(content))
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write JSON, complete or not at all; NaN and infinity become null.
+
+    Args:
+        path: Target file.
+        content: Dictionaries, lists, numbers and texts.
+
+    Returns:
+        The path.
+    """
+    text = json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False)
+    return write_bytes(path, f"{text}\n".encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a log; it is on the disk when this returns.
+
+    Args:
+        path: The log; it is made with its folder if need be.
+        line: Text without a line break.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(f"{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def complete_lines(path: Path) -> list[str]:
+    """The lines of a log, less a last one that a killed process left unfinished.
+
+    Args:
+        path: The log.
+
+    Returns:
+        Lines with their line breaks.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Build a folder under a temporary name; it takes its own when the block is done.
+
+    If the block fails nothing is left: neither the folder nor the parents made for it.
+
+    Args:
+        target: The folder to be, which must not exist.
+
+    Yields:
+        The temporary folder to write into.
+
+    Raises:
+        FileExistsError: If `target` exists.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists already: choose another folder, or remove it.")
+    made = [p for p in target.parents if not p.exists()]
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        publish_folder(partial, target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        remove_empty(made)
+        raise
+
+
+def publish_folder(made: Path, target: Path) -> None:
+    """Flush a complete folder to the disk, then give it its name.
+
+    Args:
+        made: The folder, on the same file system as its target.
+        target: Its name, which is not in use.
+    """
+    for folder, _, names in os.walk(made, topdown=False):
+        for name in names:
+            _sync(Path(folder, name))
+        _sync(Path(folder))
+    os.replace(made, target)
+    _sync(target.parent)
+
+
+def remove_folder(folder: Path, renamed: str) -> None:
+    """Remove a folder such that its name is never on one that is half removed.
+
+    Args:
+        folder: The folder.
+        renamed: The name it has in the same parent while it is removed.
+    """
+    doomed = folder.with_name(renamed)
+    os.replace(folder, doomed)
+    _sync(folder.parent)
+    shutil.rmtree(doomed)
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those of the folders that are empty.
+
+    Args:
+        folders: Folders, each before its parents.
+    """
+    for folder in folders:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
+    """A pandas table as the bytes of a parquet file.
+
+    Args:
+        table: The table.
+        compression: "gzip", or None for the usual one.
+
+    Returns:
+        For `write_bytes`.
+    """
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, compression=compression or "snappy")
+    return buffer.getvalue()
+
+
+def finite(content: Any) -> Any:
+    """The same content with None for every number that JSON cannot hold.
+
+    Args:
+        content: Dictionaries, lists, tuples, numbers and texts.
+
+    Returns:
+        A copy.
+    """
+    if isinstance(content, Mapping):
+        return {str(key): finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    return content
+
+
+def sha256(parts: Iterable[bytes]) -> str:
+    """SHA-256 of the joined parts; they are read one at a time.
+
+    Args:
+        parts: Pieces of content, in order.
+
+    Returns:
+        In hexadecimal.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def sha256_of_files(paths: Iterable[Path]) -> str:
+    """SHA-256 over the digests of files, in this order.
+
+    Args:
+        paths: Files.
+
+    Returns:
+        In hexadecimal.
+    """
+
+    def digests() -> Iterator[bytes]:
+        for path in paths:
+            with path.open("rb") as file:
+                yield hashlib.file_digest(file, "sha256").digest()
+
+    return sha256(digests())
+
+
+def short_digest(text: str, size: int) -> bytes:
+    """BLAKE2b of a text, for keys and for splits that depend on nothing else.
+
+    Args:
+        text: The text.
+        size: Number of bytes.
+
+    Returns:
+        The digest.
+    """
+    return hashlib.blake2b(text.encode(), digest_size=size).digest()
+
+
+def _sync(path: Path) -> None:
+    """Flush a file or a folder to the disk."""
+    folder = path.is_dir()
+    if folder and os.name == "nt":  # Windows flushes renames itself, and opens no folders
+        return
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:  # some network file systems flush no folders
+        if not (folder and error.errno in _NO_FOLDER_SYNC):
+            raise
+    finally:
+        os.close(handle)

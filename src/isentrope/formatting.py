@@ -1,0 +1,142 @@
+"""Numbers as text: values, errors, intervals and shares, for a terminal and for a page.
+
+    TERMINAL    -0.00183 ± 0.0002    [-0.0024, 2.1e-07]    1.4 %
+    PAGE        −0.00183 ± 0.0002    [−0.0024, 2.1·10⁻⁷]   1.4 %
+
+A number that is missing is a dash. An end that is missing beside one that is there is infinite,
+because JSON holds no infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MISSING = "–"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way of writing numbers.
+
+    Attributes:
+        typeset: Whether minus signs, infinities and powers of ten are typeset; otherwise they are
+            as Python prints them.
+        error_digits: Significant digits of a standard error.
+        gap: Between the ends of an interval.
+    """
+
+    typeset: bool
+    error_digits: int
+    gap: str
+
+    def number(self, value: float | None, digits: int = 3) -> str:
+        """A number in few characters.
+
+        Args:
+            value: The number, or None where there is none.
+            digits: Significant ones.
+
+        Returns:
+            For example "-0.0018" or "2.1e-07"; on a page "−0.0018" or "2.1·10⁻⁷".
+        """
+        if value is None or math.isnan(value):
+            return MISSING
+        return _typeset(value, digits) if self.typeset else f"{value:.{digits}g}"
+
+    def with_error(self, value: float | None, se: float | None) -> str:
+        """A value and its standard error.
+
+        Args:
+            value: The value, or None where there is none.
+            se: Its standard error, or None where there is none.
+
+        Returns:
+            For example "-2.24 ± 0.1"; a dash without a value.
+        """
+        if value is None:
+            return MISSING
+        return f"{self.number(value)} ± {self.number(se, self.error_digits)}"
+
+    def interval(self, low: float | None, high: float | None) -> str:
+        """An interval.
+
+        Args:
+            low: Lower end; None if it is infinite, or if there is no interval.
+            high: Upper end.
+
+        Returns:
+            For example "[0.0017, ∞)"; a dash if both ends are None.
+        """
+        if low is None and high is None:
+            return MISSING
+        minus = "−" if self.typeset else "-"
+        left = f"({minus}∞" if low is None else f"[{self.number(low)}"
+        right = "∞)" if high is None else f"{self.number(high)}]"
+        return f"{left},{self.gap}{right}"
+
+
+TERMINAL = Format(typeset=False, error_digits=1, gap=" ")
+PAGE = Format(typeset=True, error_digits=2, gap="\u00a0")
+
+
+def _typeset(value: float, digits: int) -> str:
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value and not 1e-4 <= abs(value) < 1e5:
+        mantissa, power = f"{value:.{digits - 1}e}".split("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{mantissa.replace('-', '−')}·{power_of_ten(10.0 ** int(power))}"
+    text = f"{value:.{digits}g}"
+    if "e" in text:
+        text = f"{float(text):.0f}"
+    return text.replace("-", "−")
+
+
+def power_of_ten(value: float) -> str:
+    """A tick of a logarithmic axis.
+
+    Args:
+        value: Where it is, of either sign.
+
+    Returns:
+        "10⁻³", "0", or nothing where it is no power of ten.
+    """
+    if value == 0:
+        return "0"
+    power = math.log10(abs(value))
+    if abs(power - round(power)) > 1e-9:
+        return ""
+    sign = "−" if value < 0 else ""
+    exponent = round(power)
+    if 0 <= exponent <= 3:
+        return f"{sign}{10**exponent}"
+    return f"{sign}10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def percent(share: float) -> str:
+    """A share of something, on a page.
+
+    Args:
+        share: 1 is all of it.
+
+    Returns:
+        For example "60 %", or "1.4 %" where it is small.
+    """
+    size = abs(share) * 100
+    digits = 0 if size >= 9.95 else 1
+    return f"{share * 100:.{digits}f}\u00a0%".replace("-", "−")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    Args:
+        words: At least one.
+
+    Returns:
+        For example "one, two and three".
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,105 @@
+"""`isentrope audit`: the published proxies against the measured influence.
+
+results.json    by token and by sequence: every statistic of every proxy, with its interval
+audit.parquet   a row a proxy and statistic, `of` tokens or sequences
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+
+from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
+from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
+from isentrope.config.measure import MeasureConfig
+from isentrope.pipelines.influence import influence_of
+from isentrope.pipelines.loop import Found
+from isentrope.pipelines.prepare import Prepared
+from isentrope.progress import Progress
+
+
+def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+    """Measure the influence of every token, and hold the proxies against it.
+
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        The audit of tokens and of sequences.
+
+    Raises:
+        ValueError: If U has no advantages, which every proxy needs.
+    """
+    if ready.batches.U.advantages is None:
+        raise ValueError("U has no advantages, and the proxies are made of them.")
+    table = influence_of(config, ready, progress, tokens=True, reward=False)
+    audits = audits_of(table, config)
+    joined = pd.concat([found.to_frame().assign(of=of) for of, found in audits.items()])
+    said: dict[str, Any] = {
+        "off_policy": config.estimator.off_policy,
+        "reliability": dict(table.reliability),
+        **{of: {"items": a.n_items, "proxies": _plain(a)} for of, a in audits.items()},
+    }
+    return Found(said, {"audit": joined})
+
+
+def audits_of(table: Influence, config: MeasureConfig) -> dict[str, Audit]:
+    """The audit of an influence, by token and by sequence.
+
+    Args:
+        table: The influence of tokens.
+        config: Shares, draws and confidence.
+
+    Returns:
+        "tokens" and "sequences".
+    """
+    U, scores, measured = table.U, table.scores, table.entropy.tokens
+    assert scores is not None
+    assert measured is not None
+    assert U.advantages is not None
+    options: dict[str, Any] = {
+        "top": config.analysis.top,
+        "draws": config.analysis.draws,
+        "seed": config.batch_config.seed,
+        "confidence": config.estimator.confidence,
+    }
+    s, H, A = scores.logprobs, scores.entropies, U.advantages
+    acting = table.acting
+    whole = acting.any(1)
+    proxies = sequence_proxies(s, H, scores.mask, A)
+    tokens, sequences = _halves(table.entropy)
+    return {
+        "tokens": audit(
+            measured,
+            acting,
+            U.prompt_index,
+            token_proxies(s, H, scores.mask, A),
+            halves=tokens,
+            **options,
+        ),
+        "sequences": audit_sequences(
+            measured.sum(1)[whole],
+            U.prompt_index[whole],
+            {name: x[whole] for name, x in proxies.items()},
+            halves=None if sequences is None else tuple(half[whole] for half in sequences),
+            **options,
+        ),
+    }
+
+
+def _halves(found: Attribution) -> tuple[Any, Any]:
+    """The influence by the first and the second half of E's groups; None with one group."""
+    by_group = found.by_group_and_token
+    if by_group is None or len(by_group) < 2:
+        return None, None
+    tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
+    return tokens, tuple(torch.sum(half, 1) for half in tokens)
+
+
+def _plain(found: Audit) -> dict[str, Any]:
+    return {proxy: dict(statistics) for proxy, statistics in found.statistics.items()}

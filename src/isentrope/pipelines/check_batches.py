@@ -1,0 +1,172 @@
+"""The batches that `isentrope check` looks at: they need no data set and no rewards.
+
+E and U are responses of the policy to the prompts of the configured task, or else to questions of
+the library's own. U's advantages are the task's where a group has one, else random: most checks ask
+for a direction of the size of a step, not for the step itself. What the rewards say is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+import torch
+
+from isentrope.checks import Finding
+from isentrope.config.measure import MeasureConfig
+from isentrope.pipelines.batches import (
+    make_batches,
+    read_rollouts,
+    sample_evaluation,
+    update_task,
+)
+from isentrope.pipelines.precision_stages import at_precision
+from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.generate import respond
+from isentrope.sampling.prompts import PromptLike, as_prompts
+
+NAME = "prompts and rewards"
+QUESTIONS = [
+    f"{question} {subject}?"
+    for question in ("What is", "Who made", "How would you explain", "Why do people need")
+    for subject in (
+        "a bridge",
+        "the moon",
+        "a number",
+        "rain",
+        "a map",
+        "music",
+        "glass",
+        "a clock",
+    )
+]
+
+
+@dataclass(frozen=True)
+class CheckBatches:
+    """What the checks look at.
+
+    Attributes:
+        E: Responses whose scores are checked.
+        U: Responses with advantages.
+        rewarded: Whether U's advantages are those of rewards, so that its gradient is like those
+            of training.
+        finding: What is known of prompts and rewards.
+    """
+
+    E: Rollouts
+    U: Rollouts
+    rewarded: bool
+    finding: Finding
+
+
+def check_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> CheckBatches:
+    """Draw or read E and U for the checks.
+
+    Args:
+        config: What would be measured.
+        policy: The policy.
+        progress: Where to say how far it is.
+
+    Returns:
+        The batches, and what is known of U's rewards.
+    """
+    batch = config.batch_config
+    if batch.U_file is not None:
+        both = make_batches(config, policy, progress)
+        return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {batch.U_file}"))
+    named = bool({"dataset_name", "U_dataset_name"} & batch.model_fields_set)
+    with at_precision(policy, config.precision.sampling):
+        if batch.E_file is not None:
+            E = read_rollouts(policy, batch.E_file, config.sampling.max_new_tokens)
+        elif named:
+            E = sample_evaluation(config, policy, (), progress)
+        else:
+            E = _responses(config, policy, own_prompts(policy), batch.B_E, 1, "E", progress)
+        prompts = update_task(config, policy).prompts if named else own_prompts(policy)
+        U = _responses(config, policy, prompts, batch.B_U, batch.G, "U", progress)
+    generator = torch.Generator().manual_seed(batch.seeds["U"])
+    random = torch.randn(len(U), generator=generator, dtype=torch.float64)
+    if not named:
+        nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
+        return CheckBatches(
+            E, U.with_columns(advantages=random), False, Finding(NAME, None, nothing)
+        )
+    try:
+        U = with_rewards(U, update_task(config, policy))
+    except ValueError as error:
+        advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
+        finding = Finding(NAME, None, str(error), advice)
+        return CheckBatches(E, U.with_columns(advantages=random), False, finding)
+    finding = _rewards(U, batch.B_U)
+    if finding.passed:
+        return CheckBatches(E, with_advantages(U, config.estimator.advantage_rule), True, finding)
+    return CheckBatches(E, U.with_columns(advantages=random), False, finding)
+
+
+def own_prompts(policy: Policy) -> Sequence[PromptLike]:
+    """Questions that the tokenizer can encode, as conversations where it has a chat template.
+
+    Args:
+        policy: Gives tokenizer and vocabulary.
+
+    Returns:
+        Questions; or, where the tokenizer loses letters of them or there is none, random token ids.
+    """
+    tokenizer = policy.tokenizer
+    if tokenizer is not None and tokenizer.decode(_ids(tokenizer)) == QUESTIONS[0]:
+        if not getattr(tokenizer, "chat_template", None):
+            return QUESTIONS
+        return [[{"role": "user", "content": question}] for question in QUESTIONS]
+    special = {policy.eos_token_id, policy.pad_token_id, *getattr(tokenizer, "all_special_ids", ())}
+    plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(plain), (len(QUESTIONS), 8), generator=generator)
+    return plain[places].tolist()
+
+
+def _ids(tokenizer: Any) -> list[int]:
+    return tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
+
+
+def _responses(
+    config: MeasureConfig,
+    policy: Policy,
+    prompts: Sequence[PromptLike],
+    n: int,
+    group: int,
+    name: str,
+    progress: Progress,
+) -> Rollouts:
+    with progress.bar(f"sampling {name}") as advance:
+        return respond(
+            policy,
+            as_prompts(policy, islice(cycle(prompts), n)),
+            group,
+            torch.Generator().manual_seed(config.batch_config.seeds[name]),
+            max_new_tokens=config.sampling.max_new_tokens,
+            batch_size=config.sampling.batch_size,
+            progress=advance,
+        )
+
+
+def _rewards(U: Rollouts, groups: int) -> Finding:
+    """How many groups of U have an advantage."""
+    assert U.rewards is not None
+    rewards = U.rewards.view(groups, -1)
+    useful = int((rewards.amax(1) > rewards.amin(1)).sum())
+    detail = f"{useful} of {groups} groups have an advantage, mean reward {rewards.mean():.3g}"
+    if useful:
+        return Finding(NAME, True, detail)
+    return Finding(
+        NAME,
+        None,
+        detail,
+        "measure draws groups of equal rewards again: use prompts that are solved sometimes, or a "
+        "larger batch_config.G.",
+    )

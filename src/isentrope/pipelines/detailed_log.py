@@ -1,0 +1,157 @@
+"""The log of a measurement, from its numbers (minimal) to its tokens and tensors (debug).
+
+    measure_<name>_<time>.log.json[.gz]     results; from "standard" on also batches and weights
+    ....sequences.parquet                   one row a sequence of E and U         ("detailed")
+    ....tokens.parquet                      one row a token                       ("debug")
+    ....tensors.safetensors                 direction, components, P, scores      ("debug")
+
+`max_files` logs are kept in a directory; the oldest go first, and their tables with them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.stages import LoggingConfig
+from isentrope.files import finite, parquet, write_bytes
+from isentrope.pipelines.log_tables import (
+    log_weights,
+    raw_tensors,
+    sequence_table,
+    token_table,
+)
+from isentrope.pipelines.measurement import Measurement
+from isentrope.pipelines.results import results_of
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIME = "%Y-%m-%d_%H-%M-%S"
+
+
+class DetailedLog:
+    """What is to be logged of one measurement, collected while the policy is at hand.
+
+    Attributes:
+        tables: Tables by name.
+        tensors: Tensors by name.
+    """
+
+    def __init__(self, config: MeasureConfig) -> None:
+        self.config = config
+        self.tables: dict[str, pd.DataFrame] = {}
+        self.tensors: dict[str, Tensor] = {}
+
+    def observe(self, policy: Policy, found: Measurement) -> None:
+        """Collect what needs the model: tables of sequences and tokens, raw tensors.
+
+        Args:
+            policy: The policy, at the measuring precision.
+            found: What was found.
+        """
+        wants = self.config.detailed_logging.wants
+        if wants("sequences") or wants("tokens"):
+            of_update = score(policy, found.batches.U)
+            batches = {
+                "E": (found.batches.E, found.change.sample.series),
+                "U": (found.batches.U, (of_update,)),
+            }
+            weights = {"E": log_weights(policy, found), "U": found.step.token_weights[:, 0]}
+            if wants("sequences"):
+                self.tables["sequences"] = sequence_table(policy, batches, weights)
+            if wants("tokens"):
+                self.tables["tokens"] = token_table(policy, batches)
+        if wants("raw_tensors"):
+            self.tensors = raw_tensors(found)
+
+    def write(self, found: Measurement, directory: Path) -> Path | None:
+        """Write the log and remove logs beyond `max_files`.
+
+        Args:
+            found: What was found.
+            directory: Where, if the configuration names no directory.
+
+        Returns:
+            The log's JSON file, or None where logging is off.
+        """
+        logging = self.config.detailed_logging
+        if not logging.enabled:
+            return None
+        folder = Path(logging.output_directory) if logging.output_directory else directory
+        repeat = self.config.batch_config.first_repeat
+        which = f"{found.subject.name}_repeat_{repeat}" if repeat else found.subject.name
+        stem = f"measure_{which}_{datetime.now():{TIME}}"
+        files: dict[str, bytes] = {}
+        for name, table in self.tables.items():
+            files[f"{stem}.{name}.parquet"] = parquet(table, "gzip" if logging.compress else None)
+        if self.tensors:
+            files[f"{stem}.tensors.safetensors"] = save(self.tensors)
+        content = finite(_content(self.config, found))
+        text = json.dumps(content, indent=1, ensure_ascii=False).encode()
+        last = f"{stem}.log.json.gz" if logging.compress else f"{stem}.log.json"
+        files[last] = gzip.compress(text) if logging.compress else text
+        for name, body in files.items():  # all at hand before the first is written
+            write_bytes(folder / name, body)
+        rotate(folder, logging)
+        return folder / last
+
+
+def rotate(folder: Path, logging: LoggingConfig) -> None:
+    """Remove the oldest logs, with their tables, until `max_files` are left; 0 keeps all.
+
+    Args:
+        folder: A directory of logs.
+        logging: The configuration.
+    """
+    if not logging.max_files:
+        return
+    logs = sorted(folder.glob("measure_*.log.json*"), key=lambda p: (p.stat().st_mtime_ns, p.name))
+    for old in logs[: -logging.max_files]:
+        stem = old.name.partition(".log.json")[0]
+        kinds = ("sequences.parquet", "tokens.parquet", "tensors.safetensors")
+        for path in (*(folder / f"{stem}.{kind}" for kind in kinds), old):
+            path.unlink(missing_ok=True)
+
+
+def _content(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
+    content: dict[str, Any] = {"results": results_of(config, found)}
+    if config.detailed_logging.wants("statistics"):
+        content["batches"] = {
+            name: {
+                "lengths": rollouts.lengths.tolist(),
+                "prompt_index": rollouts.prompt_index.tolist(),
+                "prompt_keys": rollouts.prompt_keys,
+                "rewards": _list(rollouts.rewards),
+                "advantages": _list(rollouts.advantages),
+            }
+            for name, rollouts in (("E", found.batches.E), ("U", found.batches.U))
+        }
+        content["weights"] = [
+            {
+                "eta": point.eta,
+                "ess": point.ess,
+                "ess_whole": point.trust.ess_whole,
+                "ess_integrated": point.ess_integrated,
+                "carriers": point.trust.carriers,
+                "ess_by_position": point.trust.ess_by_position.tolist(),
+                "khat": point.khat,
+                "khat_bound": point.trust.bound,
+                "verdict": point.verdict,
+            }
+            for point in found.change.points
+        ]
+    return content
+
+
+def _list(values: Tensor | None) -> list[float] | None:
+    return None if values is None else values.tolist()

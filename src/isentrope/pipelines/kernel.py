@@ -1,0 +1,214 @@
+"""`isentrope kernel`: blocks of the Fisher kernel, their structure and their spectrum.
+
+results.json        by block: structure, spectrum, block model, clusters; truncations of UU
+structure.parquet, block_model.parquet, truncations.parquet     the same as tables
+UU/  EU/  EE/       kernel.safetensors, rows.parquet, columns.parquet
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from isentrope.attribution.fisher.block_model import block_model
+from isentrope.attribution.fisher.clusters import cluster_sequences
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
+from isentrope.attribution.fisher.spectrum import Spectrum
+from isentrope.attribution.fisher.truncation import Truncations, truncations
+from isentrope.config.measure import MeasureConfig
+from isentrope.files import remove_empty
+from isentrope.pipelines.loop import Found
+from isentrope.pipelines.prepare import Prepared
+from isentrope.policy.scoring import score
+from isentrope.progress import Progress
+
+log = logging.getLogger("isentrope")
+
+
+def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+    """Compute the blocks of a checkpoint's kernel and look at them.
+
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        Structure, spectra and tables; the matrices go to folders of their own.
+
+    Raises:
+        ValueError: If K₂ is asked for and the step has no weight a response.
+    """
+    asked = config.fisher_kernel
+    if asked.second_order and _sequence_weights(ready) is None:
+        raise ValueError(f"fisher_kernel.second_order expands in responses, but {_UNEQUAL}")
+    kernels: dict[str, FisherKernel] = {}
+    said: dict[str, Any] = {"preconditioned": asked.preconditioned, "blocks": {}}
+    tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
+    warnings: list[str] = []
+    blocks = list(dict.fromkeys(asked.blocks))
+    with progress.bar("kernel") as report:
+        for done, block in enumerate(blocks):
+            report(done, len(blocks), block)
+            K = kernels[block] = _block(config, ready, block)
+            found, of_block, sentences = _describe(config, ready, block, K)
+            said["blocks"][block] = found
+            warnings += [f"{block}: {sentence}" for sentence in sentences]
+            for name, table in of_block.items():
+                tables[name].append(table.assign(block=block))
+    joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
+    if asked.second_order:
+        said["second_order"], K2 = _second_order(config, ready)
+    if "UU" in kernels:
+        rows = _truncations(ready, kernels["UU"])
+        if isinstance(rows, str):
+            warnings.append(f"No truncations: {rows}")
+        else:
+            joined["truncations"] = rows.to_frame()
+            said["truncations"] = {
+                row.name: {k: getattr(row, k) for k in ("total", "ratio", "pearson", "spearman")}
+                for row in rows.rows
+            }
+
+    def save(folder: Path) -> None:
+        if (tiles := _tiles(config, ready)) is not None:
+            shutil.rmtree(tiles)
+            remove_empty([tiles.parent])
+        for block, K in kernels.items():
+            K.save(folder / block)
+        if asked.second_order:
+            save_file({"matrix": K2.contiguous()}, folder / "second_order.safetensors")
+
+    return Found(said, joined, save, warnings)
+
+
+def _block(config: MeasureConfig, ready: Prepared, block: str) -> FisherKernel:
+    E, U, step = ready.batches.E, ready.batches.U, ready.step
+    sides = {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
+    return fisher_kernel(
+        ready.policy,
+        *sides,
+        preconditioner=step.preconditioner if config.fisher_kernel.preconditioned else None,
+        passes=config.analysis.passes,
+        storage=config.fisher_kernel.held,
+        folder=_tiles(config, ready),
+        announce=lambda plan: log.info("%s: %s", block, plan),
+    )
+
+
+def _tiles(config: MeasureConfig, ready: Prepared) -> Path | None:
+    """Where finished tiles wait for a run that was killed, if its folder is named."""
+    directory = config.output.directory
+    return None if directory is None else Path(directory) / "tiles" / ready.subject.name
+
+
+def _describe(
+    config: MeasureConfig, ready: Prepared, block: str, K: FisherKernel
+) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[str]]:
+    asked, warnings = config.fisher_kernel, []
+    said: dict[str, Any] = {
+        "rows": len(K.rows),
+        "columns": len(K.columns),
+        "zero_rows": K.zero_rows,
+    }
+    if asked.sketch is not None:
+        sketched = K.sketch(asked.sketch, config.batch_config.seed)
+        said["sketch"] = {"dimension": asked.sketch, "error": sketched.error}
+    if K.zero_rows:
+        warnings.append(f"{len(K.zero_rows)} responses have a zero row: no parameter moves them.")
+    if K.rows["prompt"].nunique() < 2:
+        return said, {}, [*warnings, "There is one prompt only, so there is no structure."]
+    rewarded = K.symmetric and not K.rows["reward"].isna().any()
+    structure = K.structure(asked.right_above if rewarded else None)
+    said["structure"] = {
+        name: {"entries": r.entries, **{k: getattr(r, k) for k in _RELATION}}
+        for name, r in structure.relations.items()
+    }
+    said["same_less_other_prompt"] = dict(structure.differences)
+    tables = {"structure": structure.to_frame()}
+    warnings += structure.warnings
+    if not K.symmetric:
+        return said, tables, warnings
+    spectrum = K.spectrum(seed=config.batch_config.seed)
+    said["spectrum"] = _spectrum(spectrum)
+    prompts = torch.tensor(K.rows["prompt"].to_numpy())
+    rank = min(asked.rank, len(K.rows))
+    fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
+    tables["block_model"] = fitted.to_frame()
+    said["block_model"] = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
+    count = min(asked.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
+    if count >= 3:
+        clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
+        said["clusters"] = {
+            "count": clusters.count,
+            "labels": clusters.labels.tolist(),
+            "order": clusters.order.tolist(),
+            "cophenetic_correlation": clusters.cophenetic_correlation,
+            "prompt_agreement": clusters.prompt_agreement,
+        }
+        warnings += clusters.warnings
+    return said, tables, [*warnings, *spectrum.warnings]
+
+
+_UNEQUAL = (
+    "the step weights the tokens of a response unequally, or their entropies too, so responses "
+    "have no weight each that the kernel could be multiplied with."
+)
+_SILENT = "no response has a weight in the step, which is momentum and decay alone."
+_FEW = "U has fewer than three prompts, and errors are over prompts."
+_RELATION = ("mean", "spread", "mean_cosine", "rms_cosine")
+
+
+def _spectrum(spectrum: Spectrum) -> dict[str, Any]:
+    return {
+        "eigenvalues": spectrum.eigenvalues.tolist(),
+        "effective_rank": spectrum.effective_rank,
+        "shares": {str(k): share for k, share in spectrum.shares.items()},
+        "fitted_dimension": spectrum.fitted_dimension,
+        "participation": spectrum.participation.tolist(),
+        "leading_carriers": spectrum.carriers(0),
+        "norm_outliers": spectrum.norm_outliers(),
+        "nulls": [vars(null) for null in spectrum.nulls],
+    }
+
+
+def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any], Tensor]:
+    """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
+    policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
+    x = _sequence_weights(ready)
+    assert x is not None  # find_kernel has asked
+    K2 = second_order_kernel(policy, E, U, passes=config.analysis.passes)
+    direction = policy.weighted_gradient(U, weights)
+    nested = second_order_change(policy, E, direction, confidence=config.estimator.confidence)
+    return {"by_kernel": float(x @ K2 @ x / 2), "by_forward_mode": nested}, K2
+
+
+def _sequence_weights(ready: Prepared) -> Tensor | None:
+    """(n,) w_i A_i where the tokens of a response share it and entropies have no weight."""
+    if ready.step.entropy_weights is not None:
+        return None
+    weights = ready.step.token_weights
+    x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
+    return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None
+
+
+def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | str:
+    """How much of δH₁ on U each truncation predicts, self pairs left out; or why none does."""
+    U, x = ready.batches.U, _sequence_weights(ready)
+    if x is None:
+        return _UNEQUAL
+    if not bool(x.any()):
+        return _SILENT
+    if U.n_prompts < 3:
+        return _FEW
+    surprisal = -score(ready.policy, U).logprobs.sum(1)
+    e = (surprisal - surprisal.mean()) / len(U)
+    return truncations(K.matrix, e, x, U.prompt_index, self_pairs=False, rounding=K.rounding)

@@ -1,0 +1,268 @@
+"""One checkpoint measured: how much one optimizer step changes the policy's entropy.
+
+Load the policy, draw E and U, compute the step's direction v from U and the optimizer's state, and
+measure ΔH(η) on E with its first and second order (T2), (T3), what each component of the step
+contributes, and whether the instrument is in order. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from isentrope.attribution.influence.closure import require_agreement
+from isentrope.config.measure import MeasureConfig
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
+from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.identities import martingale_z, score_identity_z
+from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.estimators.rounding import RoundingFloor, rounding_floor
+from isentrope.pipelines.batches import Batches
+from isentrope.pipelines.precision_stages import at_precision
+from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
+from isentrope.policy.language_model import Policy
+from isentrope.progress import Clock, Progress, Report, part_of
+from isentrope.runs.checkpoints import Subject
+from isentrope.update.step import Step
+from isentrope.vectors import Vector, norm
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Whether the instrument is in order.
+
+    Attributes:
+        martingale_z: E[S + Σ H] = 0, as a z-score.
+        score_identity_z: E[Σ ∂_v s] = 0, as a z-score; None without derivatives.
+        floor: What rounding alone does to the numbers.
+    """
+
+    martingale_z: float
+    score_identity_z: float | None
+    floor: RoundingFloor
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that was found at one checkpoint.
+
+    Attributes:
+        subject: The checkpoint.
+        rate: The learning rate of interest: `single_eta`, or else the optimizer's.
+        etas: Learning rates measured at.
+        batches: E and U.
+        step: The optimizer's step on U.
+        change: The sweep on E; without points where the method is "resampled".
+        fresh: ΔH from fresh responses, by learning rate, where they were drawn.
+        entropies: ℋ and h at θ, by functional.
+        budget: δH₁ per unit η of the whole step ("total") and of each component.
+        checks: Whether the instrument is in order.
+        described: What the policy is, for the record.
+        facts: What is known of the optimizer, for the record.
+        seconds: Time spent, by stage.
+    """
+
+    subject: Subject
+    rate: float
+    etas: list[float]
+    batches: Batches
+    step: Step
+    change: EntropyChange
+    fresh: dict[float, Estimate]
+    entropies: dict[str, Estimate]
+    budget: dict[str, Estimate]
+    checks: Checks
+    described: dict[str, object]
+    facts: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def measure_checkpoint(
+    config: MeasureConfig,
+    subject: Subject,
+    progress: Progress,
+    observe: Callable[[Policy, Measurement], None] = lambda *_: None,
+) -> Measurement:
+    """Measure one checkpoint; nothing is written.
+
+    Args:
+        config: What to measure.
+        subject: The checkpoint.
+        progress: Where to say how far it is.
+        observe: Called with the policy, at the measuring precision, and what was found.
+
+    Returns:
+        What was found.
+    """
+    clock = Clock()
+    ready = prepare_checkpoint(config, subject, progress, clock)
+    policy, batches, step = ready.policy, ready.batches, ready.step
+    etas = config.estimator.etas(step.learning_rate)
+    with at_precision(policy, config.precision.measuring):
+        with clock.stage("sweep"):
+            change = _sweep(config, ready, etas, progress)
+        with clock.stage("resample"):
+            collapsed = _to_resample(config, change, etas)
+            fresh = _resample(config, ready, collapsed, progress)
+        with clock.stage("budget"):
+            budget = _budget(config, policy, batches, step, change, progress)
+        with clock.stage("checks"):
+            checks = _checks(policy, batches, step, change)
+        found = Measurement(
+            subject=subject,
+            rate=config.estimator.single_eta or step.learning_rate,
+            etas=etas,
+            batches=batches,
+            step=step,
+            change=change,
+            fresh=fresh,
+            entropies=_entropies(change, config.estimator.confidence),
+            budget=budget,
+            checks=checks,
+            described=ready.described,
+            facts=ready.facts,
+            seconds=clock.seconds,
+        )
+        with clock.stage("log"):
+            observe(policy, found)
+    return found
+
+
+def _method(config: MeasureConfig) -> Method:
+    """The weighted estimator in force; the derivatives beside fresh responses are by prefix."""
+    method = config.estimator.method
+    return "prefix" if method == "resampled" else method
+
+
+def _sweep(
+    config: MeasureConfig, ready: Prepared, etas: list[float], progress: Progress
+) -> EntropyChange:
+    estimator = config.estimator
+    weighted = [] if estimator.method == "resampled" else etas
+
+    def along(direction: Vector, rates: list[float], order: int, report: Report) -> EntropyChange:
+        return entropy_change(
+            ready.policy,
+            ready.batches.E,
+            direction,
+            rates,
+            functional=estimator.functional,
+            method=_method(config),
+            order=order,
+            confidence=estimator.confidence,
+            progress=report,
+        )
+
+    rounded = ready.along
+    with progress.bar("measuring") as report:
+        if rounded is None:
+            return along(ready.step.direction, weighted, estimator.order, report)
+        total = len(weighted) + 1
+        change = along(ready.step.direction, [], estimator.order, part_of(report, 0, total))
+        points = [
+            along(rounded(eta), [eta], 0, part_of(report, done, total)).points[0]
+            for done, eta in enumerate(weighted, start=1)
+        ]
+        return replace(change, points=points)
+
+
+def _to_resample(config: MeasureConfig, change: EntropyChange, etas: list[float]) -> list[float]:
+    if config.estimator.method == "resampled":
+        return etas
+    wanted = config.estimator.resample_collapsed
+    collapsed = [p for p in change.points if wanted and p.verdict == "resample"]
+    return [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else nothing to draw from
+
+
+def _resample(
+    config: MeasureConfig, ready: Prepared, etas: list[float], progress: Progress
+) -> dict[float, Estimate]:
+    if not etas:
+        return {}
+    E, rounded = ready.batches.E, ready.along
+
+    def along(direction: Vector, rates: list[float], report: Report) -> list[Estimate]:
+        return resampled_entropy_change(
+            ready.policy,
+            E,
+            direction,
+            rates,
+            max_new_tokens=E.max_new_tokens or config.sampling.max_new_tokens,
+            seed=config.batch_config.seeds["resample"],
+            functional=config.estimator.functional,
+            confidence=config.estimator.confidence,
+            progress=report,
+        )
+
+    with progress.bar("fresh responses") as report:
+        if rounded is None:
+            estimates = along(ready.step.direction, etas, report)
+        else:
+            estimates = [
+                along(rounded(eta), [eta], part_of(report, done, len(etas)))[0]
+                for done, eta in enumerate(etas)
+            ]
+    return dict(zip(etas, estimates, strict=True))
+
+
+def _budget(
+    config: MeasureConfig,
+    policy: Policy,
+    batches: Batches,
+    step: Step,
+    change: EntropyChange,
+    progress: Progress,
+) -> dict[str, Estimate]:
+    """δH₁ along each component by the same F on the same samples, so that they sum to the total."""
+    if change.first_order is None:
+        return {}
+    budget = {"total": change.first_order}
+    with progress.bar("budget") as report:
+        for done, (name, component) in enumerate(step.components.items()):
+            report(done, len(step.components), name)
+            if norm(component) == 0:
+                zeros = {"value": 0.0, "se": 0.0, "ci_low": 0.0, "ci_high": 0.0}
+                budget[name] = replace(change.first_order, **zeros)
+                continue
+            part = entropy_change(
+                policy,
+                batches.E,
+                component,
+                [],
+                functional=change.functional,
+                method=change.method,
+                order=1,
+                confidence=config.estimator.confidence,
+            )
+            assert part.first_order is not None
+            budget[name] = part.first_order
+    parts = [budget[name].value for name in step.components]
+    require_agreement(
+        policy,
+        "The parts of δH₁ (momentum, decay, gradient, control) added up and δH₁ along the step",
+        sum(parts),
+        budget["total"].value,
+        sum(map(abs, parts)),
+    )
+    return budget
+
+
+def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange) -> Checks:
+    known = len(change.sample.series) > 1
+    return Checks(
+        martingale_z=martingale_z(change.sample),
+        score_identity_z=score_identity_z(change.sample) if known else None,
+        floor=rounding_floor(policy, batches.E, step.direction, change.sample),
+    )
+
+
+def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
+    """Both functionals at θ, from the scores at hand."""
+    other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
+    f = Functionals(other, "prefix", change.sample.functional.tokens)
+    sample = replace(change.sample, functional=f, series=change.sample.series[:1])
+    entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
+    return {change.functional: change.entropy, other: entropy}

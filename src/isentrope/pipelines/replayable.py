@@ -1,0 +1,124 @@
+"""What a model and a batch tell of training: dropout, a load-balancing loss, a stale batch.
+
+These are the parts of training's step that no settings file has to name: they show in the model
+that was loaded, and in the log-probabilities that a batch keeps of its sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from isentrope.config.measure import MeasureConfig
+from isentrope.policy.language_model import Policy
+from isentrope.policy.requirements import dropout_rates
+from isentrope.rollouts import Rollouts
+from isentrope.runs.checkpoints import Subject
+from isentrope.training.settings_rules import Obstacle
+from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
+
+_NO_SAMPLER = ("recorded", "sft")
+"""Objectives to which it does not matter who drew the batch."""
+
+
+def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
+    """What the model says of training's step that is not in the computed one.
+
+    Args:
+        policy: The policy, as loaded.
+        subject: Its checkpoint.
+
+    Returns:
+        Dropout, and the load-balancing loss of a mixture of experts.
+    """
+    arguments = subject.as_trained.arguments
+    return [*_dropout(policy.model, arguments), *_balancing(policy.model, arguments)]
+
+
+def stale_batch(
+    config: MeasureConfig, policy: Policy, U: Rollouts
+) -> tuple[list[Obstacle], list[str]]:
+    """Hold a batch from a file against the policy that is said to have drawn it.
+
+    A batch that is drawn here is on-policy by construction and is not scored again.
+
+    Args:
+        config: How the step is computed.
+        policy: The policy, at the precision of the update.
+        U: The update batch.
+
+    Returns:
+        An obstacle where the distance is more than a sampler's rounding, and a note where it is
+        more than that of float32.
+    """
+    estimator = config.estimator
+    compared = U.sampler_logprobs is not None and config.batch_config.U_file is not None
+    if not compared or estimator.off_policy or estimator.objective in _NO_SAMPLER:
+        return [], []
+    gap = sampler_gap(policy, U)
+    seen = f"U's sampler and this policy differ by {gap:.2g} nats per token (root mean square)"
+    way_out = (
+        "if it was drawn by an earlier policy, set estimator.off_policy: true; if at another "
+        "temperature, set sampling.temperature as there"
+    )
+    if gap > OTHER_SAMPLER:
+        return [Obstacle("stale_batch", f"{seen}, so U is not a draw of it: {way_out}")], []
+    if gap > SAMPLER_ROUNDING:
+        return [], [f"{seen}: {way_out}; a sampler in bfloat16 differs as much."]
+    return [], []
+
+
+def training_dropout(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, float]:
+    """Modules that drop activations in training.
+
+    Args:
+        model: The model.
+        arguments: The trainer's; TRL's `disable_dropout` switches torch's own modules off.
+
+    Returns:
+        Rate by module name.
+    """
+    return dropout_rates(model, attributes_only=bool(arguments.get("disable_dropout")))
+
+
+def _dropout(model: nn.Module, arguments: Mapping[str, Any]) -> list[Obstacle]:
+    rates = training_dropout(model, arguments)
+    if not rates:
+        return []
+    name, rate = next(iter(rates.items()))
+    words = (
+        f"{len(rates)} modules drop activations in training, the first is {name} at rate {rate:g}, "
+        "and a step with dropout is no function of its batch (train with dropout 0, or list "
+        "'dropout' if training had switched it off)"
+    )
+    return [Obstacle("dropout", words)]
+
+
+def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
+    """The weight of the load-balancing loss that a trainer adds for a mixture of experts.
+
+    Args:
+        model: The model.
+        arguments: The trainer's.
+
+    Returns:
+        The weight; 0 where there is no such loss.
+    """
+    config = model.config.get_text_config()
+    if not hasattr(config, "output_router_logits"):
+        return 0.0
+    given = arguments.get("router_aux_loss_coef")
+    if given is not None:
+        return float(given)
+    always = "router_aux_loss_coef" in arguments  # TRL, which asks the model for it
+    own = getattr(config, "router_aux_loss_coef", 0.0)
+    return float(own) if always or config.output_router_logits else 0.0
+
+
+def _balancing(model: Any, arguments: Mapping[str, Any]) -> list[Obstacle]:
+    """The load-balancing loss as an obstacle, where a trainer's arguments are known."""
+    weight = balancing_weight(model, arguments) if arguments else 0.0
+    words = f"a load-balancing loss of weight {weight:g} is added for the experts"
+    return [Obstacle("router_aux_loss_coef", words)] if weight else []

@@ -1,0 +1,313 @@
+"""`isentrope try`: what controls would do to the next step, before a run.
+
+results.json    vanilla, and one entry per control and strength: what it did to the batch; of the
+                whole step and of its gradient part alone ΔH and ΔJ, what each gains over vanilla,
+                and over random masks of as many tokens; every one an Estimate
+trial.parquet   the same, one row per control, strength and part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from isentrope.config.measure import MeasureConfig
+from isentrope.estimate import Estimate
+from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
+from isentrope.pipelines.influence import rewarded, weighted_method
+from isentrope.pipelines.loop import Found
+from isentrope.pipelines.prepare import Prepared
+from isentrope.pipelines.trial_steps import PARTS, RANDOM, TrialSteps
+from isentrope.progress import Progress
+from isentrope.training.control.controls import STEP, TOKEN, build
+from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
+from isentrope.vectors import Vector, dot
+
+VANILLA = "vanilla"
+MASKS = 4
+"""Random masks whose mean a control is compared with."""
+WHY = {
+    "not_finite": "a number of it is not finite",
+    "no_rate": "the learning rate is 0",
+    "no_gain": "its gain is within two errors of zero; use a larger trial.size",
+    "no_reward_gain": "the gradient of reward is not known well enough; use a larger trial.size",
+    "out_of_range": "it would change entropy by more than the option range allows",
+    "too_large": "it would be larger than the option largest allows",
+}
+"""Reasons of an isentropic correction in words."""
+MULTIPLES = (0.25, 0.5, 1.0)
+"""Strengths that are tried where none are given, as multiples of a control's default."""
+SMALL = {
+    **dict.fromkeys(("repo_r", "bonus", "lp_reg"), (1.0, 4.0, 16.0)),
+    **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
+    "clip_cov": (1.0, 10.0, 100.0),
+    "negative_scale": (0.5, 1.0, 2.0),
+    RANDOM: (0.1, 0.25, 1.0, 2.5, 4.0),
+}
+"""The same of controls whose published default does little in one step, and of random masks."""
+LARGEST = 64.0
+"""Largest multiple of a default strength that is tried for a wanted change."""
+HALVINGS = 60
+"""Halvings that find the bound of a strength to the last bit."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A control at a strength, and what it did to the batch.
+
+    Attributes:
+        control: Its name.
+        strength: How hard it acts.
+        numbers: What it did.
+        predicted: ηδH₁ of the step, where the strength was looked for.
+        masks: Names of the random masks of as many tokens; empty where there are none.
+        of_gradient: What it did for the gradient part, where that is not the same.
+        reasons: Why a correction is missing or cut, by part.
+    """
+
+    control: str
+    strength: float
+    numbers: dict[str, float] = field(default_factory=dict)
+    predicted: float | None = None
+    masks: tuple[str, ...] = ()
+    of_gradient: dict[str, float] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def did(self, part: str) -> dict[str, float]:
+        """What it did for a part."""
+        apart = part == "gradient" and self.of_gradient is not None
+        return self.of_gradient if apart and self.of_gradient is not None else self.numbers
+
+    def compared(self, part: str) -> list[tuple[str, ...]]:
+        """Names of what a part is compared with: vanilla, and the masks together."""
+        against = [(VANILLA,), self.masks] if self.masks else [(VANILLA,)]
+        return [tuple(f"{name}/{part}" for name in names) for names in against]
+
+    @property
+    def name(self) -> str:
+        """Control and strength."""
+        return f"{self.control}@{self.strength:.6g}"
+
+
+def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+    """Try controls on the step of a checkpoint.
+
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+
+    Returns:
+        Changes of entropy and reward with paired intervals.
+
+    Raises:
+        ValueError: If the objective has no advantages to rewrite, or a control is not known.
+        OutOfReachError: If no control can reach the change that is asked for.
+    """
+    asked = config.trial
+    acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
+    tried = asked.controls or acting
+    steps = TrialSteps(config, ready, tried, progress)
+    eta = config.estimator.single_eta or ready.step.learning_rate
+    E = rewarded(config, ready, ready.batches.E) if config.analysis.reward else ready.batches.E
+    paired = PairedSteps(
+        ready.policy,
+        E,
+        eta,
+        functional=config.estimator.functional,
+        method=weighted_method(config),
+        confidence=config.estimator.confidence,
+    )
+    _add(paired, VANILLA, Trial.of(steps.plain, {}))
+    candidates: list[Candidate] = []
+    out_of_reach: list[str] = []
+    with progress.bar("trying controls") as report:
+        for done, control in enumerate(tried):
+            report(done, len(tried), control)
+            try:
+                for candidate, trial in _candidates(config, ready, steps, control, eta):
+                    _add(paired, candidate.name, trial)
+                    candidates.append(candidate)
+            except OutOfReachError as error:
+                out_of_reach.append(f"{control}: {error}")
+        if not candidates:
+            raise OutOfReachError(" ".join(out_of_reach))
+        masks = {c.masks: c.numbers["touched"] for c in candidates if c.masks}
+        for names, share in masks.items():
+            for draw, mask in enumerate(names):
+                _add(paired, mask, steps.mask(share, draw))
+    pairs = [
+        (f"{candidate.name}/{part}", against)
+        for candidate in candidates
+        for part in PARTS
+        for against in candidate.compared(part)
+    ]
+    found = _found(candidates, paired.changes(pairs), eta)
+    return replace(found, warnings=[*out_of_reach, *found.warnings])
+
+
+def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
+    paired.add(f"{name}/step", trial.whole)
+    paired.add(f"{name}/gradient", trial.gradient)
+
+
+def _candidates(
+    config: MeasureConfig, ready: Prepared, steps: TrialSteps, control: str, eta: float
+) -> Iterator[tuple[Candidate, Trial]]:
+    """The control at each strength, with its step."""
+    asked = config.trial
+    if asked.change is not None:
+        strength, predicted = _strength_for(config, ready, steps, control, eta)
+        strengths = [strength]
+    else:
+        strengths, predicted = _strengths(config, control), None
+    for strength in strengths:
+        trial = steps.trial(control, strength)
+        share = trial.numbers.get("touched", 0.0)
+        masks: tuple[str, ...] = ()
+        if asked.random_masks and 0 < share < 1:
+            masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
+        did = trial.numbers, predicted, masks, trial.of_gradient, trial.reasons
+        yield Candidate(control, strength, *did), trial
+
+
+def _strengths(config: MeasureConfig, control: str) -> list[float]:
+    asked, options = config.trial, config.trial.options.get(control, {})
+    default = build(control, None, options).strength
+    if asked.strengths is not None:
+        given = [multiple * default for multiple in asked.strengths]
+        return [build(control, strength, options).strength for strength in given]
+    return [multiple * default for multiple in SMALL.get(control, MULTIPLES)]
+
+
+def _strength_for(
+    config: MeasureConfig, ready: Prepared, steps: TrialSteps, control: str, eta: float
+) -> tuple[float, float]:
+    """The strength that changes entropy by the amount asked for, by the first order."""
+    wanted, options = config.trial.change, config.trial.options.get(control, {})
+    assert wanted is not None
+
+    def change(strength: float) -> float:
+        whole: Vector = (
+            steps.plain.direction if not strength else steps.trial(control, strength).whole
+        )
+        return eta * dot(steps.entropy_gradient, whole)
+
+    made = build(control, None, options)
+    largest = largest_strength(control, made.strength, options)
+    both = getattr(made, "two_sided", False)
+    smallest = largest_strength(control, -made.strength, options) if both else 0.0
+    return strength_for(wanted, change, largest, smallest)
+
+
+def largest_strength(control: str, default: float, options: dict[str, Any]) -> float:
+    """The strength farthest from 0 that may be tried: the control's own bound, or `LARGEST`.
+
+    Args:
+        control: Its name.
+        default: Its default strength, or the negative of it.
+        options: Its settings.
+
+    Returns:
+        A strength of the same sign; 0 where none of that sign is allowed.
+    """
+    far = LARGEST * default
+    if _allowed(control, far, options):
+        return far
+    near = default if _allowed(control, default, options) else 0.0
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if _allowed(control, middle, options) else (near, middle)
+    return near
+
+
+def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
+    try:
+        build(control, strength, options)
+    except ValueError:
+        return False
+    return True
+
+
+def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Found:
+    entries, rows = {}, []
+    for one in candidates:
+        parts = {part: _part(one, part, found) for part in PARTS}
+        head = {"control": one.control, "strength": one.strength}
+        entries[one.name] = head | {"predicted": one.predicted, "did": one.numbers} | parts
+        if one.of_gradient is not None:
+            entries[one.name]["did_gradient"] = one.of_gradient
+        if one.reasons:
+            entries[one.name]["reasons"] = one.reasons
+        for part, changes in parts.items():
+            flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
+            verdict = found.verdicts[f"{one.name}/{part}"]
+            said = {"part": part, "eta": eta, "verdict": verdict}
+            rows.append(head | one.did(part) | said | flat)
+    table = pd.DataFrame(rows)
+    for part in PARTS:
+        here = table["part"] == part
+        table.loc[here, "frontier"] = on_frontier(table[here])
+    results = {
+        "eta": eta,
+        "vanilla": {part: _changes("", found.changes[f"{VANILLA}/{part}"]) for part in PARTS},
+        "tried": entries,
+    }
+    return Found(results, {"trial": table}, warnings=_warnings(candidates, found))
+
+
+def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:
+    name = f"{one.name}/{part}"
+    told = _changes("", found.changes[name])
+    for prefix, against in zip(("gained_", "over_random_"), one.compared(part), strict=False):
+        told |= _changes(prefix, found.differences[name, against])
+    return told
+
+
+def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
+    told = {f"{prefix}deltaH": change.entropy}
+    return told if change.reward is None else told | {f"{prefix}deltaJ": change.reward}
+
+
+def _columns(estimate: Estimate) -> Iterator[tuple[str, float]]:
+    yield "", estimate.value
+    yield "_se", estimate.se
+    yield "_ci_low", estimate.ci_low
+    yield "_ci_high", estimate.ci_high
+
+
+def on_frontier(table: pd.DataFrame) -> list[bool]:
+    """Which rows no other row beats in both entropy and reward gained, by their values.
+
+    Args:
+        table: Columns gained_deltaH and, where rewards are known, gained_deltaJ.
+
+    Returns:
+        One per row; without rewards, the row of the largest entropy alone.
+    """
+    reward = table["gained_deltaJ"] if "gained_deltaJ" in table else 0.0 * table["gained_deltaH"]
+    points = list(zip(table["gained_deltaH"], reward, strict=True))
+    return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
+
+
+def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
+    said = []
+    weak = [name for name, verdict in found.verdicts.items() if verdict != "trust"]
+    if weak:
+        said.append(
+            f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval "
+            f"at this learning rate, {weak[0]} first: lower estimator.single_eta."
+        )
+    met: dict[tuple[str, str], list[str]] = {}
+    for one in candidates:
+        for part, reason in one.reasons.items():
+            met.setdefault((reason, part), []).append(one.name)
+    for (reason, part), names in met.items():
+        where = "the whole step" if part == "step" else "the gradient part"
+        cut = reason in ("out_of_range", "too_large")
+        what = "shortens its correction" if cut else "makes no correction"
+        said.append(f"{', '.join(names)} {what} of {where}: {WHY.get(reason, reason)}.")
+    return said

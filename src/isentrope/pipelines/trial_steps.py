@@ -1,0 +1,237 @@
+"""The steps of a trial: one update batch, rewritten by each control in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from isentrope.attribution.gradients.groups import reward_groups
+from isentrope.config.measure import MeasureConfig
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.pipelines.batches import prompts_of, sample_evaluation
+from isentrope.pipelines.influence import rewarded, weighted_method
+from isentrope.pipelines.precision_stages import at_precision
+from isentrope.pipelines.prepare import Prepared, normalising_length
+from isentrope.progress import Progress
+from isentrope.rollouts import Rollouts
+from isentrope.training.control.averages import BLOCKS, Memory
+from isentrope.training.control.controls import FIELDS, STEP, TOKEN, build
+from isentrope.training.control.correction import isentropic_correction
+from isentrope.training.control.measured import kept_mass, token_influence
+from isentrope.training.control.options import IsentropicOptions
+from isentrope.training.control.tokens import Tokens
+from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
+from isentrope.update.objective import OBJECTIVES
+from isentrope.update.step import Step
+from isentrope.vectors import Vector, axpy
+
+RANDOM = "random_mask"
+PARTS = ("step", "gradient")
+"""What is measured of a trial: its whole step, and the gradient part alone."""
+COLUMNS = ("influence", "reward_influence")
+"""Columns of `Tokens` that are measured on an E of the controls' own."""
+
+
+def without_control(step: Step) -> Step:
+    """The optimizer's own step, where training corrected it by a control.
+
+    Args:
+        step: The step.
+
+    Returns:
+        It without the part "control"; itself where it has none.
+    """
+    parts = dict(step.components)
+    added = parts.pop("control", None)
+    if added is None:
+        return step
+    return replace(step, direction=axpy(-1.0, added, step.direction), components=parts)
+
+
+class TrialSteps:
+    """Steps of one update batch under any control.
+
+    Attributes:
+        plain: The optimizer's own step, without what a control added in training.
+        tokens: The batch as the controls see it.
+        own: The controls' own E, drawn apart from the one that steps are measured on; None where
+            no control needs it.
+    """
+
+    def __init__(
+        self, config: MeasureConfig, ready: Prepared, names: list[str], progress: Progress
+    ) -> None:
+        """Score the batch, and draw what the controls need.
+
+        Args:
+            config: What to do.
+            ready: The checkpoint, at the measuring precision.
+            names: Controls that will be tried.
+            progress: Where to say how far it is.
+
+        Raises:
+            ValueError: If the objective has no advantages to rewrite, or a control acts in no
+                single step on an on-policy batch.
+        """
+        if config.estimator.objective not in OBJECTIVES or config.estimator.off_policy:
+            raise ValueError(
+                "A control rewrites the advantages of an on-policy batch: set estimator.objective "
+                f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
+            )
+        for name in names:
+            control = build(name, None, config.trial.options.get(name))
+            if name in FIELDS and control.on_policy:
+                raise ValueError(
+                    f"The control {name!r} is a setting of TRL, which changes with the steps of a "
+                    "run: try 'bonus', which has the same term."
+                )
+            if not control.on_policy:
+                raise ValueError(
+                    f"The control {name!r} does nothing while every ratio of policy to sampler is "
+                    "1, as in the first step on a batch: there is nothing to try."
+                )
+        self._config, self._ready = config, ready
+        self.plain = without_control(ready.step)
+        needs = {column for name in names for column in self._needs(name)}
+        self.own: Rollouts | None = None
+        if needs & {*COLUMNS, "own"} or config.trial.change is not None:
+            self.own = self._draw(progress)
+        self.tokens = self._tokens(needs)
+
+    def _needs(self, name: str) -> tuple[str, ...]:
+        options = self._config.trial.options.get(name)
+        return ("own",) if name in STEP else build(name, None, options).needs
+
+    def _draw(self, progress: Progress) -> Rollouts:
+        """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
+        config, ready = self._config, self._ready
+        taken = [] if config.batch_config.allow_overlap else [ready.batches.E, ready.batches.U]
+        seeds = config.batch_config.seeds
+        size = config.batch_config.model_copy(
+            update={"B_E": config.trial.size, "seed": seeds["control"], "fixed_prompts": False}
+        )
+        asked = config.model_copy(update={"batch_config": size})
+        with at_precision(ready.policy, config.precision.sampling):
+            return sample_evaluation(
+                asked, ready.policy, {ids for r in taken for ids in prompts_of(r)}, progress
+            )
+
+    def _tokens(self, needs: set[str]) -> Tokens:
+        config, ready = self._config, self._ready
+        tokens = on_policy_tokens(
+            ready.policy,
+            ready.batches.U,
+            config.estimator.objective,
+            normalising_length(config, ready.batches.U),
+            seed=config.batch_config.seeds["control"],
+        )
+        if "kept_mass" in needs:
+            tokens = replace(
+                tokens, kept_mass=kept_mass(ready.policy, ready.batches.U, self._min_p)
+            )
+        if needs.isdisjoint(COLUMNS):
+            return tokens
+        assert self.own is not None
+        rewards = rewarded(config, ready, self.own) if "reward_influence" in needs else None
+        E = self.own.with_columns(rewards=None if rewards is None else rewards.rewards)
+        P = ready.step.preconditioner
+        of_entropy, of_reward = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
+        return replace(tokens, influence=of_entropy, reward_influence=of_reward)
+
+    @cached_property
+    def entropy_gradient(self) -> Vector:
+        """Gradient on the controls' own E, as a strength is judged on another one."""
+        assert self.own is not None
+        config = self._config
+        return entropy_gradient(
+            self._ready.policy,
+            self.own,
+            functional=config.estimator.functional,
+            method=weighted_method(config),
+        )
+
+    @property
+    def _min_p(self) -> float:
+        control = build("lp_reg", None, self._config.trial.options.get("lp_reg"))
+        return control.min_p
+
+    def trial(self, control: str, strength: float) -> Trial:
+        """The step under a control.
+
+        Args:
+            control: Its name.
+            strength: How hard it acts.
+
+        Returns:
+            The step and what was done.
+        """
+        if control in TOKEN:
+            return self._rewritten(self.tokens, control, strength)
+        return self._corrected(build(control, strength, self._config.trial.options.get(control)))
+
+    def _rewritten(self, tokens: Tokens, control: str, strength: float) -> Trial:
+        ready, config = self._ready, self._config
+        return try_tokens(
+            ready.policy,
+            ready.batches.U,
+            tokens,
+            ready.subject.optimizer,
+            build(control, strength, config.trial.options.get(control)),
+            strength,
+            max_grad_norm=config.estimator.max_grad_norm,
+        )
+
+    def mask(self, share: float, draw: int) -> Trial:
+        """The step under a random mask.
+
+        Args:
+            share: Share of the tokens that do not count.
+            draw: Which mask.
+
+        Returns:
+            The step and what was done.
+        """
+        seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
+        return self._rewritten(replace(self.tokens, seed=int(seeds[0])), RANDOM, share)
+
+    def _corrected(self, options: IsentropicOptions) -> Trial:
+        """The step with an isentropic correction; its gradient part with one of its own."""
+        config, ready, own = self._config, self._ready, self.own
+        assert own is not None
+        first, second = torch.arange(len(own)).tensor_split(2)
+        step, eta = self.plain, config.estimator.single_eta or ready.step.learning_rate
+        project = self._neutral() if options.reward_neutral else None
+        if options.reward_neutral and project is None:
+            none = Trial.of(step, {"no_correction": 1.0})
+            return replace(none, reasons=dict.fromkeys(PARTS, "no_reward_gain"))
+        made = [
+            isentropic_correction(
+                ready.policy,
+                own.select(first),
+                own.select(second),
+                direction,
+                step.preconditioner,
+                eta,
+                limits=options.limits,
+                project=project,
+            )
+            for direction in (step.direction, step.components["gradient"])
+        ]
+        whole = axpy(1.0, made[0].component, step.direction)
+        gradient = axpy(1.0, made[1].component, step.components["gradient"])
+        reasons = {part: x.reason for part, x in zip(PARTS, made, strict=True) if x.reason}
+        return Trial(whole, gradient, dict(made[0].numbers), dict(made[1].numbers), reasons)
+
+    def _neutral(self) -> Callable[[Vector], Vector] | None:
+        """What leaves the mean reward of the controls' own E as it is, where that can be told."""
+        ready = self._ready
+        assert self.own is not None
+        memory = Memory(1, BLOCKS)
+        groups = reward_groups(ready.policy, rewarded(self._config, ready, self.own), BLOCKS)
+        for k, part in enumerate(groups.parts):
+            memory.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
+        return memory.neutral(ready.step.preconditioner)

@@ -1,0 +1,163 @@
+"""Token log-probabilities s_k and exact conditional entropies H_k at the sampling temperature.
+
+    s_k = l_{t_k} − log Σ_a e^{l_a},     H_k = log Σ_a e^{l_a} − Σ_a π_a l_a,     l = logits / T
+
+The vocabulary is visited in chunks with a running maximum, so no (tokens × vocabulary) array is
+ever held, and the same code serves values, forward mode and reverse mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from isentrope.policy.logits import ScaledHead
+from isentrope.policy.spread import Spread
+
+LOGITS_HELD = 2**23
+"""Largest number of logits held at once, whatever the tokens and the vocabulary."""
+
+
+class NotFiniteError(ValueError):
+    """A log-probability or an entropy is NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a policy says of n responses, padded to t tokens, on the CPU.
+
+    Attributes:
+        logprobs: (n, t) float64, s_k in nats; 0 where there is no token.
+        entropies: (n, t) float64, H_k in nats; 0 where there is no token.
+        mask: (n, t) bool, where there is a token.
+        features: (n, t, k) float64, hidden state before each token, projected; or None.
+        variances: (n, t) float64, variance of `logprobs` over the token drawn, given the prefix
+            (`spread`); or None where it was not asked for.
+    """
+
+    logprobs: Tensor
+    entropies: Tensor
+    mask: Tensor
+    features: Tensor | None = None
+    variances: Tensor | None = None
+
+
+def require_finite(scores: Scores) -> None:
+    """Refuse scores that are not finite.
+
+    Args:
+        scores: Scores.
+
+    Raises:
+        NotFiniteError: Naming the first such sequence.
+    """
+    bad = ~(scores.logprobs.isfinite() & scores.entropies.isfinite()).all(1)
+    if bool(bad.any()):
+        raise NotFiniteError(
+            f"The scores of {int(bad.sum())} of {len(bad)} sequences are not finite, the first "
+            f"is sequence {int(bad.nonzero()[0])}: the logits hold NaN or infinity. Check the "
+            "checkpoint's weights (isentrope check) or use a longer precision."
+        )
+
+
+def token_statistics(
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    *,
+    temperature: float,
+    vocab_chunk: int,
+    dtype: torch.dtype,
+    variances: bool = False,
+) -> tuple[Tensor, ...]:
+    """Log-probability of each target and entropy of its distribution.
+
+    Args:
+        hidden: (m, d) hidden states that predict the targets.
+        head: Output embedding. A plain linear layer is applied in vocabulary chunks; any other
+            module is applied whole.
+        targets: (m,) int64.
+        temperature: Sampling temperature T.
+        vocab_chunk: Vocabulary entries at a time.
+        dtype: Type of the softmax arithmetic.
+        variances: Whether to return V and F of `spread` as well.
+
+    Returns:
+        s and H, each (m,), in nats; then V and F where asked for.
+    """
+    rows = max(1, LOGITS_HELD // _columns(head, vocab_chunk))
+    parts = []
+    for h, t in zip(hidden.split(rows), targets.split(rows), strict=True):
+        args = (h, head, t, temperature, vocab_chunk, dtype, variances)
+        if hidden.requires_grad and len(targets) > rows:
+            parts.append(checkpoint(_statistics, *args, use_reentrant=False))
+        else:
+            parts.append(_statistics(*args))
+    return tuple(torch.cat(of) for of in zip(*parts, strict=True))
+
+
+def _columns(head: nn.Module, chunk: int) -> int:
+    """Vocabulary entries whose logits are held at once."""
+    if isinstance(head, ScaledHead):  # applied whole
+        return head.vocabulary
+    return min(chunk, head.weight.shape[0]) if type(head) is nn.Linear else chunk
+
+
+def logit_chunks(hidden: Tensor, head: nn.Module, chunk: int) -> Iterator[tuple[int, Tensor]]:
+    """Logits of a few vocabulary entries at a time; those of a head that is not linear at once.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        chunk: Vocabulary entries at a time.
+
+    Yields:
+        The first entry, and the (m, chunk) logits from there on.
+    """
+    if type(head) is not nn.Linear:
+        yield 0, head(hidden)
+        return
+    for start in range(0, head.weight.shape[0], chunk):
+        bias = None if head.bias is None else head.bias[start : start + chunk]
+        yield start, nn.functional.linear(hidden, head.weight[start : start + chunk], bias)
+
+
+def _statistics(
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    temperature: float,
+    vocab_chunk: int,
+    dtype: torch.dtype,
+    variances: bool = False,
+) -> tuple[Tensor, ...]:
+    # top = max l, total = Σ e^{l−top}, weighted = Σ e^{l−top}(l−top), chosen = l_target: each (m,)
+    top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
+    total = weighted = chosen = torch.zeros_like(top)
+    spread = Spread(top) if variances else None
+    for start, logits in logit_chunks(hidden, head, vocab_chunk):
+        logits = logits.to(dtype) / temperature  # (m, chunk)
+        new_top = torch.maximum(top, logits.detach().amax(1))
+        shifted = logits - new_top[:, None]
+        weights = shifted.exp()
+        if start:
+            drop = top - new_top
+            if spread:
+                spread.rescale(drop, weighted, total)
+            weighted = drop.exp() * (weighted + total * drop)
+            total = drop.exp() * total
+        total = total + weights.sum(1)
+        weighted = weighted + (weights * shifted).sum(1)
+        if spread:
+            spread.add(logits, weights, shifted)
+        place = targets - start
+        picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+        chosen = torch.where((place >= 0) & (place < logits.shape[1]), picked, chosen)
+        top = new_top
+    log_total = total.log()
+    scores = (chosen - top) - log_total, log_total - weighted / total
+    return (*scores, *spread.variances(weighted, total)) if spread else scores

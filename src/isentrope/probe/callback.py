@@ -1,0 +1,335 @@
+"""The online probe: every k steps, what the step just taken did to entropy, told and seen.
+
+    probe = EntropyProbe(prompts)
+    probe.attach(trainer)
+
+It needs nothing of a trainer but the public hooks of transformers: `on_pre_optimizer_step`, where
+.grad is the gradient the optimizer will use, and `on_optimizer_step`, where θ' is in the model. It
+draws its own E mini-batch from the live policy, on prompts that are not trained on, and leaves the
+model, its gradients, the optimizer and the random state as they were. The gradient is the real one,
+dropout and all; entropies are read without dropout.
+
+What it cannot follow is refused by `attach`. During training it never raises: whatever goes wrong
+is said once, and the probe is off from there on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.functional import Functional, Method
+from isentrope.files import append_line, finite
+from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import coming_step
+from isentrope.probe.reading import (
+    Foresight,
+    ProbeReading,
+    look_ahead,
+    look_back,
+    read,
+)
+from isentrope.probe.requirements import (
+    LENGTH,
+    require_known_optimizer,
+    require_recordable,
+    require_unfiltered,
+    require_whole_parameters,
+    setting,
+)
+from isentrope.probe.running_mean import RunningMean
+from isentrope.processes import rank, together, world_size
+from isentrope.recording.observing import bare, evaluating
+from isentrope.recording.step_record import StepRecorder
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
+from isentrope.sampling.streams import draw_plan, generator_of
+from isentrope.vectors import Vector
+
+log = logging.getLogger("isentrope")
+_MEANS = ("first_order", "change")
+Hook = Callable[..., None]
+
+
+class StepControl(Protocol):
+    """What adds a part of its own to an optimizer's step.
+
+    Attributes:
+        component: λu of the step about to be taken or just taken, per unit learning rate; None
+            where there is none.
+    """
+
+    component: Vector | None
+
+
+def _never_raising(hook: Hook) -> Hook:
+    """A hook after whose first failure the probe is off; an observer must not end a run."""
+
+    @wraps(hook)
+    def guarded(self: EntropyProbe, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._off:
+            return
+        try:
+            hook(self, args, state, control, **kwargs)
+        except Exception as error:
+            self._switch_off(state.global_step + 1, error)
+
+    return guarded
+
+
+class EntropyProbe(TrainerCallback):
+    """A callback that reads entropy changes while a transformers or TRL trainer runs.
+
+    Attributes:
+        history: Every reading so far, of this process's life.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[PromptLike],
+        *,
+        every: int = 20,
+        size: int = 32,
+        functional: Functional = "per_token",
+        method: Method = "prefix",
+        second_order: bool = False,
+        fresh: bool = False,
+        seed: int = 0,
+        memory: float = 0.9,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+        path: str | Path | None = None,
+        record: bool = False,
+        control: StepControl | None = None,
+    ) -> None:
+        """Say what is probed, and how often.
+
+        Args:
+            prompts: Held-out prompts; the run must not train on them.
+            every: Steps from one reading to the next; the first step has one.
+            size: Prompts a reading, drawn with replacement, one response each.
+            functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
+            method: "prefix" or "sequence".
+            second_order: Also δH₂ and the linear range, at about twice the cost.
+            fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
+            seed: Fixes prompts and tokens of every reading.
+            memory: Of the running means over readings, those with an interval.
+            temperature: Sampling temperature; by default the trainer's.
+            max_new_tokens: Longest response in tokens; by default the trainer's.
+            path: A jsonl file to which each reading is appended, null for NaN.
+            record: Also write `next_update/` into each checkpoint that the trainer saves: the
+                batch of the step taken from it with the token weights −∂loss/∂s, which
+                `objective="recorded"` replays whatever the loss; it needs `attach`.
+            control: What corrects the steps, if anything does: its λu is a part of the step. It
+                must be among the trainer's callbacks before the probe.
+
+        Raises:
+            ValueError: If a number is out of range or there are no prompts.
+        """
+        if every < 1 or size < 2:
+            raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
+        self._prompts = name_prompts(prompts)
+        self._every, self._size = every, size
+        self._functional: Functional = functional
+        self._method: Method = method
+        self._second_order, self._fresh, self._seed = second_order, fresh, seed
+        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+        self._path = Path(path) if path else None
+        self._record, self._recorder = record, cast(StepRecorder | None, None)
+        self._control = control
+        self._off = False
+        self._means = {name: RunningMean(memory) for name in _MEANS}
+        self._policy: Policy | None = None
+        self._before: tuple[Foresight, Foresight | None, float] | None = None
+        self._latest: dict[str, float] = {}
+        self.history: list[ProbeReading] = []
+
+    def attach(self, trainer: Any) -> EntropyProbe:
+        """Follow a trainer, and put each reading into what it logs.
+
+        Args:
+            trainer: A transformers Trainer, TRL's among them.
+
+        Returns:
+            The probe itself.
+
+        Raises:
+            ValueError: If the trainer filters its samples, shards its parameters, has an optimizer
+                that cannot be followed, or does not tell the temperature or the longest response;
+                with `record`, also if it drops out or saves no checkpoints with an optimizer.
+        """
+        require_whole_parameters(trainer)
+        require_unfiltered(trainer)
+        require_known_optimizer(trainer)
+        setting(self._temperature, trainer.args, "temperature", "temperature")
+        setting(self._max_new_tokens, trainer.args, *LENGTH)
+        if self._record:
+            require_recordable(trainer)
+            self._recorder = StepRecorder(trainer)
+        trainer.add_callback(self)
+        plain = trainer.log
+
+        def log_with_probe(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            plain({**logs, **(self.latest() if "loss" in logs else {})}, *args, **kwargs)
+
+        trainer.log = log_with_probe
+        return self
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the step just taken; empty if it was not probed."""
+        return dict(self._latest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running means, as plain JSON."""
+        return {name: mean.state_dict() for name, mean in self._means.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved running means.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        for name, mean in self._means.items():
+            mean.load_state_dict(state[name])
+
+    # --- hooks of transformers.Trainer -------------------------------------------------------
+
+    @_never_raising
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        """Begin to record the step, where it starts from a checkpoint."""
+        if self._record and self._recorder is None:
+            raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
+        if self._recorder is not None:
+            self._recorder.begin(bare(kwargs["model"]), state.global_step)
+
+    @_never_raising
+    def on_substep_end(self, args, state, control, **kwargs) -> None:
+        """Record a micro-batch."""
+        if self._recorder is not None:
+            self._recorder.after_backward(bare(kwargs["model"]))
+
+    @_never_raising
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Look ahead along the step that is about to be taken."""
+        self._latest, self._before = {}, None
+        if self._recorder is not None:
+            told = kwargs.get("processing_class"), kwargs["optimizer"]
+            self._recorder.look(bare(kwargs["model"]), *told)
+        if state.global_step % self._every:
+            return
+        step = state.global_step + 1
+        length = setting(self._max_new_tokens, args, *LENGTH)
+        with evaluating(bare(kwargs["model"])):
+            policy, components, eta = together(lambda: self._about_to(args, kwargs))
+            if not components:
+                log.warning("Step %d moves nothing, or its gradient is not finite: skipped.", step)
+                return
+            E = together(lambda: self._draw(policy, step, 0, length))
+            before = look_ahead(policy, E, components, self._second_order, eta)
+            other = None
+            if self._fresh:
+                apart = together(lambda: self._draw(policy, step, 1, length))
+                other = look_ahead(policy, apart, components, False, eta)
+        self._before = before, other, eta
+
+    def _about_to(
+        self, args: Any, kwargs: Mapping[str, Any]
+    ) -> tuple[Policy, dict[str, Vector], float]:
+        policy = self._live_policy(args, kwargs)
+        coming = coming_step(policy, kwargs["optimizer"])
+        parts = dict(coming.components)
+        if parts and self._control is not None and self._control.component is not None:
+            parts["control"] = self._control.component
+        moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
+        return policy, moving, coming.learning_rate
+
+    @_never_raising
+    def on_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Look back from θ', and put the reading together."""
+        if self._recorder is not None:
+            added = None if self._control is None else self._control.component
+            replayable = self._recorder.write(bare(kwargs["model"]), kwargs["optimizer"], added)
+            if not replayable:
+                self._record, self._recorder = False, None
+        if self._before is None or self._policy is None:
+            return
+        before, other, eta = self._before
+        step, self._before = state.global_step + 1, None
+        with evaluating(self._policy.model):
+            after = look_back(self._policy, before)
+            fresh = self._measured(step, eta, other) if other else None
+        choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
+        reading = read(step, eta, before, after, **choice, fresh=fresh)
+        self.history.append(reading)
+        self._latest = reading.to_dict()
+        for name, mean in self._means.items():
+            found: Estimate = getattr(reading, name)
+            if math.isfinite(found.ci_low):  # none where the weights are not to be trusted
+                mean.update(found.value, found.se)
+                self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
+        together(lambda: self._append(step))
+
+    def _append(self, step: int) -> None:
+        if self._path and rank() == 0:
+            append_line(self._path, json.dumps(finite({"step": step, **self._latest})))
+
+    def _switch_off(self, step: int, error: Exception) -> None:
+        """Say once why there are no more readings; training goes on as it would have."""
+        self._off, self._before, self._latest = True, None, {}
+        if self._recorder is not None:
+            self._recorder.stop()
+        if rank() == 0:
+            cause = " ".join(str(error).split()) or type(error).__name__
+            log.warning(
+                "The entropy probe is off from step %d on; training goes on. Cause: %s", step, cause
+            )
+        log.debug("raised here:", exc_info=error)
+
+    def _measured(self, step: int, eta: float, before: Foresight) -> Estimate:
+        after = look_back(cast(Policy, self._policy), before)
+        choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
+        return read(step, eta, before, after, **choice).change
+
+    def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
+        model, tokenizer = bare(kwargs["model"]), kwargs.get("processing_class")
+        if self._policy is None or self._policy.model is not model:
+            if any(isinstance(p, DTensor) for p in model.parameters()):
+                raise ValueError(
+                    "The entropy probe needs whole parameters on every process, and these are "
+                    "sharded (FSDP, ZeRO): set entropy_probe.enabled=false, and measure the "
+                    "checkpoints."
+                )
+            self._policy = Policy(
+                model,
+                tokenizer,
+                temperature=setting(self._temperature, args, "temperature", "temperature"),
+                precision="as_is",
+            )
+            self._prompts = as_prompts(self._policy, self._prompts)
+        return self._policy
+
+    def _draw(self, policy: Policy, step: int, which: int, max_new_tokens: int) -> Rollouts:
+        """This process's share of an E mini-batch that does not depend on how it is shared."""
+        generator = generator_of(self._seed, step, which, 7)
+        plan = len(self._prompts), self._size, max_new_tokens
+        draws, uniforms = draw_plan(generator, *plan)
+        if self._size < world_size():
+            raise ValueError(f"A probe of {self._size} prompts cannot be shared by {world_size()}.")
+        mine = torch.arange(self._size).tensor_split(world_size())[rank()]
+        prompts = [self._prompts[i] for i in draws[mine].tolist()]
+        require_room(policy, prompts, max_new_tokens)
+        ids = [torch.tensor(p.token_ids) for p in prompts]
+        drawn = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+        index = torch.arange(len(ids))
+        return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)

@@ -1,0 +1,343 @@
+"""One reading of the probe: what the step about to be taken does to entropy, told and seen.
+
+    before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
+                       and + control where the step is corrected
+    after the step     scores at θ' = θ + ηv, on the same samples
+
+    told  ηδH₁ (split by component), η²δH₂;    seen  ΔH;    residual  ΔH − ηδH₁ (− η²δH₂)
+
+All come from one F on one E mini-batch (T2, T3), so their errors are joint (T11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.influence.closure import require_agreement
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_change import trust_of_change
+from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.importance import Trust
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.ratio import with_fieller
+from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
+from isentrope.policy.chi_square import Divergence, score_moved
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.token_statistics import Scores
+from isentrope.processes import gather, together
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+COMPONENTS = ("momentum", "decay", "gradient", "control")
+"""Parts of a step; the last one only where a control corrected it."""
+
+
+@dataclass(frozen=True)
+class ProbeReading:
+    """What one step does to entropy; changes are per step, in the unit of `functional`.
+
+    Attributes:
+        step: The step.
+        eta: Its learning rate η.
+        per_token: h at θ.
+        per_sequence: ℋ at θ.
+        first_order: ηδH₁.
+        components: Its parts by "momentum", "decay", "gradient", and "control" where there is one.
+        predicted: ηδH₁, and η²δH₂ where it is known.
+        second_order: η²δH₂, or None.
+        linear_fraction: η/η*, or None.
+        change: ΔH, measured after the step on the same samples.
+        residual: ΔH − predicted, with its paired error.
+        fresh: ΔH on other samples of θ, or None.
+        trust: Diagnostics of the importance weights after the step, or of those at θ, policy over
+            sampler, where they are worse.
+    """
+
+    step: int
+    eta: float
+    per_token: Estimate
+    per_sequence: Estimate
+    first_order: Estimate
+    components: dict[str, Estimate]
+    predicted: Estimate
+    second_order: Estimate | None
+    linear_fraction: Estimate | None
+    change: Estimate
+    residual: Estimate
+    fresh: Estimate | None
+    trust: Trust
+
+    def to_dict(self) -> dict[str, float]:
+        """Flat numbers for a log, errors under names that end in _se.
+
+        Returns:
+            Keys "probe/..."; "probe/trust" is 1 where the verdict is "trust", and else 0.
+        """
+        named = {
+            "entropy_per_token": self.per_token,
+            "entropy_per_sequence": self.per_sequence,
+            "first_order": self.first_order,
+            **self.components,
+            "predicted": self.predicted,
+            "second_order": self.second_order,
+            "linear_fraction": self.linear_fraction,
+            "change": self.change,
+            "residual": self.residual,
+            "change_fresh": self.fresh,
+        }
+        flat = {
+            "probe/eta": self.eta,
+            "probe/ess": self.change.ess or 0.0,
+            "probe/ess_integrated": self.trust.ess_integrated,
+            "probe/khat": self.trust.khat,
+            "probe/trust": float(self.trust.verdict == "trust"),
+        }
+        for name, found in named.items():
+            if found is not None:
+                flat |= {f"probe/{name}": found.value, f"probe/{name}_se": found.se}
+        return flat
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """An E mini-batch scored before a step.
+
+    Attributes:
+        mine: This process's share of the rollouts.
+        prompt_index: (n,) of the whole mini-batch.
+        sampler: (n, t) log-probabilities that the sampler used.
+        base: Scores at θ.
+        slopes: Derivatives of the scores by component of v, those that are not zero.
+        curvature: (∂_v, ∂²_v) of the scores along v, where the second order is wanted.
+        divergence: How far θ + ηv moves each distribution, where η was given.
+        match: How the sampler compares with the scorer.
+    """
+
+    mine: Rollouts
+    prompt_index: Tensor
+    sampler: Tensor
+    base: Scores
+    slopes: dict[str, Scores]
+    curvature: Scores | None
+    divergence: Divergence | None = None
+    match: SamplerMatch | None = None
+
+
+def look_ahead(
+    policy: Policy,
+    mine: Rollouts,
+    components: Mapping[str, Vector],
+    second_order: bool,
+    eta: float | None = None,
+) -> Foresight:
+    """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
+
+    Args:
+        policy: The policy at θ.
+        mine: This process's share of the mini-batch, one response a prompt.
+        components: Parts of v that are not zero, at least one.
+        second_order: Whether ∂²_v is wanted too.
+        eta: Learning rate of the step, at which the weights are to be judged.
+
+    Returns:
+        The scored mini-batch, the same on every process but for `mine`.
+    """
+    v: Vector = {
+        n: torch.stack([part[n].double() for part in components.values()]).sum(0)
+        for n in policy.names
+    }
+
+    def scored() -> list[Scores]:
+        parts = [*score_along_each(policy, mine, list(components.values()))]
+        if second_order:
+            _, along_v, curvature = score_along(policy, mine, v, 2)
+            _require_sum(policy, parts[1:], along_v)
+            parts.append(curvature)
+        policy.require_own_logits(mine, parts[0])
+        return parts if eta is None else parts + _moments(policy, mine, v, eta)
+
+    known = len(components) + 1 + int(second_order)
+    base, *rest = _joined(together(scored))
+    moments, rest = rest[known - 1 :], rest[: known - 1]
+    sampler = torch.zeros_like(base.logprobs)
+    drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
+    sampler[base.mask] = torch.cat(drawn)
+    difference = root_mean_square(base.logprobs - sampler, base.mask)
+    agrees = difference <= tolerance_of(policy)
+    return Foresight(
+        mine=mine,
+        prompt_index=torch.arange(len(drawn)),
+        sampler=sampler,
+        base=base,
+        slopes=dict(zip(components, rest, strict=False)),
+        curvature=rest[-1] if second_order else None,
+        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
+        if moments
+        else None,
+        match=SamplerMatch(difference, policy.temperature if agrees else None, agrees),
+    )
+
+
+def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
+    """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
+    (found,) = score_moved(policy, mine, v, [eta], remainder=True)
+    if found is None:
+        mask = mine.mask
+        nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
+        return [Scores(nowhere, nowhere, mask)] * 2
+    scores, moved = found
+    assert moved.remainder is not None
+    return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
+
+
+def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
+    """The slopes along the components sum to the slope along the step, token by token."""
+    for name in ("logprobs", "entropies"):
+        slopes = torch.stack([getattr(part, name) for part in parts])
+        gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
+        require_agreement(
+            policy,
+            f"The slopes of the {name} along the parts of the step, and along their sum,",
+            float(total.norm() + gap.norm()),
+            float(total.norm()),
+            float(slopes.abs().sum(0).norm()),
+        )
+
+
+def look_back(policy: Policy, before: Foresight) -> Scores:
+    """Score the same mini-batch at θ'; every process must call this.
+
+    Args:
+        policy: The policy after the step.
+        before: What was seen before it.
+
+    Returns:
+        Scores of the whole mini-batch.
+    """
+    return _joined([together(lambda: score(policy, before.mine))])[0]
+
+
+def _joined(parts: list[Scores]) -> list[Scores]:
+    """The scores of all processes, padded to one width."""
+    shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
+    width = max(share[0][0].shape[1] for share in shares)
+
+    def stack(k: int, which: int) -> Tensor:
+        rows = [share[k][which] for share in shares]
+        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in rows])
+
+    return [Scores(stack(k, 0), stack(k, 1), stack(k, 2)) for k in range(len(parts))]
+
+
+def read(
+    step: int,
+    eta: float,
+    before: Foresight,
+    after: Scores,
+    *,
+    functional: Functional,
+    method: Method,
+    fresh: Estimate | None = None,
+) -> ProbeReading:
+    """Put a reading together from the scores before and after a step.
+
+    Args:
+        step: The step.
+        eta: Its learning rate.
+        before: Scores at θ and their derivatives.
+        after: Scores at θ'.
+        functional: "per_token" or "per_sequence", of every change.
+        method: "prefix" or "sequence".
+        fresh: ΔH on other samples, where it was measured.
+
+    Returns:
+        The reading.
+    """
+    tokens = before.base.mask.double()
+    f = Functionals(functional, method, tokens)
+    log_ratios = after.logprobs - before.sampler
+    result = infinitesimal_jackknife(
+        lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
+        before.prompt_index,
+    )
+    at_theta = EntropySample(f, before.sampler, (before.base,), before.prompt_index, before.match)
+    base = at_theta.trust
+    trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
+    trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
+
+    def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
+        return Estimate.from_standard_error(
+            float(result.values[row]),
+            float(result.standard_errors[row]),
+            result.n_units,
+            unit=unit,
+            method=method,
+            ess=trust.ess_whole if method == "sequence" else trust.ess,
+            khat=trust.khat,
+            warnings=trust.warnings,
+            trusted=trust.verdict == "trust",
+        )
+
+    curved = before.curvature is not None
+    return ProbeReading(
+        step=step,
+        eta=eta,
+        per_token=estimate(0, "nats per token"),
+        per_sequence=estimate(1, "nats per sequence"),
+        first_order=estimate(2),
+        components={
+            name: estimate(3 + k)
+            for k, name in enumerate(COMPONENTS)
+            if name != "control" or name in before.slopes
+        },
+        predicted=estimate(11),
+        second_order=estimate(7) if curved else None,
+        linear_fraction=with_fieller(estimate(8, "η/η*"), result, 7, 2, name="δH₁", confidence=0.95)
+        if curved
+        else None,
+        change=estimate(9, trust=trust),
+        residual=estimate(10, trust=of_residual),
+        fresh=fresh,
+        trust=trust,
+    )
+
+
+def _statistics(
+    f: Functionals,
+    omega: Tensor,
+    eta: float,
+    before: Foresight,
+    log_ratios: Tensor,
+    entropies: Tensor,
+) -> Tensor:
+    """(h, ℋ, ηδH₁, its four parts, η²δH₂, η/η*, ΔH, residual, predicted) as functions of ω."""
+    base = before.base.logprobs - before.sampler, before.base.entropies
+    both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
+    value = f(omega, *base)
+
+    def derivative(order: int, *series: Scores) -> Tensor:
+        paths = [base, *((s.logprobs, s.entropies) for s in series)]
+        return along(f, omega, tuple(p[0] for p in paths), tuple(p[1] for p in paths))[order]
+
+    zero = value * 0
+    slopes = before.slopes
+    parts = [eta * derivative(1, slopes[c]) if c in slopes else zero for c in COMPONENTS]
+    first, second = torch.stack(parts).sum(0), zero
+    if before.curvature is not None:
+        total = Scores(
+            sum((s.logprobs for s in slopes.values()), torch.zeros_like(base[0])),
+            sum((s.entropies for s in slopes.values()), torch.zeros_like(base[0])),
+            before.base.mask,
+        )
+        second = eta * eta * derivative(2, total, before.curvature) / 2
+    fraction = (second / first).abs() if before.curvature is not None and eta else zero
+    change = f(omega, log_ratios, entropies) - value
+    each = [one(omega, *base) for one in both]
+    told = first + second
+    return torch.stack([*each, first, *parts, second, fraction, change, change - told, told])

@@ -1,0 +1,186 @@
+"""What a trainer must be for the probe to follow it, found out before training begins."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from isentrope.policy.requirements import active_dropout
+from isentrope.update.optimizer_rules import choose_rule
+
+_OFF: dict[str, tuple[Any, ...]] = {
+    "top_k": (0, -1),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "top_h": (),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "bad_words_ids": (),
+    "sequence_bias": (),
+    "suppress_tokens": (),
+    "begin_suppress_tokens": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0.0,),
+    "guidance_scale": (1.0,),
+    "watermarking_config": (),
+    "stop_strings": (),
+    "do_sample": (True,),
+    "renormalize_logits": (False, True),
+    "remove_invalid_values": (False, True),
+}
+"""Settings that make the sampler another distribution, and the values that switch each off."""
+_HARMLESS = (
+    "max_new_tokens",
+    "max_length",
+    "pad_token_id",
+    "bos_token_id",
+    "use_cache",
+    "cache_implementation",
+    "cache_config",
+    "disable_compile",
+    "compile_config",
+    "seed",
+)
+
+
+def require_unfiltered(trainer: Any) -> None:
+    """Refuse a trainer that samples from another distribution than its policy at temperature T.
+
+    Args:
+        trainer: A transformers Trainer; one that does not sample has nothing to refuse.
+
+    Raises:
+        ValueError: Naming the setting and its value.
+    """
+    args = trainer.args
+    if not hasattr(args, "temperature"):
+        return
+    found = {f"args.{key}": (key, getattr(args, key, None)) for key in _OFF}
+    given = getattr(args, "generation_kwargs", None) or {}
+    found |= {f"args.generation_kwargs[{key!r}]": (key, value) for key, value in given.items()}
+    if not getattr(args, "use_vllm", False) and hasattr(trainer, "generation_config"):
+        # what the trainer leaves open is filled from the model's own
+        own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+        open_ = [k for k in _OFF if getattr(trainer.generation_config, k, None) is None]
+        own_values = {k: getattr(own, k, None) for k in open_ if k != "do_sample"}
+        found |= {f"model.generation_config.{k}": (k, v) for k, v in own_values.items()}
+    for where, (key, value) in found.items():
+        same_temperature = key == "temperature" and value == args.temperature
+        off = value is None or key in _HARMLESS or same_temperature
+        if not off and not any(value is x or value == x for x in _OFF.get(key, ())):
+            raise ValueError(
+                f"The trainer samples with {where}={value!r}, so its responses are not draws of "
+                "the policy that the entropy probe reads. Switch that setting off, or train "
+                "without the probe."
+            )
+
+
+def require_whole_parameters(trainer: Any) -> None:
+    """Refuse a trainer that shards parameters or gradients.
+
+    Args:
+        trainer: A transformers Trainer.
+
+    Raises:
+        ValueError: If it runs under FSDP or DeepSpeed.
+    """
+    for name in ("fsdp", "deepspeed"):
+        if getattr(trainer, f"is_{name}_enabled", False):
+            raise ValueError(
+                f"The entropy probe needs whole parameters and gradients on every process, and "
+                f"this trainer runs under {name}: measure its checkpoints instead."
+            )
+
+
+def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -> None:
+    """Refuse an optimizer whose step cannot be predicted, where the trainer tells it already.
+
+    Args:
+        trainer: A transformers Trainer.
+        follower: Who has to follow it.
+
+    Raises:
+        ValueError: Naming the optimizer.
+    """
+    optimizer = getattr(trainer, "optimizer", None)
+    if optimizer is None:
+        try:
+            kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+            optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
+        except Exception:  # it cannot be made here: the first step will tell
+            return
+    inner = cast(torch.optim.Optimizer, getattr(optimizer, "optimizer", optimizer))
+    try:
+        choose_rule(inner.param_groups)
+    except ValueError as error:
+        raise ValueError(
+            f"{follower} cannot follow the optimizer {type(inner).__name__}: {error}"
+        ) from error
+
+
+def require_recordable(trainer: Any) -> None:
+    """Refuse to record the steps of a trainer that could not be replayed.
+
+    Args:
+        trainer: A transformers Trainer.
+
+    Raises:
+        ValueError: If it saves no checkpoints, saves them without optimizer, or drops out.
+    """
+    args = trainer.args
+    strategy = getattr(args.save_strategy, "value", args.save_strategy)
+    if strategy == "no" or args.save_only_model:
+        raise ValueError(
+            "record=True writes into checkpoints with their optimizer, and this trainer saves none "
+            f"(save_strategy={strategy!r}, save_only_model={args.save_only_model})."
+        )
+    modes = {module: module.training for module in trainer.model.modules()}
+    dropping = active_dropout(trainer.model.train())
+    for module, training in modes.items():
+        module.training = training
+    if dropping:
+        raise ValueError(
+            f"record=True cannot record a step with dropout ({dropping[0]!r} and "
+            f"{len(dropping) - 1} others), which no policy without it replays: set dropout to 0, "
+            "or leave record out; readings need neither."
+        )
+
+
+LENGTH = ("max_completion_length", "max_new_tokens")
+"""Names under which trainers have the longest response."""
+
+
+def setting(given: Any, args: Any, field: str, name: str) -> Any:
+    """A setting of the probe, from the trainer's arguments where it was not given.
+
+    Args:
+        given: The probe's own, or None.
+        args: The trainer's arguments.
+        field: Its name there.
+        name: Its name as an argument of `EntropyProbe`.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If neither has it.
+    """
+    found = getattr(args, field, None) if given is None else given
+    if found is None:
+        raise ValueError(
+            f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."
+        )
+    return found

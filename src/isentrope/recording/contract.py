@@ -1,0 +1,275 @@
+"""The measurement contract: what a checkpoint says of itself, so that its step can be replayed.
+
+training_state/step_N/
+  contract.json            settings, trainable set, optimizer, base weights' hash, versions
+  parameter_names.json     the optimizer's parameters in its order, one list a param group
+  next_update/             arrives one step later: what took θ_N to θ_N+1
+    rollouts.parquet       ids, rewards, advantages, sampler log-probabilities, token weights,
+                           entropy weights where the loss has an entropy term
+    update.json            learning rate, gradient norm, clip norm, loss of that step
+    control.safetensors    λu, where a step control added it: θ_N+1 = θ_N + η (v + λu)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from isentrope.files import sha256, whole_folder
+from isentrope.rollouts import Rollouts
+from isentrope.update.parameter_names import SIDECAR
+from isentrope.vectors import Vector, tensor_bytes
+
+CONTRACT = "contract.json"
+NEXT_UPDATE = "next_update"
+CONTROL = "control.safetensors"
+_FIXED = {
+    "trainable": "the trainable parameters",
+    "frozen_sha256": "the frozen weights of the base model",
+    "world_size": "the number of processes",
+    "prompts_per_step": "training.prompts_per_step",
+    "group_size": "training.group_size",
+    "micro_batch": "training.micro_batch",
+    "max_new_tokens": "sampling.max_new_tokens",
+    "eos_token_ids": "the tokens that end a response",
+    "temperature": "sampling.temperature",
+    "max_grad_norm": "training.max_grad_norm",
+    "control": "control",
+    "objective": "the objective",
+    "loss_type": "trainer.loss_type",
+    "seed": "training.seed",
+    "dataset_sha256": "the training prompts",
+}
+"""What has to be the same for a run to go on, in words."""
+_ADDED = ("eos_token_ids",)
+"""Those that older checkpoints do not hold, and that are not known of them."""
+_UNSAID = {"control": None}
+"""Those that older checkpoints do not hold, and what they had."""
+
+
+def frozen_hash(model: nn.Module) -> str:
+    """A hash of every weight that is not trained.
+
+    Args:
+        model: The model.
+
+    Returns:
+        sha256 over names and bytes of the frozen parameters.
+    """
+    return sha256(
+        name.encode() + tensor_bytes(parameter)
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad
+    )
+
+
+def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
+    """The trainable set.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Shape by parameter name, in the model's order.
+    """
+    return {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+
+
+def optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    """Names of the optimizer's parameters, by identity.
+
+    Args:
+        model: The model.
+        optimizer: An optimizer of its parameters.
+
+    Returns:
+        One list a param group, in the optimizer's order.
+    """
+    names = {id(p): n for n, p in model.named_parameters()}
+    return [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+
+
+def hyper_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The settings of each param group.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        One dictionary a group, without its parameters.
+    """
+    return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+def write_contract(folder: Path, contract: Mapping[str, Any], names: list[list[str]]) -> None:
+    """Write the contract into a checkpoint that is being made.
+
+    Args:
+        folder: The checkpoint.
+        contract: Its settings.
+        names: What `optimizer_names` found.
+    """
+    (folder / CONTRACT).write_text(json.dumps(contract, indent=2) + "\n", encoding="utf-8")
+    write_names(folder, names)
+
+
+def write_names(folder: Path, names: list[list[str]]) -> None:
+    """Write the names of an optimizer's parameters beside its state.
+
+    Args:
+        folder: The checkpoint.
+        names: What `optimizer_names` found.
+    """
+    (folder / SIDECAR).write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
+
+
+def read_contract(folder: Path) -> dict[str, Any]:
+    """Read the contract of a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+
+    Returns:
+        Its content.
+
+    Raises:
+        FileNotFoundError: If the checkpoint has none.
+    """
+    path = folder / CONTRACT
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run from a checkpoint that another one made.
+
+    Args:
+        saved: The checkpoint's contract.
+        now: The contract of the run as it was set up again.
+
+    Raises:
+        ValueError: Naming the first thing that differs.
+    """
+    for key, words in _FIXED.items():
+        if key in _ADDED and key not in saved:
+            continue
+        if key == "objective" and now[key] == "recorded":
+            continue  # what is called so has grown: the loss's settings are compared by themselves
+        before = saved.get(key, _UNSAID[key]) if key in _UNSAID else saved[key]
+        if before != now[key]:
+            differ = _other_shapes if key == "trainable" else _other_value
+            raise ValueError(
+                f"The run cannot be resumed: {words} {differ(before, now[key])}. Resume "
+                "with what the run was started with, or start a new one."
+            )
+
+
+def _other_value(saved: Any, now: Any) -> str:
+    return f"was {saved!r} and is {now!r}"
+
+
+def _other_shapes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    other = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
+    return (
+        f"differ in {len(other)} of {len(saved)}, the first is {other[0]!r} "
+        f"(shape {saved.get(other[0], 'none')} then, {now.get(other[0], 'none')} now)"
+    )
+
+
+def write_next_update(
+    checkpoint: Path,
+    rollouts: Rollouts,
+    update: Mapping[str, Any],
+    control: Vector | None = None,
+) -> None:
+    """Put the step taken from a checkpoint beside it; once there, it stays.
+
+    Args:
+        checkpoint: Folder of step N.
+        rollouts: The batch that took θ_N to θ_N+1, with token weights.
+        update: What else that step was made of.
+        control: What a step control added to v, or None.
+    """
+    target = checkpoint / NEXT_UPDATE
+    if target.exists():
+        return
+    with whole_folder(target) as partial:
+        rollouts.save(partial / "rollouts.parquet")
+        if control is not None:
+            save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)
+            update = {**update, "controlled": True}
+        (partial / "update.json").write_text(json.dumps(update, indent=2) + "\n")
+
+
+def read_control(checkpoint: str | Path) -> Vector | None:
+    """What a step control added to the step taken from a checkpoint.
+
+    Args:
+        checkpoint: Folder of step N.
+
+    Returns:
+        λu by parameter name, float64, per unit learning rate; None if nothing was added.
+
+    Raises:
+        ValueError: If something was added and its file is missing.
+    """
+    folder = Path(checkpoint) / NEXT_UPDATE
+    update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    if not update.get("controlled", False):
+        return None
+    if not (folder / CONTROL).is_file():
+        raise ValueError(
+            f"{folder} has no {CONTROL}: the step was corrected by a control, and without it the "
+            "step cannot be replayed."
+        )
+    return load_file(folder / CONTROL)
+
+
+def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
+    """What took θ_N to θ_N+1.
+
+    Args:
+        checkpoint: Folder of step N.
+
+    Returns:
+        The update batch with its token weights, and the content of update.json.
+
+    Raises:
+        FileNotFoundError: If the run ended, or was stopped, before that step was done.
+        ValueError: If the step was recorded and its record does not replay it.
+    """
+    folder = Path(checkpoint) / NEXT_UPDATE
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} is not there: the run took no step from this checkpoint."
+        )
+    update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    if update.get("replayable") is False:
+        raise ValueError(
+            f"{folder} does not replay its step: the gradient of its token weights is off by "
+            f"{update['replay_error']:.2g} of the one that was used. Train without router "
+            "losses, dropout and packing, or measure with an objective by name."
+        )
+    return Rollouts.load(folder / "rollouts.parquet"), update
+
+
+def environment() -> dict[str, Any]:
+    """What the arithmetic ran on.
+
+    Returns:
+        Versions of the libraries that can move a number, and the device.
+    """
+    from importlib.metadata import version
+
+    packages = ("isentrope", "torch", "transformers", "trl", "peft", "accelerate")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    threads = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
+    return {name: version(name) for name in packages} | {"device": device, "threads": threads}

@@ -1,0 +1,78 @@
+"""Looking at a model in training without leaving a trace: its modes, hooks and random states."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel
+
+from isentrope.policy.architecture import eager_experts
+from isentrope.processes import world_size
+
+
+def bare(model: Any) -> Any:
+    """The model below the wrapper of distributed training.
+
+    Args:
+        model: The model that a trainer hands to its callbacks.
+
+    Returns:
+        The model itself.
+    """
+    return getattr(model, "module", model) if world_size() > 1 else model
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode, without the hooks of gradient checkpointing on the embeddings.
+
+    Dropout does not act inside, and experts run by plain operations. Those hooks (transformers and
+    peft each add theirs, more than once) call requires_grad_ inside the forward pass, which forward
+    mode refuses. Afterwards every module's mode, every hook and every random state is what it was.
+
+    Args:
+        model: A causal LM, or a PEFT model around one.
+
+    Yields:
+        Nothing.
+    """
+    modes = {module: module.training for module in model.modules()}
+    hooks = model.get_input_embeddings()._forward_hooks
+    saved = dict(hooks)
+    for key, hook in saved.items():
+        if "require_grad" in getattr(hook, "__name__", ""):
+            del hooks[key]
+    model.eval()
+    try:
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        with eager_experts(base), _same_randomness():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        hooks.clear()
+        hooks.update(saved)
+
+
+@contextmanager
+def _same_randomness() -> Iterator[None]:
+    """Give every global generator the state back that it had; dropout draws from them."""
+    python, numpy_state, torch_state = (
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state(),
+    )
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)

@@ -1,0 +1,76 @@
+"""Whether recorded weights replay the gradient that the optimizer was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.processes import together, world_size
+from isentrope.rollouts import Rollouts
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
+from isentrope.vectors import Vector, norm
+
+REPLAY_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
+"""Largest relative error of the replayed gradient by the type of the forward pass."""
+ROUNDED_TOLERANCE = 3e-2
+"""The same for shorter types, whose rounding it is."""
+
+
+def replay_tolerance(args: Any, policy: Policy) -> float:
+    """Largest relative error up to which a record replays its step.
+
+    Args:
+        args: The trainer's.
+        policy: The policy in training.
+
+    Returns:
+        By the type of the forward pass.
+    """
+    shorter = getattr(args, "bf16", False) or getattr(args, "fp16", False)
+    kind = next(iter(policy.model.parameters())).dtype
+    return ROUNDED_TOLERANCE if shorter else REPLAY_TOLERANCE.get(kind, ROUNDED_TOLERANCE)
+
+
+def _negative_weights(mine: Rollouts) -> tuple[Tensor, Tensor | None]:
+    d = entropy_weights(mine, RECORDED)
+    return -token_weights(mine, RECORDED), None if d is None else -d
+
+
+def replay_error(
+    policy: Policy, mine: Rollouts | None, max_norm: float | None
+) -> tuple[float, float]:
+    """‖replayed − used‖/‖used‖ of the clipped gradient; every process must call this.
+
+    Args:
+        policy: The policy in training, .grad as the optimizer will use it.
+        mine: This process's sequences with their weights, or None for none.
+        max_norm: What the gradient is clipped to, or None.
+
+    Returns:
+        The error, and the norm of the replayed gradient before clipping.
+    """
+    replayed: Vector = together(
+        lambda: (
+            {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+            if mine is None
+            else policy.weighted_gradient(mine, *_negative_weights(mine))
+        )
+    )
+    if world_size() > 1:
+        for part in replayed.values():
+            dist.all_reduce(part)
+    size = norm(replayed)
+    clip = 1.0 if max_norm is None else min(1.0, max_norm / (size + 1e-6))
+    used, gap = 0.0, 0.0
+    for name, part in replayed.items():
+        grad = policy.model.get_parameter(name).grad
+        given = torch.zeros_like(part) if grad is None else grad.double()
+        used += float((given**2).sum())
+        gap += float(((clip * part - given) ** 2).sum())
+    if used == 0.0:
+        return (0.0 if gap == 0.0 else float("inf")), size
+    return (gap / used) ** 0.5, size

@@ -1,0 +1,306 @@
+"""Recording the step of any trainer: its tokens, and c = −∂loss/∂s, d = −∂loss/∂H of each.
+
+A loss that depends on the model through log-probabilities s and entropies H alone has the gradient
+−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) whatever it is made of; `loss_weights` finds c and d. That sum is
+compared with the gradient that the optimizer is given, first with d = 0 and then, where that does
+not replay it, with both. It is another where the loss is more than a function of s and H (a
+router's loss) or the forward pass is not the policy's (dropout, packed sequences): then the record
+says that it does not replay, and holds no weights.
+
+checkpoint-N/next_update/rollouts.parquet    ids, token weights, entropy weights and advantages
+                                             where there are any
+checkpoint-N/next_update/update.json         step, rate, norms, temperature, replayable, its error
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from isentrope.policy.language_model import Policy
+from isentrope.processes import gather, rank, together, world_size
+from isentrope.recording.contract import (
+    NEXT_UPDATE,
+    optimizer_names,
+    write_names,
+    write_next_update,
+)
+from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
+from isentrope.recording.observing import evaluating
+from isentrope.recording.replay_error import replay_error, replay_tolerance
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import decode
+from isentrope.sampling.prompts import name_prompts
+from isentrope.vectors import Vector
+
+log = logging.getLogger("isentrope")
+T = TypeVar("T")
+
+
+@dataclass
+class _Inputs:
+    """Of the micro-batch in progress: where responses start, advantages, rows seen so far."""
+
+    starts: list[int] | None
+    advantages: list[float] | None
+    seen: int = 0
+
+    def take(self, rows: int) -> tuple[list[int] | None, list[float] | None]:
+        """The next rows' part of each, None where the passes do not fit the inputs."""
+        here = slice(self.seen, self.seen + rows)
+        self.seen += rows
+        starts = self.starts[here] if self.starts else []
+        advantages = self.advantages[here] if self.advantages else []
+        return (
+            starts if len(starts) == rows else None,
+            advantages if len(advantages) == rows else None,
+        )
+
+
+class StepRecorder:
+    """Records the steps that a trainer takes from its checkpoints.
+
+    Attributes:
+        trainer: A transformers Trainer.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self._pieces: list[ForwardPass] = []
+        self._rows: list[TrainedSequence] = []
+        self._inputs: _Inputs | None = None
+        self._hook: Any = None
+        self._checkpoint: Path | None = None
+        self._record: tuple[Rollouts, dict[str, Any]] | None = None
+        self._failure: Exception | None = None
+        plain: Callable[..., Any] = self.trainer.compute_loss
+
+        @wraps(plain)
+        def compute_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            self._inputs = self._without_raising(lambda: _layout(inputs)) if self._hook else None
+            return plain(model, inputs, *args, **kwargs)
+
+        self.trainer.compute_loss = compute_loss
+
+    def begin(self, model: Any, step: int) -> None:
+        """Start to record if the step starts from a checkpoint that has no record yet.
+
+        Args:
+            model: The model in training.
+            step: Steps taken so far.
+        """
+        self.stop()
+        checkpoint = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
+        if gather(checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists())[0]:
+            self._checkpoint = checkpoint
+            decoder = _causal_lm(model).get_decoder()
+            self._hook = decoder.register_forward_hook(self._watch, with_kwargs=True)
+
+    def stop(self) -> None:
+        """Stop to watch, and forget what was seen."""
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self._checkpoint = self._inputs = self._record = self._failure = None
+        self._pieces, self._rows = [], []
+
+    def _without_raising(self, work: Callable[[], T]) -> T | None:
+        """Keep what goes wrong inside the trainer's own calls for `look`, which may raise."""
+        try:
+            return work()
+        except Exception as error:
+            self._failure = error
+            return None
+
+    def _watch(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self._without_raising(lambda: self._see(args, kwargs, output))
+
+    def _see(self, args: Any, kwargs: Any, output: Any) -> None:
+        hidden = output[0]
+        if not (torch.is_grad_enabled() and hidden.requires_grad):
+            return
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids is None:
+            return
+        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+        if not isinstance(mask, Tensor) or mask.shape != ids.shape:
+            mask = torch.ones_like(ids)
+        parts = self._inputs.take(len(ids)) if self._inputs else (None, None)
+        piece = ForwardPass(ids.detach(), mask.bool(), *parts, hidden.detach())
+        hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
+        self._pieces.append(piece)
+
+    def after_backward(self, model: Any) -> None:
+        """Turn what a micro-batch left into token weights; every micro-batch must call this.
+
+        Args:
+            model: The model in training, at the θ of the micro-batch.
+        """
+        if self._hook is None:
+            return
+        together(self._raise_failure)
+        pieces, self._pieces = self._pieces, []
+        head = _causal_lm(model).get_output_embeddings()
+        temperature = _temperature(self.trainer.args)
+        with evaluating(model):
+            rows = together(lambda: [sequences_of(p, head, temperature) for p in pieces])
+        self._rows += [row for part in rows for row in part]
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def look(self, model: Any, tokenizer: Any, optimizer: Any) -> None:
+        """Put the record together before the optimizer takes the step; every process calls this.
+
+        Args:
+            model: The model in training, .grad as the optimizer will use it.
+            tokenizer: Its tokenizer, or None.
+            optimizer: Its optimizer.
+        """
+        if self._hook is None:
+            return
+        self.after_backward(model)
+        self._hook.remove()
+        args, step = self.trainer.args, self.trainer.state.global_step + 1
+        with evaluating(model):
+            options: dict[str, Any] = {"temperature": _temperature(args), "precision": "as_is"}
+            policy = together(lambda: Policy(model, tokenizer, **options))
+            max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(args, policy)
+            mine = together(lambda: _rollouts(self._rows, entropy_term=False))
+            error, size = replay_error(policy, mine, max_norm)
+            if error > tolerance:
+                both = together(lambda: _rollouts(self._rows, entropy_term=True))
+                with_term, its_size = replay_error(policy, both, max_norm)
+                if with_term < error:
+                    mine, error, size = both, with_term, its_size
+        rate = float(optimizer.param_groups[0]["lr"])
+        update = {
+            "step": step,
+            "learning_rate": rate,
+            "gradient_norm": size,
+            "max_grad_norm": max_norm,
+            "temperature": policy.temperature,
+            "replayable": error <= tolerance,
+            "replay_error": error,
+        }
+        shares = [share for share in gather(mine) if share is not None]
+        self._record = (_joined(shares, policy), update)
+
+    def write(self, model: Any, optimizer: Any, control: Vector | None = None) -> bool:
+        """Write the record of the step that was just taken; every process calls this.
+
+        Args:
+            model: The model in training.
+            optimizer: Its optimizer.
+            control: What a step control added to v, or None.
+
+        Returns:
+            Whether records of this trainer replay its steps, as far as is known.
+        """
+        record, checkpoint = self._record, self._checkpoint
+        self.stop()
+        if record is None or checkpoint is None:
+            return True
+        rollouts, update = record
+        if not update["replayable"]:
+            rollouts = rollouts.with_columns(token_weights=None, entropy_weights=None)
+        inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
+
+        def save() -> None:
+            if rank() == 0 and checkpoint.is_dir():
+                write_names(checkpoint, optimizer_names(model, inner))
+                write_next_update(checkpoint, rollouts, update, control)
+
+        together(save)
+        if not update["replayable"]:
+            log.warning(
+                "The step from %s cannot be replayed from its token weights: the gradient they "
+                "give is off by %.2g of the one that was used. The loss has a part that is no "
+                "function of the log-probabilities and entropies (a router's loss), or the "
+                "forward pass is not the policy's (dropout, packed sequences). No more steps are "
+                "recorded.",
+                checkpoint,
+                update["replay_error"],
+            )
+        return bool(update["replayable"])
+
+
+def _causal_lm(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def _temperature(args: Any) -> float:
+    """Of the loss: that of the trainer's arguments, and 1 where it knows none."""
+    found = getattr(args, "temperature", None)
+    return 1.0 if found is None else float(found)
+
+
+def _layout(inputs: Any) -> _Inputs:
+    """Where the responses of a micro-batch start in padded rows, and their advantages."""
+    prompts, labels = inputs.get("prompt_ids"), inputs.get("labels")
+    starts = None
+    if isinstance(prompts, Tensor) and prompts.ndim == 2:
+        starts = [prompts.shape[1]] * len(prompts)
+    elif isinstance(labels, Tensor) and labels.ndim == 2:
+        trained = (labels != -100).int()
+        starts = trained.argmax(1).where(trained.any(1), labels.shape[1] - 1).tolist()
+    advantages = inputs.get("advantages")
+    flat = isinstance(advantages, Tensor) and advantages.ndim == 1
+    return _Inputs(starts, advantages.tolist() if flat else None)
+
+
+def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | None:
+    """This process's sequences, with c, or with c and d; None if it has none with a response."""
+    kept = [row for row in rows if row.start < len(row.ids)]
+    if not kept:
+        return None
+    prompts = [row.ids[: row.start] for row in kept]
+    groups: dict[tuple[int, ...], int] = {}
+    advantages = [row.advantage for row in kept]
+    return Rollouts(
+        prompt_ids=[torch.tensor(p) for p in prompts],
+        response_ids=[torch.tensor(row.ids[row.start :]) for row in kept],
+        prompt_index=torch.tensor([groups.setdefault(tuple(p), len(groups)) for p in prompts]),
+        advantages=None if None in advantages else torch.tensor(advantages, dtype=torch.float64),
+        token_weights=_responses(kept, [r.both[0] if entropy_term else r.weights for r in kept]),
+        entropy_weights=_responses(kept, [r.both[1] for r in kept]) if entropy_term else None,
+    )
+
+
+def _responses(rows: list[TrainedSequence], values: list[list[float]]) -> list[Tensor]:
+    """The values of each response, as shares of the mean over processes."""
+    pairs = zip(rows, values, strict=True)
+    return [torch.tensor(x[r.start :], dtype=torch.float64) / world_size() for r, x in pairs]
+
+
+def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
+    """The batch of all processes, with keys and, where there is a tokenizer, texts."""
+    if not shares:
+        raise ValueError("The loss of this trainer was computed from no sequence that was seen.")
+    prompts = [ids for share in shares for ids in share.prompt_ids]
+    named = name_prompts([ids.tolist() for ids in prompts])
+    groups: dict[str, int] = {}
+    keys = [prompt.key for prompt in named]
+    advantages = [share.advantages for share in shares]
+    responses = [ids for share in shares for ids in share.response_ids]
+    return Rollouts(
+        prompt_ids=prompts,
+        response_ids=responses,
+        prompt_index=torch.tensor([groups.setdefault(key, len(groups)) for key in keys]),
+        advantages=torch.cat([x for x in advantages if x is not None])
+        if all(x is not None for x in advantages)
+        else None,
+        prompt_keys=keys,
+        response_texts=decode(policy, responses),
+        token_weights=[x for share in shares for x in share.token_weights or ()],
+        entropy_weights=None
+        if shares[0].entropy_weights is None
+        else [x for share in shares for x in share.entropy_weights or ()],
+    )

@@ -1,0 +1,186 @@
+"""Is the instrument sound? Every check that the results carry, with what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+from markupsafe import Markup
+
+from isentrope.attribution.influence.reliability import printed_reliability
+from isentrope.estimators.identities import in_words, p_value
+from isentrope.pipelines.influence import LEAST_RELIABLE
+from isentrope.pipelines.results import SUSPECT_Z
+from isentrope.reports.panel import Panel, Source
+from isentrope.reports.read_run import Reading
+from isentrope.reports.sentences import number
+
+UNLIKE = 1e-3
+"""|log| of trainer's over sampler's probability above which a trainer warns."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: What was checked.
+        seen: The number.
+        should: What it should be.
+        passed: Whether it is; None if that cannot be said.
+        about: What it tells.
+    """
+
+    name: str
+    seen: str
+    should: str
+    passed: bool | None
+    about: str
+
+
+def checks_of(reading: Reading) -> list[Check]:
+    """Every check that the run's results allow.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        One row a check.
+    """
+    return [*_of_measure(reading), *_of_influence(reading), *_of_training(reading)]
+
+
+def _of_measure(reading: Reading) -> Iterator[Check]:
+    measured = reading.shown("measure")
+    if measured is None:
+        return
+    results = measured.results
+    about = {
+        "score_identity_z": "E was drawn from the policy that is scored: mean score is zero",
+        "martingale_z": "the same, position by position",
+    }
+    for name, words in about.items():
+        z = results["checks"].get(name)
+        passed = None if z is None else abs(z) <= SUSPECT_Z
+        label = name.removesuffix("_z").replace("_", " ")
+        said = words if z is None else f"{words} ({in_words(p_value(z), len(about))})"
+        yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, said)
+    rate = results["step"].get("rate_of_interest")
+    smallest = (results["checks"].get("rounding_floor") or {}).get("smallest_eta")
+    if rate is not None and smallest is not None:
+        words = "smallest η at which neither ΔH nor θ + ηv is lost to rounding"
+        should = f"below the training rate {number(rate)}"
+        yield Check("rounding floor", number(smallest), should, smallest <= rate, words)
+    row = next((r for r in results["sweep"] if r["eta"] == rate), None)
+    if row is not None:
+        ess = row["ess"] if row.get("ess_integrated") is None else row["ess_integrated"]
+        seen = f"{row['verdict']}, ESS {number(ess)}, k̂ {number(row['khat'], 2)}"
+        passed = row["verdict"] == "trust" or bool(row["resampled"])
+        words = "importance weights at the training rate are even enough for an interval"
+        yield Check("weights", seen, "trust, or fresh responses", passed, words)
+    matched, confirmed = (results["step"].get(k) for k in ("matched_by", "order_confirmed"))
+    words = "which moment belongs to which parameter"
+    seen = f"matched by {matched}" + (", as its second moments confirm" if confirmed else "")
+    should = "by name, or confirmed by second moments"
+    yield Check("optimizer state", seen, should, matched != "order" or bool(confirmed), words)
+
+
+def _of_influence(reading: Reading) -> Iterator[Check]:
+    influence = reading.shown("influence")
+    if influence is None:
+        return
+    results = influence.results
+    total, closure = results["entropy"]["total"]["value"], results["entropy"]["closure"]
+    words = "influences of all tokens, momentum and decay sum to δH₁"
+    passed = abs(closure) <= 1e-6 * abs(total)
+    yield Check("budget closes", number(closure, 2), "below 10⁻⁶ of δH₁", passed, words)
+    for of, found in results["reliability"].items():
+        words = f"rank correlation of the {of} with those of an infinite E, about"
+        value = printed_reliability(found)
+        passed = None if value is None else value >= LEAST_RELIABLE
+        yield Check(f"ranking of {of}", number(value, 2), f"≥ {LEAST_RELIABLE:g}", passed, words)
+
+
+def _of_training(reading: Reading) -> Iterator[Check]:
+    metrics, column = reading.metrics, "policy_ratio/log_max"
+    if metrics is None or column not in metrics:
+        return
+    largest = float(metrics[column].max())
+    words = "largest |log| of trainer's over sampler's probability of a token, over all steps"
+    yield Check(
+        "sampler is the policy", number(largest, 2), f"≤ {UNLIKE:g}", largest <= UNLIKE, words
+    )
+
+
+def checks_panel(reading: Reading) -> Panel | None:
+    """All checks as a table, and the warnings that came with the results.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        The panel; None if there is nothing to check.
+    """
+    checks = checks_of(reading)
+    if not checks:
+        return None
+    failed = [check.name for check in checks if check.passed is False]
+    caption = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed" + (
+        f"; not as they should be: {', '.join(failed)}." if failed else "."
+    )
+    warnings = _warnings(reading)
+    body = _table(checks) + _notes(warnings)
+    data = pd.DataFrame([asdict(check) for check in checks])
+    return Panel("checks", "Checks", caption, _source(reading), data, body=body, wide=True)
+
+
+def _source(reading: Reading) -> Source:
+    for verb in ("measure", "influence"):
+        measurement = reading.shown(verb)
+        if measurement is not None:
+            return measurement.source()
+    return reading.training_source()
+
+
+def _warnings(reading: Reading) -> dict[str, list[str]]:
+    return {
+        verb: measurement.results.get("warnings") or []
+        for verb in reading.measurements
+        if (measurement := reading.shown(verb)) is not None
+    }
+
+
+def _table(checks: list[Check]) -> Markup:
+    marks = {
+        True: ("pass", "✓", "passed"),
+        False: ("fail", "✗", "failed"),
+        None: ("na", "–", "not known"),
+    }
+    rows = Markup("")
+    for check in checks:
+        kind, mark, said = marks[check.passed]
+        rows += Markup(
+            '<tr><td class="mark {}" aria-label="{}">{}</td>'
+            '<th scope="row">{}<small>{}</small></th><td class="number" data-says="seen">{}</td>'
+            '<td data-says="should be">{}</td></tr>'
+        ).format(kind, said, mark, check.name, check.about, check.seen, check.should)
+    head = Markup(
+        '<thead><tr><th></th><th scope="col">check</th><th scope="col" class="number">seen</th>'
+        '<th scope="col">should be</th></tr></thead>'
+    )
+    return Markup(
+        '<div class="scroll"><table class="checks stack">{}<tbody>{}</tbody></table></div>'
+    ).format(head, rows)
+
+
+def _notes(warnings: dict[str, list[str]]) -> Markup:
+    said = [(verb, sentence) for verb, of in warnings.items() for sentence in of]
+    if not said:
+        return Markup("")
+    items = Markup("").join(
+        Markup("<li><b>{}</b> {}</li>").format(verb, sentence) for verb, sentence in said
+    )
+    return Markup(
+        '<h4>What the results say of their own limits</h4><ul class="notes">{}</ul>'
+    ).format(items)

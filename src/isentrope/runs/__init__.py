@@ -1,0 +1,1 @@
+"""Run folders: what was asked, results, studies, and their tables and logs."""

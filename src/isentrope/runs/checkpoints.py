@@ -1,0 +1,183 @@
+"""Which checkpoints a configuration means, and the policy in each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from isentrope.checkpoint_names import step_name, step_of_folder
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.measure import CheckpointConfig, MeasureConfig, PolicyConfig
+from isentrope.policy.checkpoint import require_checkpoint
+from isentrope.policy.language_model import Policy
+from isentrope.policy.layouts import foreign_layout
+from isentrope.runs.as_trained import AsTrained
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        path: Its folder.
+        name: What results call it: step_40 for step_40 and checkpoint-40, else the folder's name.
+    """
+
+    path: Path
+    name: str
+
+    @property
+    def step(self) -> int | None:
+        """Its training step, where the folder's name tells it."""
+        return step_of_folder(self.path.name)
+
+    def load(self, config: MeasureConfig | EvaluateConfig) -> Policy:
+        """Load the policy in float32, the precision that weights are kept in between stages.
+
+        Args:
+            config: The configuration.
+
+        Returns:
+            The policy.
+
+        Raises:
+            ValueError: If it is to run on a GPU and there is none.
+        """
+        where, sampling = config.checkpoint, config.sampling
+        if where.device_map.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(
+                f"checkpoint.device_map={where.device_map}, but torch sees no CUDA device here."
+            )
+        patterns = where.trainable if isinstance(where, CheckpointConfig) else None
+        return Policy.from_checkpoint(
+            self.path,
+            trainable_patterns=patterns,
+            base_model=where.base_model,
+            device_map=where.device_map,
+            quantization=None if where.quantization == "none" else where.quantization,
+            temperature=sampling.temperature,
+            precision="float32",
+            max_tokens=sampling.max_tokens,
+            vocab_chunk=sampling.vocab_chunk,
+        )
+
+
+@dataclass(frozen=True)
+class Subject(Checkpoint):
+    """One checkpoint to be measured.
+
+    Attributes:
+        path: Its folder.
+        name: What results call it.
+        optimizer: The optimizer's saved state.
+        as_trained: What the configuration has from training, and where it differs.
+    """
+
+    optimizer: Path
+    as_trained: AsTrained = field(default_factory=AsTrained)
+
+
+def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
+    """Find checkpoints on disk; nothing is loaded.
+
+    Args:
+        where: The section that names them.
+
+    Returns:
+        In the order given, patterns and folders of checkpoints in natural order; names differ.
+
+    Raises:
+        FileNotFoundError: If nothing matches, or a checkpoint is missing.
+    """
+    given = [where.checkpoint_path] if isinstance(where.checkpoint_path, str) else None
+    found = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
+    paths = [require_checkpoint(path) for path in found]
+    return [Checkpoint(*pair) for pair in zip(paths, _names(paths), strict=True)]
+
+
+def find_subjects(config: MeasureConfig) -> list[Subject]:
+    """Find checkpoints and optimizer states on disk; nothing is loaded.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        One subject a checkpoint, in the order given, patterns in natural order; names differ.
+
+    Raises:
+        FileNotFoundError: If nothing matches, or a checkpoint or its optimizer is missing.
+        ValueError: If one optimizer path is given for several checkpoints.
+    """
+    given = config.checkpoint.optimizer_path
+    found = find_checkpoints(config.checkpoint)
+    if len(found) > 1 and given is not None:
+        raise ValueError(
+            f"checkpoint.optimizer_path names one optimizer for {len(found)} checkpoints: leave it "
+            "out, and each is read from its own folder."
+        )
+    return [Subject(c.path, c.name, _optimizer(c.path, given)) for c in found]
+
+
+def _matches(entry: str) -> list[Path]:
+    path = Path(entry).expanduser()
+    if path.exists() or not any(c in entry for c in "*?["):
+        return _inside(path) or [path]
+    anchor = Path(path.anchor)
+    found = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
+    if not found:
+        raise FileNotFoundError(f"No checkpoint folder matches {entry}.")
+    return _in_natural_order(found)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The checkpoints step_N in a folder that is none itself, such as training_state."""
+    if not folder.is_dir() or any(folder.glob("*config.json")) or (folder / "_actor").is_dir():
+        return []
+    steps = [p for p in folder.iterdir() if p.is_dir() and step_of_folder(p.name) is not None]
+    return _in_natural_order(steps)
+
+
+def _in_natural_order(paths: list[Path]) -> list[Path]:
+    return sorted(paths, key=lambda p: [int(x) if x.isdigit() else x for x in _pieces(str(p))])
+
+
+def _pieces(text: str) -> list[str]:
+    return re.split(r"(\d+)", text)
+
+
+def _optimizer(checkpoint: Path, given: str | None) -> Path:
+    path = Path(given).expanduser() if given else checkpoint
+    file = path / "optimizer.pt" if path.is_dir() else path
+    if not file.is_file():
+        if foreign := foreign_layout(path):
+            raise FileNotFoundError(f"There is no optimizer state at {file}: {foreign}")
+        raise FileNotFoundError(
+            f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
+            f"with the checkpoint, or set checkpoint.optimizer_path{_elsewhere(file)}."
+        )
+    return file
+
+
+def _elsewhere(file: Path) -> str:
+    """Where an optimizer's state lies that was not asked for."""
+    folder = file.parent
+    places = [folder / "optimizer.bin", folder.parent / file.name, folder.parent / "optimizer.bin"]
+    found = next((path for path in places if path.is_file()), None)
+    return f"={found}, which is there" if found else ""
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """Short names, longer ones where two checkpoints would share one."""
+    steps = [step_of_folder(p.name) for p in paths]
+    short = [
+        p.resolve().name if s is None else step_name(s) for s, p in zip(steps, paths, strict=True)
+    ]
+    shared = {name for name, times in Counter(short).items() if times > 1}
+    full = [f"{p.resolve().parent.name}_{n}" for p, n in zip(paths, short, strict=True)]
+    names = [f if n in shared else n for n, f in zip(short, full, strict=True)]
+    repeated = {name for name, times in Counter(names).items() if times > 1}
+    return [f"{n}_{i}" if n in repeated else n for i, n in enumerate(names)]

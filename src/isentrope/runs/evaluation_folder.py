@@ -1,0 +1,235 @@
+"""The folder of an evaluation: chunks while it is made, whole tables when it is done.
+
+eval_runs/<name>_<dataset>/
+  config.yaml                    resolved; a restart with other settings is refused by key
+  consolidated_metrics.csv       one row a step and decoding
+  step_N/metrics.json            the same numbers as Estimates; its presence says the step is done
+  step_N/records.parquet         one row a response
+  step_N/.chunks/                finished chunks of prompts, until the step is done
+
+Every file is written under another name and renamed, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
+from isentrope.files import parquet, write_bytes, write_json
+
+log = logging.getLogger("isentrope")
+
+CONFIG, TABLE, NEW_TABLE = "config.yaml", "consolidated_metrics.csv", "consolidated_metrics.new.csv"
+
+HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")
+"""Columns before those of the metrics."""
+
+FIELDS = {"": "value", "_se": "se", "_ci_low": "ci_low", "_ci_high": "ci_high"}
+"""Endings of a metric's columns, and the field of the Estimate in each."""
+
+MAY_CHANGE = (
+    "output.",
+    "checkpoint.device_map",
+    "sampling.batch_size",
+    "sampling.max_tokens",
+    "sampling.vocab_chunk",
+    "sampling.vllm_memory",
+)
+"""Settings that decide speed and memory, and may be others after a restart."""
+
+
+@dataclass(frozen=True)
+class StepFolder:
+    """The results of one checkpoint, and what they are made of while they are not there yet.
+
+    Attributes:
+        path: The folder.
+        made_from: What else the numbers depend on: digests of weights and data.
+    """
+
+    path: Path
+    made_from: Mapping[str, str]
+
+    @property
+    def _chunks(self) -> Path:
+        return self.path / ".chunks"
+
+    def results(self) -> dict[str, Any] | None:
+        """The content of metrics.json, or None if the step is not done.
+
+        Returns:
+            What `finish` was given.
+        """
+        file = self.path / "metrics.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+    def require_same_origin(self) -> None:
+        """Refuse to go on from results or chunks of other weights or data.
+
+        Raises:
+            ValueError: Naming which of them changed.
+        """
+        file = self._chunks / "made_from.json"
+        done = self.results()
+        if done is None and not file.is_file():
+            return
+        before = done["made_from"] if done else json.loads(file.read_text(encoding="utf-8"))
+        if changed := [name for name in self.made_from if before.get(name) != self.made_from[name]]:
+            raise ValueError(
+                f"{self.path} was made from other {' and '.join(changed)} than are there now: "
+                "remove it to evaluate this checkpoint anew, or choose another --out."
+            )
+
+    def begin(self) -> None:
+        """Note what the chunks are made from."""
+        write_json(self._chunks / "made_from.json", dict(self.made_from))
+
+    def remove_chunks(self) -> None:
+        """Let the chunks go, which a finished step does not need."""
+        shutil.rmtree(self._chunks, ignore_errors=True)
+
+    def has(self, decoding: str, number: int) -> bool:
+        """Whether a chunk is done.
+
+        Args:
+            decoding: "sampled" or "greedy".
+            number: Of the chunk, from 0.
+
+        Returns:
+            Whether its file is there; if it is, it is whole.
+        """
+        return self._file(decoding, number).is_file()
+
+    def save(self, decoding: str, number: int, records: pd.DataFrame) -> None:
+        """Write the records of a chunk.
+
+        Args:
+            decoding: "sampled" or "greedy".
+            number: Of the chunk.
+            records: One row a response.
+        """
+        write_bytes(self._file(decoding, number), parquet(records))
+
+    def load(self, decoding: str, chunks: int) -> pd.DataFrame:
+        """Join the chunks of a decoding, in order.
+
+        Args:
+            decoding: "sampled" or "greedy".
+            chunks: How many there are.
+
+        Returns:
+            One row a response.
+        """
+        parts = [pd.read_parquet(self._file(decoding, number)) for number in range(chunks)]
+        return pd.concat(parts, ignore_index=True)
+
+    def finish(self, records: pd.DataFrame, results: Mapping[str, Any]) -> None:
+        """Write the step's tables, the one that says it is done last, and let the chunks go.
+
+        Args:
+            records: One row a response.
+            results: The content of metrics.json.
+        """
+        write_bytes(self.path / "records.parquet", parquet(records))
+        write_json(self.path / "metrics.json", dict(results) | {"made_from": dict(self.made_from)})
+        self.remove_chunks()
+
+    def _file(self, decoding: str, number: int) -> Path:
+        return self._chunks / f"{decoding}_{number:06d}.parquet"
+
+
+def require_same_settings(folder: Path, config: EvaluateConfig) -> None:
+    """Refuse to go on in a folder with other settings than it was begun with.
+
+    Args:
+        folder: The folder of the evaluation, perhaps not there yet.
+        config: What is asked now.
+
+    Raises:
+        ConfigError: Naming the key and both values, or if the folder is of another kind.
+    """
+    file = folder / CONFIG
+    if not file.is_file():
+        return
+    content = read_yaml(file)
+    if "evaluation" not in content:
+        raise ConfigError(
+            f"{folder} holds something other than an evaluation: choose another --out."
+        )
+    then, now = (_flat(c) for c in (load_config(content, root=EvaluateConfig), config))
+    for key in now:
+        if then[key] != now[key] and not key.startswith(MAY_CHANGE):
+            raise ConfigError(
+                f"{folder} was begun with {key}={then[key]}, and it is {now[key]} now: set it back "
+                "to go on, or choose another --out."
+            )
+
+
+def _flat(config: EvaluateConfig) -> dict[str, Any]:
+    """Dotted key → value."""
+    content = config.model_dump(mode="json")
+    pairs = [key.split(".") for key in all_keys(EvaluateConfig) if "." in key]
+    return {f"{section}.{key}": content[section][key] for section, key in pairs}
+
+
+def table_of(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """The consolidated table.
+
+    Args:
+        results: Contents of metrics.json files.
+        names: The metrics.
+
+    Returns:
+        CSV: the columns `HEAD`, then four a metric; empty where there is no number.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)])
+    for result in results:
+        for row in result["rows"]:
+            cells = {**row, "checkpoint": result["checkpoint"], "step": result["step"]}
+            numbers = [
+                (row["metrics"][name] or {}).get(field)
+                for name in names
+                for field in FIELDS.values()
+            ]
+            writer.writerow([*(cells[column] for column in HEAD), *numbers])
+    return text.getvalue()
+
+
+def write_table(folder: Path, results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Path:
+    """Write the consolidated table; where another program holds it open, beside it.
+
+    Args:
+        folder: The folder of the evaluation.
+        results: Contents of metrics.json files.
+        names: The metrics.
+
+    Returns:
+        The file written.
+    """
+    content = table_of(results, names).encode()
+    try:
+        written = write_bytes(folder / TABLE, content)
+    except PermissionError as error:
+        written = write_bytes(folder / NEW_TABLE, content)
+        log.warning(
+            "%s cannot be replaced (%s), another program may have it open: the numbers are in %s.",
+            folder / TABLE,
+            error.strerror or error,
+            written,
+        )
+        return written
+    (folder / NEW_TABLE).unlink(missing_ok=True)
+    return written

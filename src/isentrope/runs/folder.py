@@ -1,0 +1,117 @@
+"""The folder of a run: what was asked, with what it was made, and results that are whole or absent.
+
+runs/run_YYYY-MM-DD_HH-MM-SS/
+  config.yaml                      resolved; running it again reproduces the run
+  measurements/<verb>_step_N/      results.json, tables, figure
+  logs/                            what `detailed_logging` asks for
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from isentrope._version import __version__
+
+PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
+"""Packages whose versions can move a number."""
+
+
+def run_directory(directory: str | None) -> Path:
+    """The run folder that a configuration names; it is not made yet.
+
+    Args:
+        directory: `output.directory`; None for one under runs/ named by the time.
+
+    Returns:
+        The path.
+    """
+    return Path(directory) if directory else Path("runs") / f"run_{_now():%Y-%m-%d_%H-%M-%S}"
+
+
+def _now() -> datetime:
+    return datetime.now()
+
+
+def versions() -> dict[str, Any]:
+    """With what a run is made.
+
+    Returns:
+        Version and git commit of isentrope, versions of Python and the packages that matter.
+    """
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "isentrope": __version__,
+        "git": git_commit(Path(__file__).parents[1]),
+        "python": platform.python_version(),
+        "packages": found,
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit of the sources in use, "-dirty" added where they were changed since.
+
+    Args:
+        folder: A folder of sources.
+
+    Returns:
+        The commit, or None where the folder is not under git.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", "--", "__init__.py"):
+            return None
+        dirty = "-dirty" if git("status", "--porcelain", "--", ".") else ""
+        return git("rev-parse", "HEAD") + dirty
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def differences(made_with: Mapping[str, Any]) -> list[str]:
+    """What is another version here than in a run that is repeated.
+
+    Args:
+        made_with: The `provenance` of its config.yaml.
+
+    Returns:
+        For example ["torch 2.12.0 then, 2.13.0 now"].
+    """
+    then = {k: v for k, v in made_with.items() if k in ("isentrope", "python")}
+    then |= made_with.get("packages", {})
+    here = versions()
+    now = {"isentrope": here["isentrope"], "python": here["python"]} | here["packages"]
+    return [
+        f"{name} {old} then, {now.get(name, 'absent')} now"
+        for name, old in then.items()
+        if now.get(name) != old
+    ]
+
+
+def require_new(folder: Path) -> None:
+    """Refuse to write over results.
+
+    Args:
+        folder: A measurement folder to be made.
+
+    Raises:
+        FileExistsError: If it is there already.
+    """
+    if folder.exists():
+        raise FileExistsError(
+            f"{folder} holds results already: choose another --out, or remove it."
+        )

@@ -1,0 +1,121 @@
+"""One writer per run folder: a lock that the kernel releases when its holder dies, however it dies.
+
+<folder>/.lock     process, host, command and time of the holder; removed when the holder is done
+
+The file alone locks nothing. A file left by a process that was killed does no harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from isentrope.files import remove_empty
+from isentrope.processes import gather, rank
+
+LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+
+
+@contextmanager
+def one_writer(folder: str | Path) -> Iterator[None]:
+    """Hold a folder for writing; every process of a distributed run must call this.
+
+    The processes of a distributed run are one writer: the first of them holds the lock. A block
+    inside another block of the same thread, on the same folder, is the same writer too. Readers
+    need no lock. Folders that were made for the lock are removed if nothing was written.
+
+    Args:
+        folder: The folder; it is made if need be.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        BlockingIOError: If another process writes there; the message names it.
+        OSError: If the folder cannot be made or written into.
+    """
+    folder = Path(folder)
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    lock: FileLock | None = None
+    refusal: OSError | None = None
+    if rank() == 0:
+        try:
+            lock = _acquire(folder)
+        except OSError as error:
+            refusal = error
+    try:
+        if refusal := gather(refusal)[0]:
+            raise refusal
+        yield
+    finally:
+        if lock is not None:
+            _release(lock)
+        if rank() == 0:
+            remove_empty(made)
+
+
+def _acquire(folder: Path) -> FileLock | None:
+    """The lock, held; None where the file system has no locks, which is said."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, blocking=False, is_singleton=True, fallback_to_soft=False)
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(
+            f"{folder} is being written by {_holder(folder)}: wait until it has ended, or choose "
+            "another folder."
+        ) from None
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            logging.getLogger("isentrope").warning(
+                "The file system of %s has no locks: see to it that no other process writes there.",
+                folder,
+            )
+            return None
+        raise OSError(
+            f"Nothing can be written into {folder} ({error.strerror or error}): choose another "
+            "folder, or change its permissions."
+        ) from error
+    if lock.lock_counter == 1:
+        with suppress(OSError):  # the lock holds without its note
+            (folder / LOCK).write_text(json.dumps(_note()) + "\n", encoding="utf-8")
+    return lock
+
+
+def _release(lock: FileLock) -> None:
+    if lock.lock_counter == 1:
+        with suppress(OSError):  # who waits with the old file open finds that it has no name
+            Path(lock.lock_file).unlink()
+    lock.release()
+
+
+def _note() -> dict[str, Any]:
+    return {
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]]),
+        "since": datetime.now().isoformat(sep=" ", timespec="seconds"),
+    }
+
+
+def _holder(folder: Path) -> str:
+    try:
+        note = json.loads((folder / LOCK).read_text(encoding="utf-8"))
+        return (
+            f"process {note['process']} on {note['host']} ({note['command']}, since "
+            f"{note['since']})"
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,235 @@
+"""A study: one question put to K checkpoints, and to N fresh update batches at each.
+
+    <run folder>/measurements/<verb>_<name>/               with the first update batch
+    <run folder>/measurements/<verb>_<name>_repeat_<r>/    with another, r = 1, 2, ...
+
+E has the same prompts and the same seed everywhere; repeats differ in U alone. Each item has a
+configuration of its own, which run by itself gives the same item, so a study that was stopped is
+run again: what is done with the same settings is left, the rest is made.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isentrope.config.io import dump_config, load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.files import write_bytes
+from isentrope.runs.as_trained import refuse, settle
+from isentrope.runs.checkpoints import Subject, find_subjects
+from isentrope.runs.evaluated_models import require_one_model
+from isentrope.runs.folder import require_new, run_directory, versions
+from isentrope.runs.one_writer import one_writer
+
+log = logging.getLogger("isentrope")
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One checkpoint with one update batch.
+
+    Attributes:
+        subject: The checkpoint.
+        repeat: Which update batch, from 0.
+        config: What to do for this item alone.
+        target: The folder of its results.
+        done: Whether they are there already.
+    """
+
+    subject: Subject
+    repeat: int
+    config: MeasureConfig
+    target: Path
+    done: bool
+
+    @property
+    def name(self) -> str:
+        """step_40, or step_40_repeat_2."""
+        return _name(self.subject, self.repeat)
+
+    def results(self) -> dict[str, Any]:
+        """The content of its results.json."""
+        return json.loads((self.target / RESULTS).read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of a verb made, or found made.
+
+    Attributes:
+        folder: The run folder.
+        measurements: Name of each item → the folder of its results.
+        results: The content of each results.json, in that order.
+    """
+
+    folder: Path
+    measurements: dict[str, Path]
+    results: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All items of a configuration.
+
+    Attributes:
+        folder: The run folder.
+        items: Checkpoint by checkpoint, repeat by repeat.
+    """
+
+    folder: Path
+    items: list[Item]
+
+    def keep(self, config: MeasureConfig) -> None:
+        """Write what was asked into the run folder, if nothing has been asked of it before.
+
+        Args:
+            config: For all items.
+        """
+        if not (self.folder / "config.yaml").exists():
+            filled = {key for item in self.items for key in item.subject.as_trained.filled}
+            write_bytes(self.folder / "config.yaml", resolved(config, filled).encode())
+
+    def run(self) -> Run:
+        """What was made, when all items are done.
+
+        Returns:
+            Folders and results.
+        """
+        results = [item.results() for item in self.items]
+        return Run(self.folder, {item.name: item.target for item in self.items}, results)
+
+    @property
+    def left(self) -> list[Item]:
+        """What is still to be done; says how much is there already."""
+        left = [item for item in self.items if not item.done]
+        if done := len(self.items) - len(left):
+            log.info("%d of %d are done already", done, len(self.items))
+        return left
+
+
+def require_inputs(config: MeasureConfig) -> list[Subject]:
+    """Refuse a configuration whose files are not there, before any work is done.
+
+    Args:
+        config: What to do.
+
+    Returns:
+        The checkpoints, all of one model.
+    """
+    config.batch_config.require_files()
+    subjects = find_subjects(config)
+    require_one_model(subjects, config.checkpoint.base_model)
+    return subjects
+
+
+@contextmanager
+def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
+    """Plan a study whose run folder nobody else writes into meanwhile.
+
+    Args:
+        verb: Its name, for folders.
+        config: What to do.
+
+    Yields:
+        The items.
+    """
+    folder = run_directory(config.output.directory)
+    with one_writer(folder):
+        yield plan_study(verb, config, folder)
+
+
+def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> Study:
+    """Which items there are, and which of them are done.
+
+    Args:
+        verb: Its name, for folders.
+        config: What to do.
+        folder: The run folder; None for the one that the configuration names.
+
+    Returns:
+        The items.
+    """
+    subjects = require_inputs(config)
+    folder = folder or run_directory(config.output.directory)
+    items = []
+    for subject in subjects:
+        for repeat in config.batch_config.repeat_numbers:
+            alone, settled = settle(_alone(config, subject, repeat), subject.path)
+            refuse(settled.obstacles, settled.ignored, subject.name)
+            target = folder / "measurements" / f"{verb}_{_name(subject, repeat)}"
+            known = replace(subject, as_trained=settled)
+            items.append(Item(known, repeat, alone, target, target.exists()))
+    for item in items:
+        if len(items) == 1:
+            require_new(item.target)
+        elif item.done:
+            _require_same(item)
+    return Study(folder, items)
+
+
+def resolved(config: MeasureConfig, as_trained: Collection[str] = ()) -> str:
+    """The configuration with what it was run with; its output folder left to the rerun.
+
+    Args:
+        config: What was asked.
+        as_trained: Keys left to each checkpoint's training.
+
+    Returns:
+        YAML.
+    """
+    provenance = versions() | {"seeds": config.batch_config.seeds}
+    output = config.output.model_copy(update={"directory": None})
+    ran = config.model_copy(update={"provenance": provenance, "output": output})
+    return dump_config(ran, omit=as_trained)
+
+
+def _name(subject: Subject, repeat: int) -> str:
+    return f"{subject.name}_repeat_{repeat}" if repeat else subject.name
+
+
+def _alone(config: MeasureConfig, subject: Subject, repeat: int) -> MeasureConfig:
+    checkpoint = config.checkpoint.model_copy(update={"checkpoint_path": str(subject.path)})
+    batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
+    return config.model_copy(update={"checkpoint": checkpoint, "batch_config": batch})
+
+
+def _require_same(item: Item) -> None:
+    """Refuse results that were made with other settings, or of an older checkpoint."""
+    for needed in (RESULTS, "config.yaml"):
+        if not (item.target / needed).is_file():
+            raise FileNotFoundError(f"{item.target} has no {needed}: remove it, or choose --out.")
+    then, now = _settings(load_config(item.target / "config.yaml")), _settings(item.config)
+    other = [key for key in now if then.get(key) != now[key]]
+    if other:
+        raise ValueError(
+            f"{item.target} was made with {other[0]}={then.get(other[0])}, and "
+            f"{now[other[0]]} is asked for now: choose another --out for the new settings, or "
+            "remove it."
+        )
+    made = (item.target / RESULTS).stat().st_mtime
+    batch = item.config.batch_config
+    data = [batch.E_file, batch.U_file, batch.dataset_path, batch.U_dataset_path]
+    files = [*item.subject.path.glob("*.safetensors"), item.subject.optimizer]
+    files += [Path(path) for path in data if path is not None]
+    if newer := [file for file in files if file.stat().st_mtime > made]:
+        raise ValueError(
+            f"{newer[0]} was written after {item.target}, whose results are of what it held "
+            "before: remove that folder, or choose another --out."
+        )
+
+
+def _settings(config: MeasureConfig) -> dict[str, Any]:
+    """Every key that moves a number, the checkpoint by its resolved path."""
+    ignored = {"output", "provenance", "detailed_logging"}
+    sections = config.model_dump(exclude=ignored)
+    flat = {f"{s}.{k}": value for s, keys in sections.items() for k, value in keys.items()}
+    where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
+    return flat | {"checkpoint.checkpoint_path": str(where.resolve())}

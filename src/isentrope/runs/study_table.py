@@ -1,0 +1,169 @@
+"""Every number of a study in one tidy table, and its mean over fresh update batches.
+
+A row is one quantity of one checkpoint and repeat: checkpoint, step, repeat, quantity, value, se,
+ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more,
+
+    x̄ = Σ_r x_r / N,     SE² = s²/N + mean_r SE_r²
+
+s² the variance between repeats (another draw of U); SE_r the error over E's prompts, which the
+repeats share, so that it does not fall with N. Where a verb's own errors are over U's prompts
+(kernel, noise, audit) they are in s² already, and the second term is left out. Intervals are t,
+with Satterthwaite's degrees of freedom; where an interval was withheld, so is that of the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from isentrope.estimate import t_quantile
+from isentrope.files import parquet, write_bytes
+from isentrope.runs.study import Item, Study
+
+ERRORS_OVER_E = ("measure", "influence", "try")
+"""Verbs whose errors are over the prompts of E, which all repeats share."""
+
+MEAN = "mean"
+
+_NOT_NUMBERS = ("provenance", "timing", "policy", "batches", "checks", "step", "estimator")
+
+
+def study_table(verb: str, study: Study) -> pd.DataFrame:
+    """The tidy table of a study.
+
+    Args:
+        verb: What was done.
+        study: Items that are all done.
+
+    Returns:
+        The rows above; of a mean also se_update = s/√N and se_evaluation.
+    """
+    results = [(item, item.results()) for item in study.items]
+    rows = [
+        {**_place(item), "quantity": quantity, "freedom": _freedom(said, numbers), **numbers}
+        for item, said in results
+        for quantity, numbers in numbers_in(said)
+    ]
+    table = pd.DataFrame(rows)
+    confidence = study.items[0].config.estimator.confidence
+    means = [
+        _mean(group, verb in ERRORS_OVER_E, confidence)
+        for _, group in table.groupby(["checkpoint", "quantity"], sort=False)
+        if len(group) > 1
+    ]
+    table = table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
+    return pd.concat([table, pd.DataFrame(means)], ignore_index=True) if means else table
+
+
+def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
+    """Write the tables of a study of several items; a single one has its own already.
+
+    Args:
+        verb: What was done.
+        study: Items that are all done.
+        table: The table that every item has, to be joined.
+        name: What the joined one is called.
+    """
+    if len(study.items) == 1:
+        return
+    folder = study.folder / "measurements"
+    write_bytes(folder / f"{name}.parquet", parquet(joined(study, table)))
+    rows = study_table(verb, study).to_csv(index=False)
+    write_bytes(folder / f"{verb}_study.csv", rows.encode())
+
+
+def joined(study: Study, name: str) -> pd.DataFrame:
+    """A table that every item has, one below the other.
+
+    Args:
+        study: Items that are all done.
+        name: The file's name without its suffix.
+
+    Returns:
+        Its rows, with checkpoint, step and repeat.
+    """
+    parts = [pd.read_parquet(i.target / f"{name}.parquet").assign(**_place(i)) for i in study.items]
+    return pd.concat(parts, ignore_index=True)
+
+
+def numbers_in(content: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every number that has an error, by its dotted path.
+
+    Args:
+        content: Of a results.json, or a part of it.
+        path: Where the part is.
+
+    Yields:
+        Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it;
+        degrees_of_freedom, and whether an interval was withheld.
+    """
+    if {"value", "se", "ci_low"} <= content.keys():
+        numbers = {key: content.get(key) for key in _COLUMNS}
+        yield path, numbers | {"withheld": content["ci_low"] is None}
+        return
+    for key, value in content.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, dict) and here not in _NOT_NUMBERS:
+            yield from numbers_in(value, here)
+        elif isinstance(value, list):
+            for row in value:
+                if isinstance(row, dict) and "eta" in row:
+                    yield from numbers_in(row, f"{here}[{row['eta']:g}]")
+        elif f"{key}_se" in content:
+            parts = {"se": "se", "ci_low": "ci_low", "ci_high": "ci_high"}
+            beside = {k: content.get(f"{key}_{part}") for k, part in parts.items()}
+            withheld = f"{key}_ci_low" in content and beside["ci_low"] is None
+            nothing = dict.fromkeys(("n", "unit", "degrees_of_freedom"))
+            yield here, {"value": value, **beside, **nothing, "withheld": withheld}
+
+
+_COLUMNS = ("value", "se", "ci_low", "ci_high", "n", "unit", "degrees_of_freedom")
+
+
+def _place(item: Item) -> dict[str, Any]:
+    return {"checkpoint": item.subject.name, "step": item.subject.step, "repeat": item.repeat}
+
+
+def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any]:
+    first, n = group.iloc[0], len(group)
+    values = group["value"].astype(float)
+    update = float(values.std()) / math.sqrt(n)
+    squares = group["se"].astype(float) ** 2
+    evaluation = math.sqrt(float(squares.mean(skipna=False))) if over_E else 0.0
+    se = math.hypot(update, evaluation)
+    half = _t(update, evaluation, n, first["freedom"], confidence) * se
+    if bool(group["withheld"].any()):
+        half = math.nan
+    value = float(values.mean(skipna=False))
+    return {
+        "checkpoint": first["checkpoint"],
+        "step": first["step"],
+        "repeat": MEAN,
+        "quantity": first["quantity"],
+        "value": value,
+        "se": se,
+        "ci_low": value - half,
+        "ci_high": value + half,
+        "n": n,
+        "unit": first["unit"],
+        "se_update": update,
+        "se_evaluation": evaluation,
+    }
+
+
+def _freedom(said: dict[str, Any], numbers: dict[str, Any]) -> float:
+    """Degrees of freedom of an error over E: its own, or E's prompts less one."""
+    own = numbers["degrees_of_freedom"]
+    return max(said["batches"]["E"]["prompt_draws"] - 1 if own is None else own, 1)
+
+
+def _t(update: float, evaluation: float, n: int, freedom: float, confidence: float) -> float:
+    """Quantile for the sum of two variances, each known from its own number of draws."""
+    if not math.hypot(update, evaluation) > 0:
+        return 0.0
+    spread = update**4 / (n - 1) + evaluation**4 / freedom
+    both = (update**2 + evaluation**2) ** 2 / spread if spread > 0 else math.inf
+    return t_quantile(both, confidence)

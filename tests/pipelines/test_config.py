@@ -1,0 +1,127 @@
+import pytest
+
+from isentrope.config.io import ConfigError, dump_config, load_config
+
+CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
+
+
+def load(*overrides):
+    return load_config(CHECKPOINT, overrides)
+
+
+def complaint(*overrides, source=CHECKPOINT):
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [
+        ("estimator.eta_lst", "estimator.eta_list"),
+        ("batch_config.b_e", "batch_config.B_E"),
+        ("estimator.checkpoint_pth", "checkpoint.checkpoint_path"),
+        ("batch_confg.B_E", "batch_config"),
+        ("precision.runtime", "precision.runtime_dtype"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_valid_one(given, nearest):
+    said = complaint(f"{given}=1")
+    assert given.split(".")[0] in said
+    assert said.endswith(f"the nearest valid key is {nearest!r}.")
+
+
+@pytest.mark.parametrize("section", ["entropy_probe", "fisher_kernel", "analysis"])
+def test_sections_that_would_do_nothing_are_unknown(section):
+    assert "Unknown key" in complaint(f"{section}.enabled=true")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("batch_config.B_E=0", "batch_config.B_E"),
+        ("batch_config.G=1", "greater than or equal to 2"),
+        ("batch_config.dataset_name=gsm9k", "choose one of gsm8k"),
+        ("estimator.order=3", "should be 0, 1 or 2, got 3"),
+        ("estimator.eta_list=[-1e-6]", "greater than 0"),
+        ("estimator.eta_list=[]", "at least 1 item"),
+        ("estimator.single_eta=.inf", "finite"),
+        ("sampling.top_k=50", "sample from another policy"),
+        ("sampling.top_p=0.9", "sample from another policy"),
+        ("sampling.temperature=0", "greater than 0"),
+        ("precision.runtime_dtype=bfloat16", "'float64' or 'float32'"),
+        ("precision.matmul_precision=high", "turns TF32 back on"),
+        ("checkpoint.quantization=4bit", "cannot run in float64"),
+        ("checkpoint.device_map=gpu", "checkpoint.device_map"),
+        ("checkpoint.checkpoint_path=[]", "at least one checkpoint"),
+        ("detailed_logging.level=chatty", "'minimal', 'standard', 'detailed' or 'debug'"),
+        ("B_E", "section.key=value"),
+        ("estimator.eta_list=[", "not YAML"),
+        ("checkpoint.checkpoint_path.x=1", "is a value, not a section"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_in_a_sentence(override, said):
+    assert said in complaint(override)
+
+
+def test_a_length_for_an_objective_that_has_none_is_refused():
+    said = complaint("estimator.objective=grpo", "estimator.max_response_length=9")
+    assert "acts with the objective dr_grpo only" in said
+
+
+def test_a_configuration_without_checkpoint_says_what_it_needs():
+    assert complaint(source={}) == "The configuration needs 'checkpoint'."
+
+
+def test_numbers_may_be_written_as_1e_5(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("checkpoint: {checkpoint_path: x}\nestimator: {eta_list: [1e-5, 2E-6, 3]}\n")
+    assert load_config(file).estimator.eta_list == [1e-5, 2e-6, 3.0]
+    assert load("estimator.eta_list=[1e-5]").estimator.eta_list == [1e-5]
+
+
+def test_a_key_given_twice_is_refused(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("checkpoint: {checkpoint_path: x}\ncheckpoint: {checkpoint_path: y}\n")
+    assert "'checkpoint' is given twice" in complaint(source=file)
+
+
+def test_a_missing_file_and_a_file_without_sections_are_refused(tmp_path):
+    assert "no configuration file" in complaint(source=tmp_path / "absent.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    assert "holds no sections" in complaint(source=tmp_path / "list.yaml")
+
+
+@pytest.mark.parametrize("comments", [False, True])
+def test_what_is_dumped_is_read_back_equal(tmp_path, comments):
+    config = load("batch_config.B_E=7", "estimator.eta_list=[1e-7, 2]", "output.log_level=DEBUG")
+    (tmp_path / "c.yaml").write_text(dump_config(config, comments=comments))
+    assert load_config(tmp_path / "c.yaml") == config
+
+
+def test_overrides_leave_the_source_alone():
+    source = {"checkpoint": {"checkpoint_path": "x"}}
+    load_config(source, ["checkpoint.checkpoint_path=y"])
+    assert source["checkpoint"]["checkpoint_path"] == "x"
+
+
+def test_without_a_sweep_only_the_rate_of_interest_is_measured():
+    assert load("estimator.eta_sweep=false").estimator.etas(3e-6) == [3e-6]
+    single = load("estimator.eta_sweep=false", "estimator.single_eta=1e-3").estimator
+    assert single.etas(3e-6) == [1e-3]
+
+
+def test_a_sweep_without_a_list_is_around_the_training_rate():
+    assert load().estimator.etas(8e-6) == [1e-6, 2e-6, 4e-6, 8e-6, 16e-6, 32e-6]
+
+
+def test_a_given_rate_of_interest_joins_the_sweep():
+    swept = load("estimator.eta_list=[1e-6]", "estimator.single_eta=1e-5").estimator
+    assert swept.etas(0.5) == [1e-6, 1e-5]
+
+
+def test_a_learning_rate_of_zero_asks_for_another():
+    with pytest.raises(ValueError, match="learning rate"):
+        load().estimator.etas(0.0)
+    assert load("estimator.eta_list=[1e-6]").estimator.etas(0.0) == [1e-6]

@@ -1,0 +1,94 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from isentrope.reports.report import write_report
+from isentrope.runs.one_writer import LOCK, one_writer
+
+HOLD = """
+import fcntl, json, os, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+note = {"process": os.getpid(), "host": "here", "command": "train", "since": "today"}
+print(json.dumps(note), file=file, flush=True)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds tmp_path/run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    command = [sys.executable, "-c", HOLD, str(folder / LOCK)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "held\n"
+        yield folder, child
+        child.kill()
+
+
+def test_a_second_process_is_told_who_writes_and_a_killed_one_holds_nothing(holder):
+    folder, child = holder
+    with (
+        pytest.raises(BlockingIOError, match=rf"process {child.pid} "),
+        one_writer(folder),
+    ):
+        pass
+    child.kill()
+    child.wait()
+    assert (folder / LOCK).exists()  # what it left does no harm
+    with one_writer(folder):
+        assert json.loads((folder / LOCK).read_text())["process"] == os.getpid()
+    assert not (folder / LOCK).exists()
+
+
+def test_a_block_inside_a_block_is_the_same_writer_until_the_outer_one_ends(tmp_path):
+    refused = []
+
+    def other():
+        try:
+            with one_writer(tmp_path):
+                pass
+        except BlockingIOError as error:
+            refused.append(str(error))
+
+    with one_writer(tmp_path):
+        with one_writer(tmp_path / "x" / ".."):
+            pass
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1
+    with one_writer(tmp_path):
+        pass
+
+
+def test_a_folder_in_which_nothing_was_written_is_not_left(tmp_path):
+    with pytest.raises(KeyError), one_writer(tmp_path / "a" / "b"):
+        raise KeyError
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OSError, match="file/run"),
+        one_writer(tmp_path / "file" / "run"),
+    ):
+        pass
+
+
+def test_a_report_is_not_written_into_a_run_in_progress_but_beside_it(holder, tmp_path):
+    folder, _ = holder
+    (tmp_path / "mine" / "logs").mkdir(parents=True)
+    for run in (folder, tmp_path / "mine"):
+        (run / "logs").mkdir(exist_ok=True)
+        (run / "logs" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    with pytest.raises(BlockingIOError, match="written by"):
+        write_report(folder)
+    assert write_report(tmp_path / "mine", folder).page.exists()  # to read needs no lock

@@ -1,0 +1,152 @@
+"""Studies: several checkpoints, several update batches, stopped and gone on with."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isentrope.config.io import load_config
+from isentrope.pipelines import measure as measure_module
+from isentrope.pipelines.measure import measure
+from isentrope.rollouts import Rollouts
+from isentrope.runs.study_table import _mean, numbers_in
+from tests.tiny_checkpoint import settings
+
+STUDY = [
+    "batch_config.repeats=2",
+    "batch_config.save_batches=true",
+    "estimator.eta_list=[1e-3]",
+    "estimator.order=1",
+]
+
+
+@pytest.fixture
+def ask(tiny, tmp_path):
+    """The configuration of a study of both tiny checkpoints, in a folder of its own."""
+
+    def asked(*more, name="study"):
+        both = json.dumps([str(tiny / "step_4"), str(tiny / "checkpoint-8")])
+        where = [f"checkpoint.checkpoint_path={both}", f"output.directory={tmp_path / name}"]
+        return load_config(settings(tiny), [*STUDY, *where, *more])
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """A whole study of both; tests only read it."""
+    both = json.dumps([str(tiny / "step_4"), str(tiny / "checkpoint-8")])
+    folder = tmp_path_factory.mktemp("whole") / "study"
+    where = [f"checkpoint.checkpoint_path={both}", f"output.directory={folder}"]
+    return measure(load_config(settings(tiny), [*STUDY, *where]))
+
+
+def batches(run, name):
+    return [Rollouts.load(folder / f"{name}.parquet") for folder in run.measurements.values()]
+
+
+def csv(run):
+    return (run.folder / "measurements" / "measure_study.csv").read_bytes()
+
+
+def test_all_items_share_the_prompts_of_E_and_repeats_differ_in_U(whole):
+    run = whole
+    assert list(run.measurements) == ["step_4", "step_4_repeat_1", "step_8", "step_8_repeat_1"]
+    assert len({tuple(E.prompt_keys) for E in batches(run, "E")}) == 1
+    E, U = ([b.fingerprint for b in batches(run, name)] for name in "EU")
+    for first, second in ((0, 1), (2, 3)):
+        assert E[first] == E[second]
+        assert U[first] != U[second]
+
+
+def test_the_tidy_table_has_every_repeat_and_their_mean(whole):
+    run = whole
+    table = pd.read_csv(run.folder / "measurements" / "measure_study.csv")
+    first = table[table.quantity == "first_order"].set_index(["checkpoint", "repeat"])
+    values = [result["first_order"]["value"] for result in run.results]
+    assert first.value[("step_4", "mean")] == pytest.approx((values[0] + values[1]) / 2)
+    assert first.se_update[("step_8", "mean")] == pytest.approx(abs(values[2] - values[3]) / 2)
+    assert set(table.step) == {4, 8}
+    assert {"entropy.per_token", "budget.momentum", "sweep[0.001].deltaH_true"} < set(
+        table.quantity
+    )
+
+
+def test_a_study_that_was_stopped_goes_on_to_the_same_table(ask, whole, monkeypatch):
+    expected = csv(whole)
+    real, made = measure_module.measure_checkpoint, []
+
+    def stops(config, subject, *rest):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(subject.name)
+        return real(config, subject, *rest)
+
+    monkeypatch.setattr(measure_module, "measure_checkpoint", stops)
+    with pytest.raises(KeyboardInterrupt):
+        measure(ask())
+    made.clear()
+    assert csv(measure(ask())) == expected
+    assert made == ["step_8", "step_8"]
+    assert csv(measure(ask())) == expected
+    assert len(made) == 2
+
+
+@pytest.mark.slow
+def test_more_repeats_later_leave_the_first_ones(ask):
+    first = measure(ask("batch_config.repeats=1")).measurements["step_4"] / "results.json"
+    made = first.stat().st_mtime_ns
+    run = measure(ask())
+    assert first.stat().st_mtime_ns == made
+    assert csv(run) == csv(measure(ask(name="at_once")))
+
+
+@pytest.mark.slow
+def test_an_item_run_by_itself_is_the_same_item(ask, tmp_path):
+    run = measure(ask())
+    config = load_config(run.measurements["step_8_repeat_1"] / "config.yaml")
+    alone = measure(load_config(config.model_dump(), [f"output.directory={tmp_path / 'alone'}"]))
+    assert list(alone.measurements) == ["step_8_repeat_1"]
+    assert alone.results[0]["sweep"] == run.results[3]["sweep"]
+
+
+def test_results_of_other_settings_or_of_an_older_checkpoint_are_not_taken(ask):
+    one = ("batch_config.repeats=1", "estimator.order=0")
+    run = measure(ask(*one))
+    with pytest.raises(ValueError, match=r"batch_config.seed=0"):
+        measure(ask(*one, "batch_config.seed=5"))
+    os.utime(run.measurements["step_4"] / "results.json", (1, 1))
+    with pytest.raises(ValueError, match=r"step_4/.*measure_step_4"):
+        measure(ask(*one))
+
+
+def test_one_update_batch_cannot_be_repeated(ask):
+    with pytest.raises(ValueError, match="U_file"):
+        ask("batch_config.U_file=some.parquet")
+
+
+@pytest.mark.slow
+def test_the_interval_of_a_mean_covers_the_truth():
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(1000):
+        shared = rng.normal()
+        rows = [{"value": shared + 2 * rng.normal(), "se": 1.0} for _ in range(5)]
+        frame = pd.DataFrame(rows).assign(
+            checkpoint="", step=0, quantity="", unit="", freedom=49, withheld=False
+        )
+        mean = _mean(frame, over_E=True, confidence=0.95)
+        covered += mean["ci_low"] <= 0 <= mean["ci_high"]
+    assert 920 <= covered <= 980
+
+
+def test_only_numbers_with_an_error_are_in_the_table():
+    content = {"a": {"value": 1.0, "se": 0.1, "ci_low": 0.8}, "b": 2.0, "c": 3.0, "c_se": 0.3}
+    assert [name for name, _ in numbers_in({"x": content})] == ["x.a", "x.c"]
+
+
+def test_the_mean_of_a_withheld_interval_has_none():
+    rows = [{"value": 1.0, "se": 1.0, "withheld": hidden} for hidden in (False, True)]
+    frame = pd.DataFrame(rows).assign(checkpoint="", step=0, quantity="", unit="", freedom=8)
+    assert np.isnan(_mean(frame, over_E=True, confidence=0.95)["ci_low"])

@@ -1,0 +1,33 @@
+import pytest
+
+from isentrope.config.io import ConfigError
+from isentrope.config.trl_fields import trainer_options
+
+trl = pytest.importorskip("trl")
+TAKEN = {"learning_rate": "training.learning_rate"}
+
+
+def options(**given):
+    return trainer_options(given, trl.GRPOConfig, TAKEN)
+
+
+def test_any_other_field_passes_through():
+    given = {"beta": 0.1, "bf16": True, "lr_scheduler_kwargs": {"a": 1}, "warmup_steps": 3}
+    assert options(**given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lerning_rat": 1}, "Unknown key 'trainer.lerning_rat': the nearest"),
+        (
+            {"learning_rate": 1e-3},
+            "trainer.learning_rate cannot be given there: it is set by training.",
+        ),
+        ({"bf16": "yes"}, "trainer.bf16: 'yes' is a str, and GRPOConfig wants bool"),
+        ({"num_iterations": 1.5}, "trainer.num_iterations: 1.5 is a float"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(given, said):
+    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+        options(**given)

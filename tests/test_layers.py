@@ -1,0 +1,194 @@
+"""The floors of the library: who may import whom."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import isentrope
+
+SOURCES = Path(isentrope.__file__).parent
+
+FLOORS = (
+    (
+        *("_version", "_lazy", "files", "formatting", "progress", "processes", "checkpoint_names"),
+        *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
+    ),
+    ("policy",),
+    ("sampling", "update", "oracle"),
+    ("estimators",),
+    ("attribution",),
+    ("recording", "evaluation"),
+    ("probe",),
+    ("training",),
+    ("checks",),
+    ("config",),
+    ("runs",),
+    ("pipelines",),
+    ("reports",),
+    ("cli",),
+)
+"""Packages and modules from the ground up. One imports those below it, never one above, and of
+its own floor only modules of the ground floor, which are no packages."""
+
+FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+
+ALLOWED_UPWARD: dict[tuple[str, str], str] = {}
+"""(importing module, imported module) → reason. Keep it empty."""
+
+
+def modules(root):
+    """Dotted name below the package → file; the package itself is ""."""
+    found = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def statements(body):
+    """Statements that run when a module is imported; those for type checkers do not."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from statements(node.orelse)
+            continue
+        yield node
+        if isinstance(node, (ast.If, ast.Try, ast.With, ast.ClassDef, ast.For, ast.While)):
+            yield from statements(node.body)
+            yield from statements(getattr(node, "orelse", []))
+            yield from statements(getattr(node, "finalbody", []))
+            for handler in getattr(node, "handlers", []):
+                yield from statements(handler.body)
+
+
+def imported(tree, known, *, everywhere=False):
+    """Names in `known` that a module imports, when it is imported itself or anywhere in it."""
+    for node in ast.walk(tree) if everywhere else statements(tree.body):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            base = node.module or ""
+            wanted = [
+                whole
+                if (whole := f"{base}.{alias.name}").removeprefix("isentrope.") in known
+                else base
+                for alias in node.names
+            ]
+        else:
+            continue
+        for name in wanted:
+            if name == "isentrope" or name.startswith("isentrope."):
+                yield name.removeprefix("isentrope").removeprefix(".")
+
+
+def graph(root, *, everywhere=False):
+    """Module → modules it imports, by name; the packages that these are in are not counted."""
+    files = modules(root)
+    found = {}
+    for name, path in files.items():
+        direct = set(imported(ast.parse(path.read_text()), files, everywhere=everywhere))
+        found[name] = (direct & set(files)) - {name}
+    return found
+
+
+def circles(edges):
+    """Groups of modules that import each other, each sorted (Tarjan)."""
+    order, lowest, stack, found = {}, {}, [], []
+
+    def visit(node):
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in sorted(edges[node]):
+            if other not in order:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == order[node]:
+            group = [stack.pop()]
+            while group[-1] != node:
+                group.append(stack.pop())
+            found.append(sorted(group))
+
+    for node in sorted(edges):
+        if node not in order:
+            visit(node)
+    return [group for group in found if len(group) > 1]
+
+
+def upward(edges):
+    """(module, imported module) that the floors forbid."""
+    for name, others in edges.items():
+        room = name.partition(".")[0]
+        for other in others:
+            below = other.partition(".")[0]
+            if room == below or room == "":
+                continue  # the package itself gathers the public names
+            ground = FLOOR_OF[room] == FLOOR_OF.get(below) == 0
+            if below == "" or (FLOOR_OF[below] >= FLOOR_OF[room] and not ground):
+                yield name, other
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert circles(graph(SOURCES)) == []
+
+
+def test_no_package_imports_one_above_it():
+    """Imports inside functions count too: a late import upward is an import upward."""
+    found = set(upward(graph(SOURCES, everywhere=True)))
+    assert found - set(ALLOWED_UPWARD) == set()
+    assert set(ALLOWED_UPWARD) - found == set(), "exceptions that are needed no more"
+
+
+def test_every_package_has_its_floor():
+    rooms = {name.partition(".")[0] for name in modules(SOURCES)} - {""}
+    assert rooms == set(FLOOR_OF)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A library of a few modules, each given by its content."""
+
+    def write(**contents):
+        for name, content in contents.items():
+            path = tmp_path / f"{name.replace('__', '/')}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content)
+        return tmp_path
+
+    return write
+
+
+def test_a_circle_is_found(small):
+    root = small(
+        policy__a="from isentrope.policy.b import x",
+        policy__b="try:\n    from isentrope.policy import c\nexcept ImportError:\n    pass",
+        policy__c="import isentrope.policy.a",
+        policy__d="from isentrope.policy.a import y",
+    )
+    assert circles(graph(root)) == [["policy.a", "policy.b", "policy.c"]]
+
+
+def test_imports_for_type_checkers_and_in_functions_make_no_circle(small):
+    root = small(
+        policy__a="if TYPE_CHECKING:\n    from isentrope.policy.b import x",
+        policy__b="from isentrope.policy.a import x",
+        policy__c="def f():\n    from isentrope.policy.b import x",
+    )
+    assert circles(graph(root)) == []
+    assert graph(root)["policy.c"] == set()
+    assert graph(root, everywhere=True)["policy.c"] == {"policy.b"}
+
+
+def test_an_import_upward_or_sideways_is_found(small):
+    root = small(
+        policy__a="from isentrope.vectors import norm",
+        vectors="def f():\n    from isentrope.policy.a import x",
+        rollouts="from isentrope.vectors import norm",
+        sampling__a="from isentrope.update.a import x\nfrom isentrope.policy import a",
+        update__a="import torch",
+        isentrope__x="",
+    )
+    edges = graph(root, everywhere=True)
+    edges.pop("isentrope.x")
+    assert set(upward(edges)) == {("vectors", "policy.a"), ("sampling.a", "update.a")}
