@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+WIDE = 120
+"""Columns of a terminal on which bars are long."""
+NUMBERS = 36
+"""Columns for a short bar, the count and the time that is left."""
+
+
 class Report(Protocol):
     """What every function that takes long calls to say how far it is."""
 
@@ -48,12 +54,6 @@ def part_of(report: Report, done: int, total: int) -> Report:
         A `Report` for the piece.
     """
     return lambda _, __, stage="", /: report(done, total, stage)
-
-
-WIDE = 120
-"""Columns of a terminal on which bars are long."""
-NUMBERS = 36
-"""Columns for a short bar, the count and the time that is left."""
 
 
 class Progress:
