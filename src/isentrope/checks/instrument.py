@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from isentrope.checks.finding import Finding
 from isentrope.estimators.rounding import rounding_floor
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.language_model import Policy
@@ -146,7 +146,7 @@ def _float64(policy: Policy) -> Finding:
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
-    sample = draw_sample(policy, rollouts, functional="per_token", method="prefix")
+    sample = score_batch(policy, rollouts, functional="per_token", method="prefix")
     floor = rounding_floor(policy, rollouts, direction, sample)
     limit = FLOORS[policy.precision.runtime_dtype]
     detail = (

@@ -16,14 +16,14 @@ from collections.abc import Iterable
 
 from isentrope.checks.draws import COOLER, HOTTER, Draws, Event, Shift
 from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 
 POWER = 0.8
 MARGIN = 0.8416
 """Standard deviations beyond the limit at which a test fails with a probability of POWER."""
 
 
-def sensitivity(sample: EntropySample, draws: Draws) -> str:
+def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
     """The smallest faults that a batch of these prefixes finds, in words.
 
     Args:

@@ -20,7 +20,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functional, Functionals, Method
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
@@ -101,7 +101,7 @@ def estimate_entropy_change(
             else torch.as_tensor(baseline, dtype=torch.float64) * tokens
         )
     f = Functionals(functional, method, tokens, baseline)
-    sample = EntropySample(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
+    sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
     moved = Scores(r, h, mask)
     known = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
     sweep = change_of_sample(sample, [math.nan], [moved], known, confidence=confidence)

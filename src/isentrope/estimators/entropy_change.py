@@ -21,7 +21,7 @@ from isentrope.estimators.functional import Functional, Functionals, Method, alo
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
-from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
@@ -93,7 +93,7 @@ class EntropyChange:
     points: list[Point]
     functional: Functional
     method: Method
-    sample: EntropySample = field(repr=False)
+    sample: ScoredBatch = field(repr=False)
 
     def to_frame(self) -> Any:
         """A pandas table, one row a learning rate.
@@ -168,7 +168,7 @@ def entropy_change(
     policy.require_direction(direction)
     stages = 2 if etas else 1
     progress(0, stages, "entropy" if order == 0 else f"derivatives to order {order}")
-    sample = draw_sample(
+    sample = score_batch(
         policy, rollouts, functional=functional, method=method, direction=direction, order=order
     )
     if etas:
@@ -187,7 +187,7 @@ def entropy_change(
 
 
 def change_of_sample(
-    sample: EntropySample,
+    sample: ScoredBatch,
     etas: Sequence[float],
     moved: Sequence[Scores | None],
     divergences: Sequence[Divergence | None] | None = None,
@@ -283,12 +283,12 @@ def trust_of_change(
     return trust, trust.for_residual(log_ratios, divergence.remainder)
 
 
-def _not_finite(sample: EntropySample) -> tuple[Tensor, Tensor]:
+def _not_finite(sample: ScoredBatch) -> tuple[Tensor, Tensor]:
     nan = torch.full_like(sample.entropies, math.nan)
     return nan, nan
 
 
-def _shifted(sample: EntropySample, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
+def _shifted(sample: ScoredBatch, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
     """Log-ratios and entropies at every θ + ηv."""
     return [
         (s.logprobs - sample.sampler_logprobs, s.entropies) if s else _not_finite(sample)
@@ -297,7 +297,7 @@ def _shifted(sample: EntropySample, moved: Sequence[Scores | None]) -> list[tupl
 
 
 def statistics_of_sample(
-    sample: EntropySample, etas: Sequence[float], moved: Sequence[Scores | None]
+    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores | None]
 ) -> Callable[[Tensor], Tensor]:
     """What a sweep estimates, as a function of the weights of the samples.
 

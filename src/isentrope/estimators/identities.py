@@ -24,7 +24,7 @@ import math
 
 from torch import Tensor
 
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 
 Z_LIMIT = 4.0
 """|z| up to which a batch is called sound."""
@@ -34,7 +34,7 @@ REMARKABLE = 0.05
 """Adjusted p-value below which a sound batch is said to be an unusual one."""
 
 
-def martingale_z(sample: EntropySample) -> float:
+def martingale_z(sample: ScoredBatch) -> float:
     """Sum of S + Σ_k H_k over its standard deviation: standard normal if all is well.
 
     Args:
@@ -46,7 +46,7 @@ def martingale_z(sample: EntropySample) -> float:
     return _z(sample, sample.series[0].logprobs + sample.entropies, sample.series[0].variances)
 
 
-def score_identity_z(sample: EntropySample) -> float:
+def score_identity_z(sample: ScoredBatch) -> float:
     """Sum of Σ_k ∂_v s_k over its standard deviation: standard normal if all is well.
 
     Args:
@@ -63,10 +63,10 @@ def score_identity_z(sample: EntropySample) -> float:
     return _z(sample, sample.series[1].logprobs, sample.series[1].variances)
 
 
-def _z(sample: EntropySample, terms: Tensor, variances: Tensor | None) -> float:
+def _z(sample: ScoredBatch, terms: Tensor, variances: Tensor | None) -> float:
     if variances is None:
         raise ValueError(
-            "The sample was scored without conditional variances: make it with draw_sample."
+            "The sample was scored without conditional variances: make it with score_batch."
         )
     return studentised(terms, variances) if len(terms) > 1 else math.nan
 

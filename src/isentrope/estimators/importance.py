@@ -37,10 +37,10 @@ VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
 COLLAPSED = 0.5
 """ESS/n below which fresh responses are as accurate as the weights (docs/results/coverage.md)."""
 
-HARMLESS = 0.99
+NEGLIGIBLE_ESS_LOSS = 0.99
 """ESS/n from which weights are so even that the shape of their tail does not matter."""
 
-ADRIFT = 0.1
+MEAN_WEIGHT_TOLERANCE = 0.1
 """How far from 1 the mean weight may be, beyond five of its standard errors."""
 
 
@@ -205,7 +205,9 @@ def diagnose(
     weights = whole.exp()
     spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
     verdict = _verdict(ratio, carriers, rule or OTHERWISE)
-    if not abs(float(weights.mean()) - 1) <= ADRIFT + 5 * spread:  # also where the weights overflow
+    if (
+        not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread
+    ):  # also where the weights overflow
         verdict = "resample"
     return Trust(
         ess=float(by_position @ share),
@@ -216,7 +218,7 @@ def diagnose(
         khat=khat,
         bound=bound,
         verdict=verdict,
-        notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < HARMLESS else ())),
+        notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < NEGLIGIBLE_ESS_LOSS else ())),
     )
 
 

@@ -21,7 +21,7 @@ from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
@@ -102,7 +102,7 @@ class PairedSteps:
         """
         self._policy, self._E, self._confidence = policy, E, confidence
         self.eta = eta
-        self._sample = draw_sample(policy, E, functional=functional, method=method)
+        self._sample = score_batch(policy, E, functional=functional, method=method)
         self._moved: dict[str, _Moved] = {}
 
     def add(self, name: str, direction: Vector) -> None:

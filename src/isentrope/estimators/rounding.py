@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -41,7 +41,7 @@ DIFFERENCE = {2: 1, 1: -4, -1: -4, -2: 1}
 NOISE = math.sqrt(35)
 """Standard deviation of the difference, √70 σ, in those of a log-weight, √2 σ."""
 
-LOST = 0.01
+MAX_ROUNDING_LOSS = 0.01
 """Share of v that rounding the parameters may change."""
 
 
@@ -77,7 +77,7 @@ class RoundingFloor:
 
 
 def rounding_floor(
-    policy: Policy, rollouts: Rollouts, direction: Vector, sample: EntropySample
+    policy: Policy, rollouts: Rollouts, direction: Vector, sample: ScoredBatch
 ) -> RoundingFloor:
     """Measure the floor by four evaluations near θ, on the E-batch in use.
 
@@ -128,7 +128,7 @@ def rounding_floor(
 def _parameter_eta(theta: Vector, direction: Vector) -> float:
     """Smallest η at which ‖min(|v|, u|θ|/η)‖ ≤ 1 % of ‖v‖; 0 where θ is 0 in what v moves."""
     size = {n: v.double().abs() for n, v in direction.items()}
-    most = LOST * norm(size)
+    most = MAX_ROUNDING_LOSS * norm(size)
     roundoff = {
         n: torch.finfo(p.dtype).eps / 2 * p.double().abs().to(size[n].device)
         for n, p in theta.items()

@@ -25,7 +25,7 @@ from isentrope.vectors import Vector
 
 
 @dataclass(frozen=True)
-class EntropySample:
+class ScoredBatch:
     """An E-batch scored at θ, with derivatives along v where they were asked for.
 
     Attributes:
@@ -86,7 +86,7 @@ class EntropySample:
         return tuple(s.entropies for s in self.series)
 
 
-def draw_sample(
+def score_batch(
     policy: Policy,
     rollouts: Rollouts,
     *,
@@ -94,7 +94,7 @@ def draw_sample(
     method: Method,
     direction: Vector | None = None,
     order: int = 0,
-) -> EntropySample:
+) -> ScoredBatch:
     """Score an E-batch for an estimator.
 
     Args:
@@ -126,7 +126,7 @@ def draw_sample(
         )
     match = match_sampler(policy, rollouts, series[0])
     other = None if match.agrees else match.temperature
-    return EntropySample(
+    return ScoredBatch(
         Functionals(functional, method, tokens, baseline),
         sampler_logprobs(rollouts, series[0]),
         series,

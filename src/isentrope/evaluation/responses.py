@@ -23,7 +23,7 @@ from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prom
 Decoding = Literal["sampled", "greedy"]
 """Responses drawn from the policy, or the likeliest token at every position."""
 
-COLD = 1e-30
+GREEDY_TEMPERATURE = 1e-30
 """A temperature at which all but the likeliest token have probability zero."""
 
 
@@ -68,7 +68,7 @@ def random_numbers(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed + 1)  # the seed itself chose the prompts
 
 
-def pass_over(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
+def skip_random_numbers(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
     """Move the stream past responses that are not drawn here.
 
     Args:
@@ -118,7 +118,7 @@ def draw_responses(
 @contextmanager
 def _cold(policy: Policy) -> Iterator[None]:
     before = policy.temperature
-    policy.temperature = COLD
+    policy.temperature = GREEDY_TEMPERATURE
     try:
         yield
     finally:

@@ -51,15 +51,17 @@ def hidden_gradient(
         for here, logits in logit_rows(hidden, head):
             if b is None:
                 average = _softmax(logits, temperature) @ head.weight
-                pulls = head.weight[targets[here]] - average
-                gradient[here] = pulls * (a[here, None] / temperature).to(pulls)
+                difference = head.weight[targets[here]] - average
+                gradient[here] = difference * (a[here, None] / temperature).to(difference)
             else:
                 of = logit_gradient(logits, targets[here], a[here], b[here], temperature)
                 gradient[here] = of.to(hidden.dtype) @ head.weight
     return gradient
 
 
-def pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) -> Tensor:
+def logprob_grad_hidden(
+    hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
+) -> Tensor:
     """∂s_k/∂hidden_k of every token.
 
     Args:
@@ -75,7 +77,9 @@ def pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) 
     return hidden_gradient(hidden, head, targets, ones, None, temperature)
 
 
-def entropy_pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) -> Tensor:
+def entropy_grad_hidden(
+    hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
+) -> Tensor:
     """∂H_k/∂hidden_k of the distribution of every token.
 
     Args:

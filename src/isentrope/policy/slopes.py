@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.batching import MicroBatch
-from isentrope.policy.head import entropy_pulls, is_frozen_linear, pulls
+from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each
 from isentrope.policy.token_statistics import Scores, token_statistics
@@ -24,7 +24,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 
-def logprob_slopes(
+def logprob_jvp(
     policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
 ) -> tuple[Scores, list[Tensor]]:
     """Scores at θ, and the first derivative of every log-probability along each direction.
@@ -43,14 +43,14 @@ def logprob_slopes(
         return scores, [slope.logprobs for slope in slopes]
 
     def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        s = (slopes * pulls(hidden, head, targets, policy.temperature)).sum(-1)
+        s = (slopes * logprob_grad_hidden(hidden, head, targets, policy.temperature)).sum(-1)
         return s, torch.zeros_like(s)
 
     scores, found = _through_hidden(policy, rollouts, directions, along)
     return scores, [slope.logprobs for slope in found]
 
 
-def score_slopes(
+def score_jvp(
     policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
 ) -> tuple[Scores, list[Scores]]:
     """Scores at θ, and the first derivative of every log-probability and entropy.
@@ -69,8 +69,8 @@ def score_slopes(
         return scores, slopes
 
     def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        of_s = pulls(hidden, head, targets, policy.temperature)
-        of_entropy = entropy_pulls(hidden, head, targets, policy.temperature)
+        of_s = logprob_grad_hidden(hidden, head, targets, policy.temperature)
+        of_entropy = entropy_grad_hidden(hidden, head, targets, policy.temperature)
         return (slopes * of_s).sum(-1), (slopes * of_entropy).sum(-1)
 
     return _through_hidden(policy, rollouts, directions, along)

@@ -24,7 +24,7 @@ from isentrope.estimators.functional import Functional, Functionals, Method, alo
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
@@ -105,7 +105,7 @@ class ProbeReading:
 
 
 @dataclass(frozen=True)
-class Foresight:
+class ScoredBefore:
     """An E mini-batch scored before a step.
 
     Attributes:
@@ -135,7 +135,7 @@ def look_ahead(
     components: Mapping[str, Vector],
     second_order: bool,
     eta: float | None = None,
-) -> Foresight:
+) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
     Args:
@@ -170,7 +170,7 @@ def look_ahead(
     sampler[base.mask] = torch.cat(drawn)
     difference = root_mean_square(base.logprobs - sampler, base.mask)
     agrees = difference <= tolerance_of(policy)
-    return Foresight(
+    return ScoredBefore(
         mine=mine,
         prompt_index=torch.arange(len(drawn)),
         sampler=sampler,
@@ -210,7 +210,7 @@ def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
         )
 
 
-def look_back(policy: Policy, before: Foresight) -> Scores:
+def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     """Score the same mini-batch at θ'; every process must call this.
 
     Args:
@@ -238,7 +238,7 @@ def _joined(parts: list[Scores]) -> list[Scores]:
 def read(
     step: int,
     eta: float,
-    before: Foresight,
+    before: ScoredBefore,
     after: Scores,
     *,
     functional: Functional,
@@ -266,7 +266,7 @@ def read(
         lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
         before.prompt_index,
     )
-    at_theta = EntropySample(f, before.sampler, (before.base,), before.prompt_index, before.match)
+    at_theta = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
     base = at_theta.trust
     trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
@@ -312,7 +312,7 @@ def _statistics(
     f: Functionals,
     omega: Tensor,
     eta: float,
-    before: Foresight,
+    before: ScoredBefore,
     log_ratios: Tensor,
     entropies: Tensor,
 ) -> Tensor:

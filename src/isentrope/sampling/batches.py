@@ -136,10 +136,10 @@ def update_batch(
         )
         return with_rewards(batch, task)
 
-    return fill(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
+    return draw_until_full(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
 
 
-def fill(
+def draw_until_full(
     draw: Callable[[int, int], Rollouts],
     n: int,
     advantages: str,

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
 from isentrope.attribution.fisher.structure import (
@@ -26,10 +27,10 @@ from isentrope.attribution.fisher.structure import (
     kernel_structure,
 )
 from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.files import write_file
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
@@ -44,7 +45,7 @@ class Source:
     E: Rollouts
     U: Rollouts | None
     preconditioner: Vector | None
-    passes: Passes
+    gradient_backend: GradientBackend
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class FisherKernel:
             preconditioner=s.preconditioner,
             seed=seed,
             exact=self.matrix,
-            passes=s.passes,
+            gradient_backend=s.gradient_backend,
         )
 
     @property
@@ -197,13 +198,14 @@ class FisherKernel:
         )
 
 
+@renamed_arguments(passes="gradient_backend")
 def fisher_kernel(
     policy: Policy,
     E: Rollouts,
     U: Rollouts | None = None,
     *,
     preconditioner: Vector | None = None,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     folder: str | Path | None = None,
     announce: Announce = lambda _: None,
@@ -215,7 +217,7 @@ def fisher_kernel(
         E: The rows.
         U: The columns; None: E with itself.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How the gradients of the smaller side may be held.
         folder: Where finished tiles are kept, so that a killed computation goes on.
         announce: Called with the plan, in words, before the work starts.
@@ -229,7 +231,7 @@ def fisher_kernel(
         score_sums(E),
         None if U is None else score_sums(U).as_trained(),
         preconditioner,
-        passes=passes,
+        gradient_backend=gradient_backend,
         storage=storage,
         folder=folder,
         announce=announce,
@@ -244,7 +246,7 @@ def fisher_kernel(
         U is None,
         sum(p.numel() for p in policy.theta.values()),
         max(held, 1e3 * torch.finfo(dtype).eps),
-        Source(policy, E, U, preconditioner, passes),
+        Source(policy, E, U, preconditioner, gradient_backend),
     )
 
 

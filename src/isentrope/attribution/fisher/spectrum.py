@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import ritz_pairs, spare, squared_norm
+from isentrope.attribution.fisher.block_model import oversample, ritz_pairs, squared_norm
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     cosines,
@@ -188,7 +188,7 @@ def kernel_spectrum(
         eigenvalues=values,
         vectors=vectors[:, :largest],
         effective_rank=_effective_rank(matrix, pairs),
-        shares=_shares(matrix, pairs, values, vectors[:, : spare(largest)], top),
+        shares=_shares(matrix, pairs, values, vectors[:, : oversample(largest)], top),
         fitted_dimension=fitted,
         participation=1 / vectors[:, :largest].pow(4).sum(0),
         norm_scores=_norm_scores(diagonal),

@@ -33,7 +33,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import block_fit, ritz_pairs, spare
+from isentrope.attribution.fisher.block_model import block_fit, oversample, ritz_pairs
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     delete_one,
@@ -138,7 +138,7 @@ def truncations(
     ranks = [rank for rank in ranks if rank <= len(matrix)]
     centred = bool(e.sum().abs() <= 1e-9 * e.abs().sum())
     values, vectors = torch.linalg.eigh(matrix)
-    start = spare(max(ranks, default=0))
+    start = oversample(max(ranks, default=0))
     pairs = (values.flip(0)[:start], vectors.flip(1)[:, :start])
     whole = _influences(matrix, e, x, prompts, pairs, ranks, self_pairs)  # (m, n)
     statistics = [_statistics(whole, scale=1.0)]

@@ -33,11 +33,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.attribution.gradients.weighted import Weighted
+from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.noise.tail import (
     degrees_of_freedom_of_sums,
     effective_units,
@@ -85,6 +86,7 @@ class NoiseScale:
         return {name: getattr(self, name).to_dict() for name in names}
 
 
+@renamed_arguments(passes="gradient_backend")
 def noise_scale(
     policy: Policy,
     U: Rollouts,
@@ -95,7 +97,7 @@ def noise_scale(
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     confidence: float = 0.95,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> NoiseScale:
@@ -113,7 +115,7 @@ def noise_scale(
         objective: Where no weights are given, the objective they are made from.
         max_response_length: L of "dr_grpo".
         confidence: Nominal coverage.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How the groups' gradients may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -145,10 +147,16 @@ def noise_scale(
     heard = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
     kept, place = place[heard].unique(return_inverse=True)
     require_units(len(kept), "prompt groups")
-    scaled = Weighted(U, len(kept) * token_weights, None if d is None else len(kept) * d)
+    scaled = TokenSum(U, len(kept) * token_weights, None if d is None else len(kept) * d)
     groups = scaled.as_trained().select(heard, place)
     products = gram(
-        policy, groups, None, preconditioner, passes=passes, storage=storage, announce=announce
+        policy,
+        groups,
+        None,
+        preconditioner,
+        gradient_backend=gradient_backend,
+        storage=storage,
+        announce=announce,
     )
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     found = noise_scale_of_gram(products, confidence=confidence, square_unit=square)

@@ -165,7 +165,7 @@ def audit(
     values, drawn = sample.statistics(np.ones(sample.n)), sample.bootstrap(draws, seed)
     statistics: dict[str, dict[str, Estimate]] = {}
     for (proxy, name), value in values.items():
-        trusted, said = sample.doubts(proxy, name, value)
+        trusted, said = sample.interval_caveats(proxy, name, value)
         df = sample.degrees_of_freedom(proxy, name)
         quantile = float(student_t.ppf(0.5 + confidence / 2, df)) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])

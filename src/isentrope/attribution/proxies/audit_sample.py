@@ -1,4 +1,6 @@
-"""A batch under audit: all proxies' statistics under any weights of its prompts, and their doubts.
+"""A batch under audit: all proxies' statistics under any weights of its prompts.
+
+Also what limits trust in their intervals.
 
 A bootstrap draw is a multinomial number of copies of each prompt; every item counts as often as its
 prompt was drawn. How well the draws know the error depends on over how many prompts a statistic is
@@ -124,7 +126,7 @@ class AuditSample:
         counts = np.random.default_rng(seed).multinomial(p, np.full(p, 1 / p), size=draws)
         return [self.statistics(row[self._place].astype(np.float64)) for row in counts]
 
-    def doubts(self, proxy: str, name: str, value: float) -> tuple[bool, tuple[str, ...]]:
+    def interval_caveats(self, proxy: str, name: str, value: float) -> tuple[bool, tuple[str, ...]]:
         """Whether a statistic's interval can be trusted, and what is to be said of it.
 
         Args:

@@ -23,7 +23,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
-from isentrope.sampling.tasks.passes import in_passes
+from isentrope.sampling.tasks.epochs import shuffled_epochs
 
 _PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
 _DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
@@ -87,7 +87,7 @@ class PromptFile:
         for where, response in self._responses:
             if not isinstance(response, str):
                 raise ValueError(f"{where} has no text in 'response', so it shows nothing.")
-        order = in_passes(len(self.prompts), n, seed)
+        order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.passes import in_passes
+from isentrope.sampling.tasks.epochs import shuffled_epochs
 
 R1_TEMPLATE = (
     "A conversation between User and Assistant. The User asks a question, and the Assistant "
@@ -123,7 +123,7 @@ class GSM8K:
                 f" {self._solutions[i].strip()} </think> "
                 f"<answer>{self.prompts[i].reference}</answer>",
             )
-            for i in in_passes(len(self.prompts), n, seed)
+            for i in shuffled_epochs(len(self.prompts), n, seed)
         ]
 
     def format_reward(self, response_text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 
-def in_passes(size: int, n: int, seed: int) -> list[int]:
+def shuffled_epochs(size: int, n: int, seed: int) -> list[int]:
     """Numbers of rows: every row once in random order, then again in another order, and so on.
 
     Args:
