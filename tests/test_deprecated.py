@@ -10,9 +10,9 @@ from tests import cases
 def test_an_old_argument_gives_what_the_new_one_gives():
     policy = cases.policy("table")
     rollouts = cases.exact("table").sample(3, seed=0)
+    new = fisher_kernel(policy, rollouts, gradient_backend="loop")
     with pytest.warns(DeprecationWarning, match="gradient_backend='loop'"):
         old = fisher_kernel(policy, rollouts, passes="one_by_one")
-    new = fisher_kernel(policy, rollouts, gradient_backend="loop")
     torch.testing.assert_close(old.UU, new.UU, rtol=0, atol=0)
 
 

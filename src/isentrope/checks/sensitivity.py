@@ -35,7 +35,7 @@ def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
     """
     variances = sample.series[0].variances
     assert variances is not None
-    found = [
+    parts = [
         temperature_found(draws.temperatures, float(variances.sum())),
         "" if draws.eos is None else eos_found(draws.eos),
     ]
@@ -43,10 +43,10 @@ def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
         setting = filter_.weakest_found(P_LIMIT)
         if setting is not None:
             relation = "or more" if filter_.name == "min_p" else "or less"
-            found.append(f"{filter_.name} {setting:.4g} {relation}")
+            parts.append(f"{filter_.name} {setting:.4g} {relation}")
     return (
         f"Without them, {len(sample.prompt_index)} sequences show in {POWER:.0%} of cases: "
-        f"{'; '.join(x for x in found if x)}. Smaller faults pass unseen."
+        f"{'; '.join(x for x in parts if x)}. Smaller faults pass unseen."
     )
 
 

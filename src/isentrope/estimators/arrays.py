@@ -103,6 +103,6 @@ def estimate_entropy_change(
     f = Functionals(functional, method, tokens, baseline)
     sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
     moved = Scores(r, h, mask)
-    known = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
-    sweep = change_of_sample(sample, [math.nan], [moved], known, confidence=confidence)
+    divergences = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
+    sweep = change_of_sample(sample, [math.nan], [moved], divergences, confidence=confidence)
     return sweep.points[0].change

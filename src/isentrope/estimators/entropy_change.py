@@ -173,7 +173,7 @@ def entropy_change(
     )
     if etas:
         progress(1, stages, f"ΔH at {len(etas)} learning rates")
-    found = score_moved(
+    results = score_moved(
         policy,
         rollouts,
         direction,
@@ -181,8 +181,8 @@ def entropy_change(
         sampler_temperature=sample.sampler_temperature,
         remainder=order == 2,
     )
-    moved = [None if one is None else one[0] for one in found]
-    divergences = [None if one is None else one[1] for one in found]
+    moved = [None if one is None else one[0] for one in results]
+    divergences = [None if one is None else one[1] for one in results]
     return change_of_sample(sample, etas, moved, divergences, confidence=confidence)
 
 
@@ -232,9 +232,11 @@ def change_of_sample(
         )
 
     points = []
-    known = divergences or [None] * len(etas)
-    for k, (eta, (log_ratios, _), found) in enumerate(zip(etas, shifted, known, strict=True)):
-        trust, of_residual = trust_of_change(f, log_ratios, found)
+    divergences_of = divergences or [None] * len(etas)
+    for k, (eta, (log_ratios, _), divergence) in enumerate(
+        zip(etas, shifted, divergences_of, strict=True)
+    ):
+        trust, of_residual = trust_of_change(f, log_ratios, divergence)
         trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
         residual = estimate(6 + 2 * k, f.unit, of_residual) if order == 2 else None
         points.append(

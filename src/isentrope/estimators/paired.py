@@ -121,12 +121,12 @@ class PairedSteps:
         policy, sample = self._policy, self._sample
         policy.require_direction(direction)
         temperature = sample.sampler_temperature
-        found = score_moved(
+        moved = score_moved(
             policy, self._E, direction, [self.eta], sampler_temperature=temperature
         )[0]
-        if found is None:
+        if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
-        scores, divergence = found
+        scores, divergence = moved
         f, base = sample.functional, sample.trust
         log_ratios = scores.logprobs - sample.sampler_logprobs
         trust, _ = trust_of_change(f, log_ratios, divergence)

@@ -159,6 +159,6 @@ def _bound(result: Jackknifed, different: Tensor, confidence: float) -> float:
         return float("nan")
     rate = float(beta.ppf(0.5 + confidence / 2, k + 1, n - k)) if k < n else 1.0
     change, here, there = (n / (n - 1) * result.influences.square()).unbind()
-    seen = float(change[different].sum()) * n / max(k, 1)
-    spread = max(seen, float(here.sum() + there.sum()))
+    difference = float(change[different].sum()) * n / max(k, 1)
+    spread = max(difference, float(here.sum() + there.sum()))
     return (float(change[~different].sum()) + rate * spread) ** 0.5

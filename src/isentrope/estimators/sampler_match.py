@@ -126,8 +126,8 @@ def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> 
 
     near = min((t for t in TEMPERATURES if t != policy.temperature), key=disagreement)
     options: dict[str, Any] = {"bounds": (near / 1.25, near * 1.25), "method": "bounded"}
-    found = minimize_scalar(disagreement, options={"xatol": 1e-5}, **options)
-    best = near if disagreement(near) <= disagreement(found.x) else float(found.x)
+    minimum = minimize_scalar(disagreement, options={"xatol": 1e-5}, **options)
+    best = near if disagreement(near) <= disagreement(minimum.x) else float(minimum.x)
     if disagreement(best) > tolerance or disagreement(best, rollouts) > tolerance:
         return None
     return best

@@ -111,8 +111,8 @@ def draw_responses(
     if decoding == "sampled":
         return respond(policy, prompts, samples_per_prompt, generator, **options)
     with _cold(policy):
-        made = respond(policy, prompts, samples_per_prompt, generator, **options)
-    return made.with_columns(sampler_logprobs=None)
+        rollouts = respond(policy, prompts, samples_per_prompt, generator, **options)
+    return rollouts.with_columns(sampler_logprobs=None)
 
 
 @contextmanager

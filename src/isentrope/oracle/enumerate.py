@@ -168,8 +168,8 @@ class ExactPolicy:
             The gradient by parameter name.
         """
         theta = self.policy.theta
-        found = gradients(lambda params: self._value(params, functional)[None], theta)[0]
-        parts = found.split([p.numel() for p in theta.values()])
+        gradient = gradients(lambda params: self._value(params, functional)[None], theta)[0]
+        parts = gradient.split([p.numel() for p in theta.values()])
         return {n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)}
 
     def kernel(
@@ -213,8 +213,8 @@ class ExactPolicy:
         """
         generator = torch.Generator().manual_seed(seed)
         heights = torch.rand(n, generator=generator, dtype=torch.float64)
-        given = self.probabilities() if probabilities is None else probabilities
-        cdf = given.cumsum(0) / self.n_prompts
+        weights = self.probabilities() if probabilities is None else probabilities
+        cdf = weights.cumsum(0) / self.n_prompts
         return torch.searchsorted(cdf, heights, right=True).clamp_(max=len(cdf) - 1)
 
     def sample(self, n: int, seed: int) -> Rollouts:

@@ -130,8 +130,8 @@ def _experts(lm: Any) -> dict[str, str | None]:
     """How the experts of a model run, by part; nothing where all are plain already."""
     if not hasattr(lm, "get_experts_implementation"):
         return {}
-    found = lm.get_experts_implementation()
-    return found if set(found.values()) - {None, EAGER} else {}
+    implementations = lm.get_experts_implementation()
+    return implementations if set(implementations.values()) - {None, EAGER} else {}
 
 
 def _set_experts(lm: Any, implementation: str | dict[str, str | None]) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
-def adapter_base(folder: Path, named: str | None, given: str | Path | None = None) -> str:
+def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = None) -> str:
     """The source of an adapter's base model.
 
     Args:
         folder: The adapter's folder.
         named: `base_model_name_or_path` of its configuration.
-        given: `checkpoint.base_model`, which wins.
+        chosen: `checkpoint.base_model`, which wins.
 
     Returns:
         A folder that is there, or a name on the model hub.
@@ -28,8 +28,8 @@ def adapter_base(folder: Path, named: str | None, given: str | Path | None = Non
     Raises:
         FileNotFoundError: If it is a path where nothing is, or no base is named.
     """
-    source = str(given if given is not None else named or "")
-    key = "checkpoint.base_model" if given is not None else "adapter_config.json"
+    source = str(chosen if chosen is not None else named or "")
+    key = "checkpoint.base_model" if chosen is not None else "adapter_config.json"
     if not source:
         raise FileNotFoundError(
             f"The adapter in {folder} does not name its base model: set checkpoint.base_model "
@@ -38,7 +38,7 @@ def adapter_base(folder: Path, named: str | None, given: str | Path | None = Non
     if Path(source).expanduser().exists():
         return str(Path(source).expanduser())
     name = _HUB_NAME.fullmatch(source) is not None
-    if name and (given is not None or _cached(source)):
+    if name and (chosen is not None or _cached(source)):
         return source
     moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
     if not name or moved or _first_is_folder(folder, source):

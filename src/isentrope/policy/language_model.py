@@ -391,7 +391,7 @@ class Policy:
             )
 
 
-def _ends(given: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
+def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
     """Every token that ends a response, each once."""
 
     def listed(value: Any) -> list[int]:
@@ -399,16 +399,16 @@ def _ends(given: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[i
             return []
         return [int(x) for x in value] if isinstance(value, Iterable) else [int(value)]
 
-    if given is not None:
-        return tuple(dict.fromkeys(listed(given)))
+    if chosen is not None:
+        return tuple(dict.fromkeys(listed(chosen)))
     generation = getattr(lm, "generation_config", None)
-    found = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
-    named = [token for value in found for token in listed(value)]
+    ends = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
+    named = [token for value in ends for token in listed(value)]
     return tuple(dict.fromkeys(named or listed(getattr(lm.config, "eos_token_id", None))))
 
 
-def _first(given: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
-    for value in (given, getattr(tokenizer, name, None), getattr(config, name, None)):
+def _first(chosen: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
+    for value in (chosen, getattr(tokenizer, name, None), getattr(config, name, None)):
         if value is not None:
             return value[0] if isinstance(value, list) else value
     return None

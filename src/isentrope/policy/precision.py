@@ -45,11 +45,11 @@ class Precision:
 
     def __post_init__(self) -> None:
         for field in ("runtime_dtype", "entropy_dtype"):
-            known = (*DTYPES, AS_IS) if field == "runtime_dtype" else DTYPES
-            if getattr(self, field) not in known:
+            choices = (*DTYPES, AS_IS) if field == "runtime_dtype" else DTYPES
+            if getattr(self, field) not in choices:
                 raise ValueError(
                     f"{field}={getattr(self, field)!r} is not a precision; "
-                    f"choose one of {', '.join(known)}."
+                    f"choose one of {', '.join(choices)}."
                 )
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
@@ -160,9 +160,11 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
         for switch in _ONEDNN.values():
             follows = switch.fp32_precision == "tf32"
             put(switch, onednn, "none" if follows else "ieee")
-    wanted = dict.fromkeys(_CUDA, "tf32" if allow_tf32 else "ieee") | dict.fromkeys(_ONEDNN, onednn)
+    expected = dict.fromkeys(_CUDA, "tf32" if allow_tf32 else "ieee") | dict.fromkeys(
+        _ONEDNN, onednn
+    )
     now = {name: switch.fp32_precision for name, switch in (_CUDA | _ONEDNN).items()}
-    if now != wanted:
+    if now != expected:
         raise RuntimeError(f"fp32_precision switches do not stay where they were set: {now}.")
 
 

@@ -103,10 +103,10 @@ def score_along(
         spread = series[0][2:]  # V and F, or nothing
         return (*spread, *(x for of in series for x in of[:2]))
 
-    found = collect(policy, rollouts, packed)
+    columns = collect(policy, rollouts, packed)
     if not variances:
-        return found
-    spread, here, first, *second = found
+        return columns
+    spread, here, first, *second = columns
     here = replace(here, variances=spread.logprobs)
     return (here, replace(first, variances=spread.entropies), *second)
 

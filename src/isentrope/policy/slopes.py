@@ -46,8 +46,8 @@ def logprob_jvp(
         s = (slopes * logprob_grad_hidden(hidden, head, targets, policy.temperature)).sum(-1)
         return s, torch.zeros_like(s)
 
-    scores, found = _through_hidden(policy, rollouts, directions, along)
-    return scores, [slope.logprobs for slope in found]
+    scores, derivatives = _through_hidden(policy, rollouts, directions, along)
+    return scores, [slope.logprobs for slope in derivatives]
 
 
 def score_jvp(
@@ -100,8 +100,8 @@ def _through_hidden(
             pairs = zip(*along(hidden, batch.targets, slopes), strict=True)
         return (*scores, *(x for pair in pairs for x in pair))
 
-    scores, *found = collect(policy, rollouts, packed)
-    return scores, found
+    scores, *derivatives = collect(policy, rollouts, packed)
+    return scores, derivatives
 
 
 def _hidden_slopes(

@@ -226,8 +226,8 @@ class EntropyProbe(TrainerCallback):
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
         if self._recorder is not None:
-            told = kwargs.get("processing_class"), kwargs["optimizer"]
-            self._recorder.look(bare(kwargs["model"]), *told)
+            sources = kwargs.get("processing_class"), kwargs["optimizer"]
+            self._recorder.look(bare(kwargs["model"]), *sources)
         if state.global_step % self._every:
             return
         step = state.global_step + 1
@@ -276,9 +276,9 @@ class EntropyProbe(TrainerCallback):
         self.history.append(reading)
         self._latest = reading.to_dict()
         for name, mean in self._means.items():
-            found: Estimate = getattr(reading, name)
-            if math.isfinite(found.ci_low):  # none where the weights are not to be trusted
-                mean.update(found.value, found.se)
+            estimate: Estimate = getattr(reading, name)
+            if math.isfinite(estimate.ci_low):  # none where the weights are not to be trusted
+                mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         together(lambda: self._append(step))
 

@@ -149,16 +149,16 @@ class OnlineNoiseScale:
         t = t_quantile(min(df, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
         low, high = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
-        known = low <= high < math.inf and s["den"] > 0
-        return (low, high) if known else (math.nan, math.nan)
+        bounded = low <= high < math.inf and s["den"] > 0
+        return (low, high) if bounded else (math.nan, math.nan)
 
     def to_dict(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""
-        found = self.estimate()
-        if found is None:
+        estimate = self.estimate()
+        if estimate is None:
             return {}
-        named = {"": found.value, "_se": found.se}
-        named |= {"_ci_low": found.ci_low, "_ci_high": found.ci_high}
+        named = {"": estimate.value, "_se": estimate.se}
+        named |= {"_ci_low": estimate.ci_low, "_ci_high": estimate.ci_high}
         weight = self._sums["w"]
         return {f"noise_scale/b_simple{end}": value for end, value in named.items()} | {
             "noise_scale/trace": self._sums["num"] / weight,
@@ -257,9 +257,9 @@ class NoiseScaleMonitor:
         if not last:
             self._before = [g.clone() for g in now]
             return
-        seen = [x for squares in gather(self._squares) for x in squares]
+        squares = [x for share in gather(self._squares) for x in share]
         n = self._accumulation * self._processes
-        mean_square = sum(seen) / len(seen)
+        mean_square = sum(squares) / len(squares)
         whole = sum(_square(g) for g in now)
         self._scale.update(*micro_batch_moments(mean_square, whole, n, self._groups))
         self._before, self._squares = None, []

@@ -98,9 +98,9 @@ class ProbeReading:
             "probe/khat": self.trust.khat,
             "probe/trust": float(self.trust.verdict == "trust"),
         }
-        for name, found in named.items():
-            if found is not None:
-                flat |= {f"probe/{name}": found.value, f"probe/{name}_se": found.se}
+        for name, estimate in named.items():
+            if estimate is not None:
+                flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
         return flat
 
 
@@ -162,9 +162,9 @@ def look_ahead(
         policy.require_own_logits(mine, parts[0])
         return parts if eta is None else parts + _moments(policy, mine, v, eta)
 
-    known = len(components) + 1 + int(second_order)
+    count = len(components) + 1 + int(second_order)
     base, *rest = _joined(together(scored))
-    moments, rest = rest[known - 1 :], rest[: known - 1]
+    moments, rest = rest[count - 1 :], rest[: count - 1]
     sampler = torch.zeros_like(base.logprobs)
     drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
     sampler[base.mask] = torch.cat(drawn)
@@ -186,12 +186,12 @@ def look_ahead(
 
 def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
     """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
-    (found,) = score_moved(policy, mine, v, [eta], remainder=True)
-    if found is None:
+    (result,) = score_moved(policy, mine, v, [eta], remainder=True)
+    if result is None:
         mask = mine.mask
         nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
         return [Scores(nowhere, nowhere, mask)] * 2
-    scores, moved = found
+    scores, moved = result
     assert moved.remainder is not None
     return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
 
@@ -339,5 +339,7 @@ def _statistics(
     fraction = (second / first).abs() if before.curvature is not None and eta else zero
     change = f(omega, log_ratios, entropies) - value
     each = [one(omega, *base) for one in both]
-    told = first + second
-    return torch.stack([*each, first, *parts, second, fraction, change, change - told, told])
+    predicted = first + second
+    return torch.stack(
+        [*each, first, *parts, second, fraction, change, change - predicted, predicted]
+    )

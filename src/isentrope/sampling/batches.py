@@ -163,16 +163,16 @@ def draw_until_full(
         ValueError: If n groups are not found within the limit.
     """
     kept: list[Rollouts] = []
-    found = drawn = all_right = all_wrong = 0
+    useful_groups = drawn = all_right = all_wrong = 0
     total = 0.0
     entropies: list[torch.Tensor] = []
     for round_ in range(redraw_limit + 1):
-        wanted = n - found
-        batch = with_advantages(draw(wanted, round_), advantages)
+        missing = n - useful_groups
+        batch = with_advantages(draw(missing, round_), advantages)
         assert batch.rewards is not None
-        rewards = batch.rewards.view(wanted, -1)
+        rewards = batch.rewards.view(missing, -1)
         useful = rewards.amax(1) > rewards.amin(1)
-        drawn += wanted
+        drawn += missing
         all_right += int((rewards == 1).all(1).sum())
         all_wrong += int((rewards == 0).all(1).sum())
         total += float(rewards.mean(1).sum())
@@ -180,16 +180,17 @@ def draw_until_full(
         if bool(useful.any()):
             rows = useful.repeat_interleave(rewards.shape[1]).nonzero()[:, 0]
             kept.append(batch.select(rows))
-            found += int(useful.sum())
-        (progress or silent)(found * rewards.shape[1], n * rewards.shape[1])
-        if found == n:
+            useful_groups += int(useful.sum())
+        (progress or silent)(useful_groups * rewards.shape[1], n * rewards.shape[1])
+        if useful_groups == n:
             h = float(torch.cat(entropies).mean()) if entropies else None
-            counts = drawn, drawn - found, all_right, all_wrong, total / drawn, h
+            counts = drawn, drawn - useful_groups, all_right, all_wrong, total / drawn, h
             return concatenate(kept), UpdateBatchReport(*counts)
     raise ValueError(
-        f"After {redraw_limit} redraws only {found} of {n} prompt groups have an advantage: of "
-        f"{drawn} groups drawn, {all_right} were all right and {all_wrong} all wrong. Use prompts "
-        "that the policy solves sometimes, more responses a group (batch_config.G, or "
+        f"After {redraw_limit} redraws only {useful_groups} of {n} prompt groups have an "
+        f"advantage: of {drawn} groups drawn, {all_right} were all correct and {all_wrong} all "
+        "incorrect. Use prompts that the policy solves sometimes, more responses per group "
+        "(batch_config.G, or "
         "training.group_size in training), or a higher redraw_limit of the same section."
     )
 

@@ -187,7 +187,7 @@ def sample_responses(
             f"uniforms must be ({n}, {max_new_tokens}) float64, got {tuple(uniforms.shape)} "
             f"{uniforms.dtype}."
         )
-    found: list[tuple[Tensor, ...]] = [()] * n
+    sequences: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # alike lengths share a batch
     for start in range(0, n, batch_size):
         chosen = order[start : start + batch_size]
@@ -195,9 +195,9 @@ def sample_responses(
         columns = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
         for row, i in enumerate(chosen):
             length = _length_with_eos(columns[0][row], policy.eos_token_ids)
-            found[i] = tuple(x[row, :length].clone() for x in columns)
+            sequences[i] = tuple(x[row, :length].clone() for x in columns)
         (progress or silent)(min(start + batch_size, n), n)
-    return Drawn(*(list(column) for column in zip(*found, strict=True)))
+    return Drawn(*(list(column) for column in zip(*sequences, strict=True)))
 
 
 def _length_with_eos(tokens: Tensor, eos_token_ids: Sequence[int]) -> int:

@@ -141,8 +141,10 @@ def sequence_weights(
     lengths = rollouts.token_counts.double()
     match objective:
         case "dr_grpo":
-            known = rollouts.max_new_tokens if max_response_length is None else max_response_length
-            return torch.full_like(lengths, 1 / (n * _normaliser(known)))
+            longest = (
+                rollouts.max_new_tokens if max_response_length is None else max_response_length
+            )
+            return torch.full_like(lengths, 1 / (n * _normaliser(longest)))
         case "dr_grpo_longest":
             groups, index = rollouts.prompt_index.unique(return_inverse=True)
             longest = torch.zeros(len(groups), dtype=torch.float64)

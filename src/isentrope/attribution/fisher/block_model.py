@@ -195,8 +195,8 @@ def _explained(
         kept = pairs.rows != prompt
         rest = matrix[kept][:, kept]
         left = PromptPairs(pairs.rows[kept], pairs.rows[kept])
-        found, _ = ritz_pairs(rest - block_fit(rest, left), start[kept])
-        low_rank.append(found[: len(leading)].square().sum() / rest.square().sum())
+        values, _ = ritz_pairs(rest - block_fit(rest, left), start[kept])
+        low_rank.append(values[: len(leading)].square().sum() / rest.square().sum())
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
     n = pairs.n_prompts

@@ -165,9 +165,9 @@ class FisherKernel:
             The folder.
         """
         folder = Path(folder)
-        said = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
+        metadata = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
         content = {"matrix": self.matrix.contiguous()}
-        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, said))
+        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, metadata))
         write_file(folder / "rows.parquet", self.rows.to_parquet)
         write_file(folder / "columns.parquet", self.columns.to_parquet)
         return folder
@@ -187,14 +187,14 @@ class FisherKernel:
         folder = Path(folder)
         file = folder / "kernel.safetensors"
         with safe_open(file, "pt") as opened:
-            said = opened.metadata()
+            metadata = opened.metadata()
         return cls(
             load_file(file)["matrix"],
             pd.read_parquet(folder / "rows.parquet"),
             pd.read_parquet(folder / "columns.parquet"),
-            said["symmetric"] == "True",
-            int(said["parameters"]),
-            float(said["rounding"]),
+            metadata["symmetric"] == "True",
+            int(metadata["parameters"]),
+            float(metadata["rounding"]),
         )
 
 
@@ -259,6 +259,6 @@ def _index(rollouts: Rollouts) -> pd.DataFrame:
         "length": rollouts.lengths.tolist(),
     }
     for name in ("rewards", "advantages"):
-        known = getattr(rollouts, name)
-        columns[name[:-1]] = [float("nan")] * n if known is None else known.tolist()
+        values = getattr(rollouts, name)
+        columns[name[:-1]] = [float("nan")] * n if values is None else values.tolist()
     return pd.DataFrame(columns)

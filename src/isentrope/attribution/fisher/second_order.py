@@ -90,11 +90,11 @@ def second_order_change(
         curved = first.square() + centred * (second + first.square())
         return -(weights @ curved)[None] / 2
 
-    found = infinitesimal_jackknife(statistic, E.prompt_index)
+    jackknife = infinitesimal_jackknife(statistic, E.prompt_index)
     return Estimate.from_standard_error(
-        float(found.values[0]),
-        float(found.standard_errors[0]),
-        found.n_units,
+        float(jackknife.values[0]),
+        float(jackknife.standard_errors[0]),
+        jackknife.n_units,
         unit="nats per sequence per η²",
         method="surprisal",
         confidence=confidence,

@@ -181,7 +181,7 @@ class SupervisedNoise:
             raise ValueError(f"A batch has a positive number of examples, got {batch}.")
         share = torch.tensor([0.5, 0.5 / batch], dtype=torch.float64)
         signal, noise = self.curved.gradient_square, self.curved.trace
-        known = math.isfinite(noise.ci_low)
+        bounded = math.isfinite(noise.ci_low)
         return Estimate.from_standard_error(
             (signal.value + noise.value / batch) / 2,
             float((share @ self.curved.covariance @ share).clamp_min(0).sqrt()),
@@ -190,7 +190,7 @@ class SupervisedNoise:
             method=METHOD,
             confidence=confidence,
             warnings=noise.warnings,
-            trusted=known,
+            trusted=bounded,
             degrees_of_freedom=noise.degrees_of_freedom,
         )
 
@@ -231,9 +231,9 @@ def supervised_noise_scale(
     trained = score_sums(U).as_trained()
     own = gram(policy, trained, **options)
     cross = gram(policy, score_sums(E), trained, **options)
-    said = {"confidence": confidence, "unit": "examples"}
-    simple = noise_scale_of_gram(own, square_unit=f"{UNIT} per η", **said)
-    curved = noise_scale_of_gram(cross.T @ cross / len(E), square_unit=f"{UNIT} per η²", **said)
+    interval = {"confidence": confidence, "unit": "examples"}
+    simple = noise_scale_of_gram(own, square_unit=f"{UNIT} per η", **interval)
+    curved = noise_scale_of_gram(cross.T @ cross / len(E), square_unit=f"{UNIT} per η²", **interval)
     return SupervisedNoise(simple, curved)
 
 
@@ -245,13 +245,13 @@ def _means(
     columns: Tensor, prompt_index: Tensor, confidence: float
 ) -> Callable[[int, str], Estimate]:
     """Mean of each row of (m, n), with errors over prompts."""
-    found = infinitesimal_jackknife(lambda omega: columns @ omega / omega.sum(), prompt_index)
+    jackknife = infinitesimal_jackknife(lambda omega: columns @ omega / omega.sum(), prompt_index)
 
     def estimate(k: int, unit: str) -> Estimate:
         return Estimate.from_standard_error(
-            float(found.values[k]),
-            float(found.standard_errors[k]),
-            found.n_units,
+            float(jackknife.values[k]),
+            float(jackknife.standard_errors[k]),
+            jackknife.n_units,
             unit=unit,
             method="mean over demonstrations",
             confidence=confidence,

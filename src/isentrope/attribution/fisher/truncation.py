@@ -146,7 +146,7 @@ def truncations(
         kept = prompts != prompt
         rest, e_left = matrix[kept][:, kept], e[kept]
         pairs_left = ritz_pairs(rest, pairs[1][kept])
-        found = _influences(
+        influences = _influences(
             rest,
             e_left - e_left.mean() if centred else e_left,
             x[kept],
@@ -155,7 +155,7 @@ def truncations(
             ranks,
             self_pairs,
         )
-        statistics.append(_statistics(found, scale=(len(matrix) / len(rest)) ** 2))
+        statistics.append(_statistics(influences, scale=(len(matrix) / len(rest)) ** 2))
     names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
     by_row = torch.stack(statistics, 2)  # (4, m, 1 + P)
     target = delete_one(by_row[0, -1, 0], by_row[0, -1, 1:], by_row.shape[2] - 1, _UNIT)
@@ -166,8 +166,8 @@ def truncations(
 _UNIT = "nats per sequence and unit η"
 
 
-def _numbers(name: str, given: Tensor, n: int) -> Tensor:
-    numbers = torch.as_tensor(given, dtype=torch.float64)
+def _numbers(name: str, values: Tensor, n: int) -> Tensor:
+    numbers = torch.as_tensor(values, dtype=torch.float64)
     if numbers.shape != (n,) or not bool(numbers.isfinite().all()):
         raise ValueError(
             f"{name} must be {n} finite numbers, one a row of the kernel; it has shape "

@@ -235,8 +235,8 @@ def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
         h = f(omega, sample.log_ratios, sample.entropies)
         return torch.stack((h, length(omega, sample.log_ratios, f.tokens)))
 
-    known = infinitesimal_jackknife(statistics, group)
+    jackknife = infinitesimal_jackknife(statistics, group)
     ones = torch.ones(len(group), dtype=torch.float64)
     weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    of_h, of_n = known.influences / known.values[1]
+    of_h, of_n = jackknife.influences / jackknife.values[1]
     return RatioTerms(of_h, of_n, weights)

@@ -103,12 +103,12 @@ class SequenceGradients:
                     visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
 
     def _visit_batch(self, batch: MicroBatch, weighted: TokenSum, visit: Visit) -> set[str]:
-        seen: set[str] = set()
+        visited: set[str] = set()
         rows = weighted.row_of.to(batch.sequences.device)[batch.sequences]
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
             for name, part, size in layer.parts():
-                seen.add(name)
+                visited.add(name)
                 step = max(1, ELEMENTS_HELD // size)
                 for start in range(0, len(of), step):
                     here = slice(start, start + step)
@@ -127,7 +127,7 @@ class SequenceGradients:
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
             if recording.sources:
                 torch.autograd.grad(root, recording.sources, cotangent, allow_unused=True)
-        return seen
+        return visited
 
     def _through_head(
         self,
@@ -182,26 +182,26 @@ class SequenceGradients:
         _require_forward_mode(policy, few, gradient)
         if self._layers is None:
             return
-        found = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
-        seen = set()
+        by_hooks = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
+        visited = set()
         for batch in micro_batches(few.rollouts, self.policy.max_tokens):
-            seen |= self._visit_batch(
-                batch.to(self.policy.device), few, lambda name, _, g: found[name].add_(g.sum(0))
+            visited |= self._visit_batch(
+                batch.to(self.policy.device), few, lambda name, _, g: by_hooks[name].add_(g.sum(0))
             )
-        if unseen := sorted(set(self.policy.names) - seen):
+        if unused := sorted(set(self.policy.names) - visited):
             raise ValueError(
-                f"The trainable parameter {unseen[0]!r} gets no gradient ({len(unseen)} such): the "
+                f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
                 "gradient_backend='loop' if it is used where hooks cannot see it."
             )
-        self._compare(found, gradient)
+        self._compare(by_hooks, gradient)
 
-    def _compare(self, found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+    def _compare(self, by_hooks: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
         scale = max(float(x.abs().max()) for x in truth.values())
         epsilon = max(torch.finfo(p.dtype).eps for p in self.policy.theta.values())
         bound = min(3e3 * epsilon, 0.1) * scale
         for name, expected in truth.items():
-            error = float((found[name].double() - expected).abs().max())
+            error = float((by_hooks[name].double() - expected).abs().max())
             if not error <= bound:
                 raise ValueError(
                     f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "

@@ -118,17 +118,17 @@ def _sketch(
     return out.cpu()
 
 
-def _relative_error(found: Tensor, truth: Tensor) -> Estimate:
-    wrong, size = (found - truth).square().sum(1), truth.square().sum(1)
+def _relative_error(sketched: Tensor, truth: Tensor) -> Estimate:
+    errors, size = (sketched - truth).square().sum(1), truth.square().sum(1)
 
     def statistics(omega: Tensor) -> Tensor:
-        return ((omega @ wrong) / (omega @ size)).sqrt()[None]
+        return ((omega @ errors) / (omega @ size)).sqrt()[None]
 
-    known = infinitesimal_jackknife(statistics, torch.arange(len(wrong)))
+    jackknife = infinitesimal_jackknife(statistics, torch.arange(len(errors)))
     return Estimate.from_standard_error(
-        float(known.values[0]),
-        float(known.standard_errors[0]),
-        len(wrong),
+        float(jackknife.values[0]),
+        float(jackknife.standard_errors[0]),
+        len(errors),
         unit="relative Frobenius error",
         method="count-sketch against exact rows",
     )

@@ -138,7 +138,7 @@ def influence(
         if by_token is not None
         else _sequences(policy, U, step, u, gradient_backend)
     )
-    found = []
+    attributions = []
     for k, (gradient, unit) in enumerate(sources):
         here = slice(k * groups, (k + 1) * groups)
         rows = by_sequence[here]
@@ -148,11 +148,11 @@ def influence(
         prompts = (E if k == 0 or rewarded is None else rewarded).n_prompts
         own_left_out = overlap == "u_statistic"
         budget = _budget(gradient, step, rows, unit, confidence, own_left_out, prompts)
-        found.append(Attribution(rows, table, budget, gradient, unit))
-        _require_closure(policy, found[-1])
+        attributions.append(Attribution(rows, table, budget, gradient, unit))
+        _require_closure(policy, attributions[-1])
     return Influence(
-        entropy=found[0],
-        reward=found[1] if len(found) > 1 else None,
+        entropy=attributions[0],
+        reward=attributions[1] if len(attributions) > 1 else None,
         U=U,
         scores=scores,
         coefficients=step.token_weights,
@@ -162,11 +162,11 @@ def influence(
             tokens, overlap, gradient_backend, errors=groups > 1 and functional == "per_token"
         ),
         reliability=_by_kind(
-            found[0],
+            attributions[0],
             step.acting,
             lambda by_group: rank_correlation(by_group, E.n_prompts),
         ),
-        listed_share=_by_kind(found[0], step.acting, listed_share),
+        listed_share=_by_kind(attributions[0], step.acting, listed_share),
     )
 
 
@@ -183,16 +183,16 @@ def _require_forward_mode(policy: Policy, gradient: GradientGroups, direction: V
     )
 
 
-def _require_closure(policy: Policy, found: Attribution) -> None:
+def _require_closure(policy: Policy, attribution: Attribution) -> None:
     """Momentum, decay and all sequences sum to the total."""
-    parts = [found.budget["momentum"].value, found.budget["decay"].value]
-    total = found.budget["total"].value
+    parts = [attribution.budget["momentum"].value, attribution.budget["decay"].value]
+    total = attribution.budget["total"].value
     require_agreement(
         policy,
         "The parts of the budget (momentum, decay, sequences) and its total",
-        total + found.closure,
+        total + attribution.closure,
         total,
-        sum(map(abs, parts)) + float(found.sequences.abs().sum()),
+        sum(map(abs, parts)) + float(attribution.sequences.abs().sum()),
     )
 
 
@@ -253,20 +253,20 @@ def _tokens(
     policy: Policy, U: Rollouts, step: Step, directions: list[Vector]
 ) -> tuple[Scores, Tensor]:
     """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t)."""
-    found: list[Tensor] = []
+    projections: list[Tensor] = []
     scores = None
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
         some = directions[start : start + DIRECTIONS_AT_ONCE]
         with DerivativeOfTraining():  # U's tokens as the step has them
             if step.entropy_weights is None:
                 scores, slopes = logprob_jvp(policy, U, some)
-                found += [step.token_weights * slope for slope in slopes]
+                projections += [step.token_weights * slope for slope in slopes]
             else:
                 c, d = step.token_weights, step.entropy_weights
                 scores, both = score_jvp(policy, U, some)
-                found += [c * slope.logprobs + d * slope.entropies for slope in both]
+                projections += [c * slope.logprobs + d * slope.entropies for slope in both]
     assert scores is not None
-    return scores, torch.stack(found)
+    return scores, torch.stack(projections)
 
 
 def _sequences(
@@ -345,9 +345,11 @@ def _budget(
     }
 
 
-def _by_kind(found: Attribution, used: Tensor, statistic: Callable[[Tensor], T]) -> dict[str, T]:
+def _by_kind(
+    attribution: Attribution, used: Tensor, statistic: Callable[[Tensor], T]
+) -> dict[str, T]:
     """A statistic of the sequences and the tokens that the step uses, from (G, m) each."""
-    values = {"sequences": statistic(found.by_group[:, used.any(1)])}
-    if found.by_group_and_token is not None:
-        values["tokens"] = statistic(found.by_group_and_token[:, used])
+    values = {"sequences": statistic(attribution.by_group[:, used.any(1)])}
+    if attribution.by_group_and_token is not None:
+        values["tokens"] = statistic(attribution.by_group_and_token[:, used])
     return values

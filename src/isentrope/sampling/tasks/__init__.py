@@ -64,12 +64,13 @@ def load_task(
             f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of "
             f"{', '.join(TASKS)}, or file.py:name."
         )
-    kind, given = _kind(name, split, path, tokenizer)
-    known = [n for n, p in inspect.signature(kind).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    if unknown := [option for option in options if option not in known]:
-        has = f"its options are {', '.join(known)}" if known else "it has none"
+    kind, source = _kind(name, split, path, tokenizer)
+    parameters = inspect.signature(kind).parameters.items()
+    accepted = [n for n, p in parameters if p.kind is p.KEYWORD_ONLY]
+    if unknown := [option for option in options if option not in accepted]:
+        has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
         raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
-    return kind(*given, **options)
+    return kind(*source, **options)
 
 
 def _kind(

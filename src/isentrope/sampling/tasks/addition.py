@@ -94,8 +94,10 @@ class Addition:
         """
         if reference is None:
             raise ValueError("An addition reward needs a reference answer, got None.")
-        found = _NUMBER.findall(response_text)
-        return float(bool(found) and Fraction(found[-1].replace(",", "")) == Fraction(reference))
+        numbers = _NUMBER.findall(response_text)
+        return float(
+            bool(numbers) and Fraction(numbers[-1].replace(",", "")) == Fraction(reference)
+        )
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
         """Draw prompts with replacement and let the demonstrator answer them.

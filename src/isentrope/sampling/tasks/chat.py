@@ -39,8 +39,8 @@ class Conversations:
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
         if isinstance(task, Demonstrator):
-            shown = task.demonstrations
-            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in shown(n, seed)]
+            draw = task.demonstrations
+            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in draw(n, seed)]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """Reward of one response, the task's own.

@@ -102,9 +102,9 @@ class GSM8K:
         answers = _ANSWER.findall(response_text)
         if not answers:
             return 0.0
-        given, wanted = number(answers[-1]), number(reference)
-        if given is not None and wanted is not None:
-            return float(given == wanted)
+        answer, correct = number(answers[-1]), number(reference)
+        if answer is not None and correct is not None:
+            return float(answer == correct)
         return float(self.math_verify and _verified(answers[-1], reference))
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
@@ -159,8 +159,8 @@ def _verified(answer: str, reference: str) -> bool:
     # The library times out by a signal, which only the main thread may use.
     seconds = 5 if threading.current_thread() is threading.main_thread() else None
     gold = parse(reference, parsing_timeout=cast(int, seconds))
-    given = parse(answer, parsing_timeout=cast(int, seconds))
-    return bool(verify(gold, given, timeout_seconds=seconds))
+    parsed = parse(answer, parsing_timeout=cast(int, seconds))
+    return bool(verify(gold, parsed, timeout_seconds=seconds))
 
 
 def _prompt(row: dict[str, Any], i: int, split: str, template: str) -> Prompt:

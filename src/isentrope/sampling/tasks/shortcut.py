@@ -93,12 +93,12 @@ class Shortcut(Addition):
         rng = random.Random(seed)
         scale = (1 - self._rare) / sum(COMMON.values())
         weights = [self._rare, *(scale * share for share in COMMON.values())]
-        shown = []
+        pairs = []
         for prompt in rng.choices(self.prompts, k=n):
             (style,) = rng.choices(["long", *COMMON], weights)
             slip = self.slip / STYLES[style]  # `demonstrate` multiplies by the factor of the style
-            shown.append((prompt, demonstrate(*numbers_of(prompt), style, slip, rng)))
-        return shown
+            pairs.append((prompt, demonstrate(*numbers_of(prompt), style, slip, rng)))
+        return pairs
 
 
 def style_of(response_text: str) -> str | None:
