@@ -13,7 +13,7 @@ def test_an_old_argument_gives_what_the_new_one_gives():
     new = fisher_kernel(policy, rollouts, gradient_backend="loop")
     with pytest.warns(DeprecationWarning, match="gradient_backend='loop'"):
         old = fisher_kernel(policy, rollouts, passes="one_by_one")
-    torch.testing.assert_close(old.UU, new.UU, rtol=0, atol=0)
+    torch.testing.assert_close(old.matrix, new.matrix, rtol=0, atol=0)
 
 
 def test_an_old_argument_of_a_constructor_is_checked_like_the_new_one():

@@ -1,4 +1,4 @@
-"""The model under an adapter, and weights of the hub: found early, or refused in a sentence.
+"""The base model of an adapter and models of the hub: located before any work, or refused.
 
 The code of a checkpoint is never run: `trust_remote_code` is false wherever a model, a tokenizer or
 a configuration is loaded.
@@ -26,7 +26,7 @@ def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = No
         A folder that is there, or a name on the model hub.
 
     Raises:
-        FileNotFoundError: If it is a path where nothing is, or no base is named.
+        FileNotFoundError: If it is a path that does not exist, or no base is named.
     """
     source = str(chosen if chosen is not None else named or "")
     key = "checkpoint.base_model" if chosen is not None else "adapter_config.json"
@@ -45,8 +45,8 @@ def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = No
         way = f" It is at {moved}." if moved else ""
         also = ", or that it is a name on the hub," if name else ""
         raise FileNotFoundError(
-            f"The base model of the adapter, {source} ({key}), is not there, seen from "
-            f"{Path.cwd()}: say where it is{also} with base_model (checkpoint.base_model).{way}"
+            f"The base model of the adapter, {source} ({key}), does not exist relative to "
+            f"{Path.cwd()}: give its location{also} with base_model (checkpoint.base_model).{way}"
         )
     return source
 
@@ -74,7 +74,7 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         The model.
 
     Raises:
-        FileNotFoundError: If it is neither a folder nor to be had from the hub.
+        FileNotFoundError: If it is neither a folder nor available from the hub.
         OSError: If a folder's files cannot be read.
         ValueError: If it is one whose code would have to be run.
     """
@@ -114,7 +114,7 @@ def _require_reachable(name: str) -> None:
 
 def _not_there(name: str) -> str:
     return (
-        f"The model {name!r} is neither a folder seen from {Path.cwd()} nor in the local cache, "
+        f"The model {name!r} is neither a folder relative to {Path.cwd()} nor in the local cache, "
         "and the model hub does not give it: give the path of its folder (checkpoint.base_model "
         "for the base of an adapter, model.path in training)."
     )

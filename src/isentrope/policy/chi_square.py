@@ -111,6 +111,6 @@ def _is_trained(policy: Policy) -> bool:
 
 
 def _separate(head: nn.Module) -> nn.Module:
-    """The same module with the same tensors, whose parameters nobody swaps."""
+    """The same module with the same tensors, which `functional_call` does not replace."""
     tensors = (*head.parameters(), *head.buffers())
     return copy.deepcopy(head, {id(x): x for x in tensors})

@@ -1,12 +1,12 @@
-"""The output embedding differentiated by hand: what of the logits' derivatives is ever needed.
+"""The derivatives of scores by hidden states, written out for the output embedding.
 
 With logits l = W h + b, and π = softmax(l/T) at the position that predicts token t,
 
     ∂s/∂l_a = (1{a = t} − π_a)/T              ∂H/∂l_a = −π_a (log π_a + H)/T
-    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T           the pull of the token on its hidden state
+    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T           `logprob_grad_hidden`
 
 So a gradient goes back from the hidden states, and a directional derivative of s is a dot product
-with the pull, whatever the direction: no graph over (tokens × vocabulary) is made.
+with ∂s/∂h, the same for every direction. No graph over (tokens × vocabulary) is built.
 """
 
 from __future__ import annotations

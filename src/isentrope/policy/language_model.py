@@ -50,10 +50,10 @@ class Policy:
         names: Names of the trainable parameters, in the model's order.
         eos_token_ids: Tokens that end a response, the tokenizer's own first; empty for none.
         pad_token_id: Token that pads prompts when sampling.
-        max_tokens: Padded tokens a micro-batch.
+        max_tokens: Padded tokens per micro-batch.
         vocab_chunk: Vocabulary entries at a time.
         compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
-            have been held against differences (`second_order_guard`).
+            have been compared with finite differences (`second_order_guard`).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Policy:
                 else the model config's.
             pad_token_id: Padding; by default the tokenizer's, else EOS.
             trainable: If given, the exact set of names that must require a gradient.
-            max_tokens: Padded tokens a micro-batch.
+            max_tokens: Padded tokens per micro-batch.
             vocab_chunk: Vocabulary entries whose logits are held at once.
 
         Raises:
@@ -133,7 +133,7 @@ class Policy:
     def eos_token_id(self) -> int | None:
         """The first of `eos_token_ids`, which is put after a finished text; None if there is none.
 
-        To set it makes it the only one.
+        Setting it makes it the only one.
         """
         return self.eos_token_ids[0] if self.eos_token_ids else None
 
@@ -192,9 +192,9 @@ class Policy:
 
     @contextmanager
     def shifted(self, direction: Vector, eta: float) -> Iterator[None]:
-        """Put θ + ηv into the model for a block, then restore θ to the bit.
+        """Put θ + ηv into the model for a block, then restore θ exactly.
 
-        Only sampling needs this; scoring at θ + ηv leaves the model alone.
+        Only sampling needs this; scoring at θ + ηv does not change the model.
 
         Args:
             direction: v by parameter name.

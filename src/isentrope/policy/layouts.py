@@ -1,4 +1,4 @@
-"""Checkpoint folders of other frameworks, recognised by their files, and the way out of each.
+"""Checkpoint folders of other frameworks, recognised by their files, with a remedy for each.
 
 They are not read: each sentence names the framework, what it wrote, and what to run today.
 """

@@ -2,9 +2,9 @@
 
 Three policies: "float64" (no operation of the model may round to a shorter type), "float32"
 (float32 model, float64 log-softmax and entropies, TF32 really off) and "bfloat16" (speed only;
-never for ΔH); and "as_is", whatever types a model in training has. `Precision.active` sets torch's
-`fp32_precision` switches, reads them back, and restores them. They form a tree, in which a switch
-without a value of its own follows its parent; whoever set them, and by which of torch's two
+never for ΔH); and "as_is", which keeps the types of a model in training. `Precision.active` sets
+torch's `fp32_precision` switches, reads them back, and restores them. They form a tree, in which a
+switch without a value of its own follows its parent; whoever set them, and by which of torch's two
 interfaces, finds them afterwards as they were.
 """
 
@@ -58,7 +58,7 @@ class Precision:
         if self.matmul_precision != "highest" and not self.allow_tf32:
             raise ValueError(
                 f"matmul_precision={self.matmul_precision!r} turns TF32 back on although "
-                'allow_tf32 is false: use "highest", or say allow_tf32=True.'
+                'allow_tf32 is false: use "highest", or set allow_tf32=True.'
             )
 
     @classmethod
@@ -171,8 +171,8 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
 class _KeepFloat64(TorchFunctionMode):
     """Turn every request for float32 into one for float64.
 
-    Normalisation layers, rotary angles and eager attention ask for float32 by name whatever
-    their input's type; under this mode they compute in float64 instead.
+    Normalisation layers, rotary angles and eager attention request float32 by name for inputs of
+    any type; under this mode they compute in float64 instead.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

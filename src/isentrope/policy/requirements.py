@@ -1,4 +1,4 @@
-"""Is a model fit to be measured? Each check names what is wrong with it in a sentence."""
+"""Checks that a model can be measured. Each names the cause of a refusal in one sentence."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def require_no_checkpointing(model: nn.Module) -> None:
 
 
 def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[str, float]:
-    """Modules that drop activations while they are in training mode, whatever mode they are in.
+    """Modules that would drop activations in training mode, whether or not they are in it.
 
     Args:
         model: Any module.
-        attributes_only: Leave out torch's own dropout modules, which TRL's `disable_dropout`
+        attributes_only: Omit torch's own dropout modules, which TRL's `disable_dropout`
             switches off, and count only rates that a module hands to a function.
 
     Returns:
@@ -143,8 +143,8 @@ def require_plain_embeddings(model: nn.Module) -> None:
         if module.max_norm is not None:
             raise ValueError(
                 f"The embedding {name!r} has max_norm={module.max_norm}, which rescales its rows "
-                "whenever they are looked up, so the policy is no function of its parameters: set "
-                "max_norm to None."
+                "whenever they are looked up, so the policy is not a function of its parameters: "
+                "set max_norm to None."
             )
         if module.scale_grad_by_freq and module.weight.requires_grad:
             raise ValueError(
@@ -180,7 +180,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
         precision: A float64 precision.
 
     Returns:
-        One entry an operation, with its type.
+        One entry per operation, with its type.
     """
     recorder, batch = RoundingOperations(), micro_batches(_probe(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):

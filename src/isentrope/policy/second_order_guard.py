@@ -1,8 +1,8 @@
-"""Are a model's second derivatives right? Held against differences, once a policy.
+"""Compares a model's second derivatives with finite differences, once per policy.
 
 Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
-differentiated by e twice as they are going to be, and compared (`differences`). The model is
-evaluated in float64 whatever its own type, by a copy of its tensors; it is not touched. Where that
+differentiated twice by e in the mode that will be used, and compared (`differences`). The model is
+evaluated in float64, on a copy of its tensors; the model itself is not changed. Where that
 is impossible (no memory, or an operation that has no float64) a float32 policy is compared as it
 is, which finds errors of some per cent, and a shorter one not at all.
 """

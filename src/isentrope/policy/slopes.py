@@ -2,9 +2,9 @@
 
     ∂_v s_k = <∂s_k/∂h_k, ∂_v h_k>,     ∂_v H_k = <∂H_k/∂h_k, ∂_v h_k>
 
-Forward mode goes through the decoder only; the head enters by the pull of each token on its hidden
-state (`head`), which is the same for every direction. A head that is not a plain frozen linear
-layer is gone through like the rest.
+Forward mode goes through the decoder only; the head enters through ∂s/∂h and ∂H/∂h (`head`), which
+are the same for every direction. A head that is not a plain frozen linear
+layer is differentiated like the rest of the model.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
 
     Args:
         name: A name, such as "module._orig_mod.base_model.model.lm_head.lora_A.default.weight".
-        adapters: Names of PEFT's adapters, which stand as a part of their own.
+        adapters: Names of PEFT's adapters, which are a component of a dotted name.
 
     Returns:
         For example "lm_head.lora_A.weight".
@@ -88,7 +88,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 
 def _kinds(names: Iterable[str], adapters: Collection[str]) -> set[str]:
-    """What stands before an adapter's name: lora_A, modules_to_save, ..."""
+    """The components before an adapter's name: lora_A, modules_to_save, ..."""
     split = (name.split(".") for name in names)
     return {a for parts in split for a, b in pairwise(parts) if b in adapters}
 

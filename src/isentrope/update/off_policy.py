@@ -189,6 +189,6 @@ def _warnings(dropped: int, tokens: int, ratios: Tensor) -> tuple[str, ...]:
     if float(ratios.max()) > 10:
         warnings.append(
             f"{int((ratios > 10).sum())} of {tokens} tokens have become more than ten times "
-            f"likelier (ratio up to {float(ratios.max()):.3g}): few tokens carry the step."
+            f"likelier (ratio up to {float(ratios.max()):.3g}): few tokens determine the step."
         )
     return tuple(warnings)

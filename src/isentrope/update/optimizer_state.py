@@ -91,7 +91,7 @@ def load_optimizer_state(
         optimizer: A path, a state_dict or a torch optimizer. An empty state is a fresh
             optimizer if it comes as an object or a state_dict, and an error if it comes as a file.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
-        names: Names of the optimizer's parameters in its order, flat or one list a group; None
+        names: Names of the optimizer's parameters in its order, flat or one list per group; None
             finds them as in `parameter_names`.
 
     Returns:
@@ -199,7 +199,9 @@ def _read_names(sidecar: Path) -> Names:
     parts = names if isinstance(names, list) else [None]
     flat = [x for part in parts for x in (part if isinstance(part, list) else [part])]
     if not all(isinstance(name, str) for name in flat):
-        raise ValueError(f"{sidecar} must be a list of parameter names, or one list a param group.")
+        raise ValueError(
+            f"{sidecar} must be a list of parameter names, or one list per param group."
+        )
     return names
 
 

@@ -5,7 +5,7 @@ In this order, the first that applies:
     names       the caller's own list; or the state's own keys, where those are names (FSDP, DCP)
     identity    a live optimizer that holds the model's own Parameters
     param_names torch writes them where the optimizer was built from named parameters
-    sidecar     `parameter_names.json` beside the file: a list of names, or one list a group
+    sidecar     `parameter_names.json` beside the file: a list of names, or one list per group
     order       Hugging Face's: named_parameters() in order, split into decay and no-decay
 
 Names are compared without what wrappers of training add to them (`name_spelling`). A mismatch is
@@ -47,7 +47,7 @@ def names_of_states(
     Args:
         policy: The policy whose θ the optimizer moves.
         groups: The optimizer's param_groups; "params" holds positions or names.
-        chosen: The caller's names, flat or one list a group.
+        chosen: The caller's names, flat or one list per group.
         parameters: The live optimizer's Parameters in order, if there is one.
         sidecar: The content of the sidecar file, if there is one.
 
@@ -104,7 +104,7 @@ def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[s
         if here != there:
             raise ValueError(
                 f"The optimizer's parameter {i} is {stored[i]!r} by the state's own name, and "
-                f"{listed[i]!r} by the list given (names=, or {SIDECAR}): leave the list out."
+                f"{listed[i]!r} by the list given (names=, or {SIDECAR}): omit the list."
             )
 
 
