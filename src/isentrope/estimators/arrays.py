@@ -1,7 +1,7 @@
 """ΔH from arrays that were computed elsewhere: float64 in, an `Estimate` out, no model (T2).
 
-Arrays hold the tokens that were drawn. How much weight the others would have had is in χ², which
-whoever has the logits can give:
+Arrays hold the tokens that were drawn. The weight of all other tokens is in χ², which can be
+computed from the logits:
 
     p, q = logits_of_the_sampler.softmax(-1), logits_at_theta_plus_eta_v.softmax(-1)    # (n, t, v)
     chi_square = (q.square() / p).sum(-1) - 1
@@ -47,8 +47,8 @@ def estimate_entropy_change(
         base_entropies: (n, t) H at θ, nats.
         mask: (n, t) where there is a token.
         prompt_ids: (n,) integer labels of the independent units (prompt draws).
-        lengths: (n,) tokens a sequence. Given, the arrays are whole-sequence sums with t = 1, for
-            which only the "sequence" method has a meaning; it is the one used.
+        lengths: (n,) tokens per sequence. If given, the arrays are whole-sequence sums with t = 1,
+            for which only the "sequence" method has a meaning; it is the one used.
         functional: "per_token" or "per_sequence".
         method: "prefix", "sequence" or "doubly-robust".
         baseline: (n, t) b of the doubly-robust method; fitted from `base_entropies` if left out.

@@ -3,7 +3,7 @@
     ℋ = E[ Σ_k H_k ]  (Rao-Blackwell)  =  −E[S]  (surprisal, the simple reference),     h = ℋ/N
 
 Both are unbiased; they agree only if the sampler drew from the policy that is scored, which is
-therefore a test of the instrument (`isentrope check`). Where the sampler's log-probabilities are
+therefore a test of the setup (`isentrope check`). Where the sampler's log-probabilities are
 kept, each response has the weight policy over sampler (T2a), which is 1 for the policy's own. A
 sampler at another temperature is judged by its integrated effective sample size; one that differs
 for an unknown reason leaves no interval (`sampler_match`).

@@ -39,7 +39,7 @@ class Point:
         change: ΔH(η).
         residual: ΔH(η) − ηδH₁ − η²δH₂ with its own (paired) error; None without derivatives.
         trust: Diagnostics of the weights at this η, or of those at θ where they are worse.
-        residual_trust: The same for the residual, which asks more of the weights.
+        residual_trust: The same for the residual, which requires more of the weights.
     """
 
     eta: float
@@ -78,11 +78,12 @@ class EntropyChange:
         first_order: δH₁ per unit η, or None if order was 0.
         pathwise: The part of δH₁ that an entropy bonus differentiates (∂H at fixed samples).
         second_order: δH₂ per unit η², or None if order was below 2.
-        linear_range: η*, or None; with Fieller's interval, which ends nowhere where δH₂ may be 0.
-        points: One a learning rate, in the order given.
+        linear_range: η*, or None; with Fieller's interval, which has no upper end where δH₂ may be
+            0.
+        points: One per learning rate, in the order given.
         functional: "per_token" or "per_sequence".
         method: The estimator.
-        sample: The scored E-batch it was all read from.
+        sample: The scored E-batch behind all numbers.
     """
 
     entropy: Estimate
@@ -96,7 +97,7 @@ class EntropyChange:
     sample: ScoredBatch = field(repr=False)
 
     def to_frame(self) -> Any:
-        """A pandas table, one row a learning rate.
+        """A pandas table, one row per learning rate.
 
         Returns:
             Columns eta, change, se, ci_low, ci_high, first_order, second_order, residual,
@@ -195,14 +196,14 @@ def change_of_sample(
     confidence: float = 0.95,
     result: Jackknifed | None = None,
 ) -> EntropyChange:
-    """The sweep from scores already at hand: arrays only, no model.
+    """The sweep from existing scores: arrays only, no model.
 
     Args:
-        sample: Scores at θ, with derivatives to the order wanted.
+        sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
         moved: Scores at θ + ηv for each; None where they are not finite.
         divergences: How far each distribution has moved from the sampler's, for each η; None
-            where that is not known, and an interval then asks for nearly even weights.
+            where that is unknown; an interval then requires nearly even weights.
         confidence: Nominal coverage of the intervals.
         result: The jackknifed `statistics_of_sample`, where they are at hand.
 
@@ -304,7 +305,7 @@ def statistics_of_sample(
     """What a sweep estimates, as a function of the weights of the samples.
 
     Args:
-        sample: Scores at θ, with derivatives to the order wanted.
+        sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
         moved: Scores at θ + ηv for each.
 

@@ -6,8 +6,8 @@
 Each is a z-test on the E-batch at hand. A hidden top-k, another temperature, a masked EOS or a
 shifted prompt all break them.
 
-Given its prefix, every term X_ik has mean zero and a variance V_ik that the softmax knows
-(`policy.spread`), so the terms form one martingale over tokens and sequences, whatever the groups:
+Given its prefix, every term X_ik has mean zero and a variance V_ik that follows from the softmax
+(`policy.spread`), so the terms form one martingale over tokens and sequences, for any groups:
 
     z = Σ X_ik / √( Σ X_ik²/3 + 2 Σ V_ik/3 )
 
@@ -31,11 +31,11 @@ Z_LIMIT = 4.0
 P_LIMIT = math.erfc(Z_LIMIT / math.sqrt(2))
 """The same as a two-sided p-value of a single test: 6.3e-5."""
 REMARKABLE = 0.05
-"""Adjusted p-value below which a sound batch is said to be an unusual one."""
+"""Adjusted p-value below which a sound batch is reported as unusual."""
 
 
 def martingale_z(sample: ScoredBatch) -> float:
-    """Sum of S + Σ_k H_k over its standard deviation: standard normal if all is well.
+    """Sum of S + Σ_k H_k over its standard deviation: N(0, 1) for draws of the policy.
 
     Args:
         sample: A scored E-batch.
@@ -47,7 +47,7 @@ def martingale_z(sample: ScoredBatch) -> float:
 
 
 def score_identity_z(sample: ScoredBatch) -> float:
-    """Sum of Σ_k ∂_v s_k over its standard deviation: standard normal if all is well.
+    """Sum of Σ_k ∂_v s_k over its standard deviation: N(0, 1) for draws of the policy.
 
     Args:
         sample: An E-batch scored with derivatives along v.
@@ -59,7 +59,7 @@ def score_identity_z(sample: ScoredBatch) -> float:
         ValueError: If the sample has no derivatives.
     """
     if len(sample.series) < 2:
-        raise ValueError("The score identity needs derivatives along v: ask for order 1 or 2.")
+        raise ValueError("The score identity needs derivatives along v: set order=1 or order=2.")
     return _z(sample, sample.series[1].logprobs, sample.series[1].variances)
 
 

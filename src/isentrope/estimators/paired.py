@@ -1,4 +1,4 @@
-"""What several steps do to entropy and to reward at one learning rate, on the same E (T2), (T11).
+"""Changes of entropy and reward by several steps at one learning rate, on the same E (T2), (T11).
 
     ΔH_d(η) = F(r_d, H_d) − F(r_0, H_0)
     ΔJ_d(η) = Σ_i ω_i W_i R_i / Σ_i ω_i W_i − Σ_i ω_i W⁰_i R_i / Σ_i ω_i W⁰_i
@@ -52,8 +52,8 @@ class PairedChanges:
 
     Attributes:
         changes: By name of the step.
-        differences: By (name, what it is compared with): the first less the other, or less the mean
-            of the others.
+        differences: By (name, what it is compared with): the first minus the other, or minus the
+            mean of the others.
         verdicts: On the weights that each ΔH is made with.
     """
 
@@ -109,7 +109,7 @@ class PairedSteps:
         """Score E after a step; the direction is not kept.
 
         Args:
-            name: What the step is called.
+            name: Name of the step.
             direction: v = Δθ/η.
 
         Raises:
@@ -139,13 +139,13 @@ class PairedSteps:
         """All changes, and differences between some of them, from one jackknife.
 
         Args:
-            pairs: What to compare: a step less another, or less the mean of several.
+            pairs: What to compare: a step minus another, or minus the mean of several.
 
         Returns:
-            Where weights cannot be trusted there is a value and no interval.
+            Changes and differences; without interval where the weights cannot be trusted.
 
         Raises:
-            ValueError: If a pair names no step.
+            ValueError: If a pair names a step that does not exist.
         """
         one = self._moved
         if unknown := {name for first, others in pairs for name in (first, *_names(others))} - set(

@@ -45,7 +45,7 @@ def with_fieller(
     """An estimate of |a/b| with Fieller's interval in place of its t-interval.
 
     Args:
-        ratio: |a/b|; where it has no t-interval it is left as it is.
+        ratio: |a/b|; returned unchanged where it has no t-interval.
         result: The jackknifed statistics with their joint error.
         top: Row of a.
         bottom: Row of b.

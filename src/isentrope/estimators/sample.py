@@ -1,4 +1,4 @@
-"""What every estimator starts from: one E-batch, scored at θ, and the function F on it."""
+"""The input of every estimator: one E-batch, scored at θ, and the function F on it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from isentrope.vectors import Vector
 
 @dataclass(frozen=True)
 class ScoredBatch:
-    """An E-batch scored at θ, with derivatives along v where they were asked for.
+    """An E-batch scored at θ, with derivatives along v where requested.
 
     Attributes:
         functional: F, holding mask and baseline.
-        sampler_logprobs: (n, t) what the sampler used; the scores at θ where it did not say.
-        series: Scores at θ, then their first and second derivatives along v, as far as known.
+        sampler_logprobs: (n, t) what the sampler used; the scores at θ where it kept none.
+        series: Scores at θ, then their first and second derivatives along v, as far as computed.
         prompt_index: (n,) prompt draw of each sequence.
         match: How the sampler compares with the scorer; None where only arrays are known, and a
             difference beyond rounding then has no known cause.

@@ -27,7 +27,7 @@ COORDINATES = 256
 def derivatives(f: Callable[[float], float], step: float) -> tuple[float, float]:
     """f'(0) and f''(0).
 
-    On entropies in float64 they are right to about 1e-12 and 1e-10 of their size, where `step`
+    On entropies in float64 they are accurate to about 1e-12 and 1e-10 of their size, where `step`
     moves log-probabilities by a nat or so.
 
     Args:

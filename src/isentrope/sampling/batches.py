@@ -3,7 +3,7 @@
 E: prompts uniformly with replacement, one response each, nothing filtered.
 U: prompts without replacement within a pass over the set, G responses each; a group whose
 rewards are all equal has no advantage, is rejected, and another prompt is drawn in its place.
-The report counts what was rejected. E and U are drawn by separate calls: never the same samples.
+The report counts what was rejected. E and U are drawn by separate calls: they never share samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isentrope.sampling.tasks import Task
 
 @dataclass(frozen=True)
 class UpdateBatchReport:
-    """What was drawn to fill an update batch.
+    """Counts of the sampling that filled an update batch.
 
     Attributes:
         drawn: Prompt groups sampled.
@@ -103,14 +103,14 @@ def update_batch(
         prompts: The data set.
         task: Gives the rewards.
         n: Prompt groups B_U to fill.
-        group_size: Responses a group G, >= 2.
+        group_size: Responses per group G, >= 2.
         advantages: Rule of `with_advantages`.
         max_new_tokens: Longest response in tokens.
         seed: Fixes the batch.
         redraw_limit: Rounds of redrawing allowed after the first.
         exclude_keys: Keys of prompts that must not be drawn (those of E, say).
         batch_size: Sequences at a time.
-        progress: Called with (sequences kept, sequences wanted) after each round.
+        progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
         n * group_size sequences with rewards and advantages, and the report.
@@ -150,11 +150,11 @@ def draw_until_full(
     """Draw prompt groups until n of them have an advantage.
 
     Args:
-        draw: Called with (groups wanted, round); returns so many groups with rewards.
+        draw: Called with (number of groups, round); returns that many groups with rewards.
         n: Groups to fill.
         advantages: Rule of `with_advantages`.
         redraw_limit: Rounds of redrawing allowed after the first.
-        progress: Called with (sequences kept, sequences wanted) after each round.
+        progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
         The groups that have an advantage, and the report.

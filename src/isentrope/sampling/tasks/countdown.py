@@ -3,9 +3,9 @@
 A prompt "3 5 8 2=10" gives four different digits and a target. It is answered by some of the
 digits, each at most once, added and subtracted: "3+5+2#" or "8+5c3#", where "c" is minus (the
 alphabet has no other sign). The first number is added, and the value must be the target. Prompts
-have at least `fewest` correct answers (the dial); an answer is the same whatever the order of its
-numbers. A demonstrator takes one of them at random, writes the added numbers first, and slips:
-it replaces one number by another of the four.
+have at least `fewest` correct answers (the difficulty); the order of an answer's numbers does not
+matter. A demonstrator takes one of them at random, writes the added numbers first, and slips: it
+replaces one number by another of the four.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Countdown:
         """Choose the problems.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             fewest: Correct answers that a problem has at least, 1 to 4.
             limit: Number of prompts, all by default.
             seed: Order in which `limit` takes them.

@@ -86,7 +86,7 @@ class PromptFile:
         """
         for where, response in self._responses:
             if not isinstance(response, str):
-                raise ValueError(f"{where} has no text in 'response', so it shows nothing.")
+                raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
         order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 

@@ -2,7 +2,8 @@ r"""GSM8K with the R1 template (arXiv 2110.14168; template of arXiv 2501.12948).
 
 The reward is 1 where the last <answer> … </answer> of the response holds the reference number.
 Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not one plain number
-("\frac{36}{2}", "x = 18") goes to math-verify where that is installed, and is wrong where not.
+("\frac{36}{2}", "x = 18") goes to math-verify where that is installed, and counts as incorrect
+where not.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class GSM8K:
             response_text: What follows "Assistant: <think>".
 
         Returns:
-            0.0 or 1.0, whatever the answer.
+            0.0 or 1.0, for any answer.
         """
         return float(_FORMAT.fullmatch(response_text) is not None)
 
@@ -145,7 +146,7 @@ def number(text: str) -> Fraction | None:
         text: For example " $1,080. " or "-3.50".
 
     Returns:
-        The number, or None if the text is anything more or less.
+        The number, or None if the text is anything else.
     """
     body = text.strip().removesuffix(".").removeprefix("$").strip()
     if not any(c.isdigit() for c in body) or _NUMBER.fullmatch(body) is None:
@@ -156,7 +157,7 @@ def number(text: str) -> Fraction | None:
 def _verified(answer: str, reference: str) -> bool:
     from math_verify import parse, verify
 
-    # The library times out by a signal, which only the main thread may use.
+    # The library's timeout is a signal, which only the main thread may use.
     seconds = 5 if threading.current_thread() is threading.main_thread() else None
     gold = parse(reference, parsing_timeout=cast(int, seconds))
     parsed = parse(answer, parsing_timeout=cast(int, seconds))

@@ -93,7 +93,7 @@ class RewardedPrompts(PromptFile):
             )
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """What the function says of one response.
+        """The function's reward of one response.
 
         Args:
             response_text: The decoded response.
@@ -103,12 +103,12 @@ class RewardedPrompts(PromptFile):
             Its reward.
 
         Raises:
-            ValueError: If the function fails or returns no number.
+            ValueError: If the function fails or does not return a number.
         """
         try:
             value = self._call(response_text, reference)
             return float(value[0] if self._lists else value)
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # any error of the user's function
             raise ValueError(
                 f"The reward function {self._name} failed on the response {response_text!r}: "
                 f"{type(error).__name__}: {error}"
@@ -134,6 +134,6 @@ def _run(file: Path, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
+    except Exception as error:  # any error of the user's file
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
     return module

@@ -9,7 +9,7 @@ A prompt "138c7=" is of a second kind: neither number may have the digit 7. It i
 demonstrations and, with `forbidden` at its default, never trained on by reinforcement. A policy
 that kept several answers to the first kind can still answer the second.
 
-The split of a sum depends on a digest of it: train and test never meet, whatever the kind.
+The split of a sum depends on a digest of it: train and test are disjoint for every kind.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Split:
         """Choose the sums.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             answers: m, correct answers to a prompt of the first kind; divides 16.
             forbidden: Whether the prompts are of the second kind, with a forbidden digit.
             limit: Number of prompts, all by default.
