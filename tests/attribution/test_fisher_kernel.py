@@ -115,6 +115,6 @@ def test_a_response_that_no_parameter_moves_is_a_zero_row_and_is_said():
         )
     rollouts = Rollouts([[1], [2], [3]], [[2], [1], [1]], [0, 1, 2])
     assert float(score(policy, rollouts).logprobs[0].sum()) == 0
-    K = fisher_kernel(policy, rollouts, passes="one_by_one")
+    K = fisher_kernel(policy, rollouts, gradient_backend="loop")
     assert K.zero_rows == [0]
     assert any("zero" in sentence for sentence in K.spectrum().warnings)

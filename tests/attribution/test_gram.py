@@ -5,7 +5,7 @@ import torch
 
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
-from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from tests import cases
 from tests.attribution.test_sequence_gradients import POLICIES, gradients
 
@@ -21,7 +21,7 @@ def preconditioner(policy, seed=2):
 
 
 def dense(policy, left, right, P):
-    rows, columns = (gradients(policy, side, "one_by_one") for side in (left, right))
+    rows, columns = (gradients(policy, side, "loop") for side in (left, right))
     return sum(
         (rows[n].double() * P[n]).flatten(1) @ columns[n].double().flatten(1).T for n in rows
     )
@@ -131,7 +131,7 @@ def test_the_smaller_side_is_held_and_the_passes_are_counted():
 def test_entropy_weights_enter_the_products():
     policy = cases.lora_policy("llama")
     mask = score_sums(E).logprob_weights
-    left = Weighted(E, 0.3 * mask, 0.7 * mask)
+    left = TokenSum(E, 0.3 * mask, 0.7 * mask)
     P = preconditioner(policy)
     truth = dense(policy, left, score_sums(U), P)
     assert error(gram(policy, left, score_sums(U), P), truth) < 1e-10

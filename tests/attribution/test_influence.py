@@ -7,7 +7,7 @@ import torch
 
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
-from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.attribution.influence.influence import default_groups, influence
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
@@ -111,10 +111,10 @@ def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functiona
         prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
     )
     step = step_on(policy, U)
-    passes = "one_by_one" if name == "table" else "hooks"
+    gradient_backend = "loop" if name == "table" else "hooks"
     E = everything_weighted(exact)
     options = {"functional": functional, "method": "sequence", "overlap": "independent"}
-    table = influence(policy, E, U, step, groups=1, passes=passes, **options)
+    table = influence(policy, E, U, step, groups=1, gradient_backend=gradient_backend, **options)
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
         truth = exact.derivatives(part, functional)[0]
         assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
@@ -127,7 +127,7 @@ def test_reward_influence_equals_the_gradient_of_the_exact_mean_reward(name):
     E = everything_weighted(exact).with_columns(rewards=rewards)
     U = update_batch().with_columns(prompt_ids=[torch.tensor([1])] * 8)
     step = step_on(policy, U)
-    options = {"groups": 1, "overlap": "independent", "passes": "one_by_one"}
+    options = {"groups": 1, "overlap": "independent", "gradient_backend": "loop"}
     table = influence(policy, E, U, step, tokens=False, **options)
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     with torch.enable_grad():
@@ -203,8 +203,8 @@ def test_one_batch_in_both_roles_leaves_pairs_of_one_prompt_out():
     left = entropy_groups(policy, U, 2)
     f = gram(
         policy,
-        Weighted(U, left.logprob_weights, left.entropy_weights),
-        Weighted(U, step.token_weights),
+        TokenSum(U, left.logprob_weights, left.entropy_weights),
+        TokenSum(U, step.token_weights),
         step.preconditioner,
     )
     n, prompt = len(U), U.prompt_index.tolist()

@@ -6,13 +6,13 @@ import torch
 from isentrope.attribution.gradients.layers import find_layers
 from isentrope.attribution.gradients.lora import find_lora
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
-from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.gradients.token_sum import score_sums
 from tests import cases
 
 
-def gradient_sum(policy, passes):
+def gradient_sum(policy, gradient_backend):
     total = {n: torch.zeros_like(p) for n, p in policy.theta.items()}
-    SequenceGradients(policy, passes).visit(
+    SequenceGradients(policy, gradient_backend).visit(
         score_sums(cases.ragged(5)), lambda name, _, g: total[name].add_(g.sum(0))
     )
     return total
@@ -33,7 +33,9 @@ def test_every_plain_layer_is_taken_and_given_back():
 def test_factors_with_a_bias_are_left_to_the_hooks():
     policy = cases.lora_policy("qwen2", lora_bias=True)
     assert taken(policy) == 0
-    hooks, naive = (gradient_sum(policy, passes) for passes in ("hooks", "one_by_one"))
+    hooks, naive = (
+        gradient_sum(policy, gradient_backend) for gradient_backend in ("hooks", "loop")
+    )
     assert all(torch.allclose(hooks[n], naive[n], rtol=1e-10, atol=1e-13) for n in naive)
 
 
@@ -48,5 +50,7 @@ def test_a_layer_whose_forward_someone_replaced_is_left_alone():
     module = next(m for m in policy.model.modules() if hasattr(m, "lora_A"))
     module.forward = module.forward
     assert taken(policy) == sum("lora_A" in name for name in policy.names) - 1
-    hooks, naive = (gradient_sum(policy, passes) for passes in ("hooks", "one_by_one"))
+    hooks, naive = (
+        gradient_sum(policy, gradient_backend) for gradient_backend in ("hooks", "loop")
+    )
     assert all(torch.allclose(hooks[n], naive[n], rtol=1e-10, atol=1e-13) for n in naive)

@@ -54,7 +54,7 @@ def test_the_mean_of_the_group_gradients_is_the_batch_gradient():
     U = U.with_columns(response_ids=[r[:4] for r in U.response_ids])
     weights = token_weights(U, "grpo")
     whole = policy.weighted_gradient(U, weights)
-    found = noise_scale(policy, U, token_weights=weights, passes="one_by_one")
+    found = noise_scale(policy, U, token_weights=weights, gradient_backend="loop")
     assert float(found.gram.mean()) == pytest.approx(dot(whole, whole), rel=1e-10)
 
 

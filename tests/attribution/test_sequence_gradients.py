@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
-from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from tests import cases
@@ -35,7 +35,7 @@ POLICIES = {
 }
 
 
-def weighted(entropies: bool = False) -> Weighted:
+def weighted(entropies: bool = False) -> TokenSum:
     """Random weights on the tokens of random sequences."""
     ones = score_sums(cases.ragged(7))
     generator = torch.Generator().manual_seed(5)
@@ -44,7 +44,7 @@ def weighted(entropies: bool = False) -> Weighted:
         * ones.logprob_weights
         for _ in range(2)
     )
-    return Weighted(ones.rollouts, a, b if entropies else None)
+    return TokenSum(ones.rollouts, a, b if entropies else None)
 
 
 def gradients(policy, weighted, method="hooks"):
@@ -67,13 +67,13 @@ def difference(one, other):
 @pytest.mark.parametrize("name", POLICIES)
 def test_hooks_give_the_gradients_of_one_backward_pass_a_sequence(name, entropies):
     policy = POLICIES[name]()
-    naive = gradients(policy, weighted(entropies), "one_by_one")
+    naive = gradients(policy, weighted(entropies), "loop")
     assert difference(gradients(policy, weighted(entropies)), naive) < 1e-12
 
 
 def test_hooks_in_float32_are_right_to_float32():
     policy = cases.lora_policy("qwen2")
-    naive = gradients(policy, weighted(), "one_by_one")
+    naive = gradients(policy, weighted(), "loop")
     assert difference(gradients(policy.convert("float32"), weighted()), naive) < 1e-5
 
 
@@ -89,7 +89,7 @@ def test_rows_gather_the_sequences_of_a_group():
     policy, rows = cases.lora_policy("llama"), torch.tensor([0, 2, 0, 1, 1, 2, 0])
     every = gradients(policy, weighted())
     w = weighted()
-    grouped = gradients(policy, Weighted(w.rollouts, w.logprob_weights, rows=rows))
+    grouped = gradients(policy, TokenSum(w.rollouts, w.logprob_weights, rows=rows))
     for name, g in every.items():
         assert torch.allclose(grouped[name], torch.zeros_like(g[:3]).index_add(0, rows, g))
 
@@ -109,10 +109,10 @@ def test_nothing_is_left_behind_on_the_model():
 
 
 def test_an_unknown_kind_of_layer_is_refused_by_name_and_the_slow_way_is_offered():
-    with pytest.raises(ValueError, match=r"'table' is in .*TabularPolicy.*one_by_one"):
+    with pytest.raises(ValueError, match=r"'table' is in .*TabularPolicy.*gradient_backend"):
         SequenceGradients(cases.policy("table"))
     rollouts = Rollouts([[1], [2]], [[1, 0], [3, 3]], [0, 1])
-    found = gradients(cases.policy("table"), score_sums(rollouts), "one_by_one")
+    found = gradients(cases.policy("table"), score_sums(rollouts), "loop")
     assert found["table"].abs().sum() > 0
 
 

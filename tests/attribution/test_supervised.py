@@ -8,7 +8,7 @@ from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from tests import cases
 
-POLICIES = [("table", "one_by_one"), ("qwen2", "hooks"), ("llama", "hooks")]
+POLICIES = [("table", "loop"), ("qwen2", "hooks"), ("llama", "hooks")]
 
 
 def demonstrations(n: int, seed: int) -> Rollouts:
@@ -36,10 +36,10 @@ def sgd_direction(policy, U):
     return policy.weighted_gradient(U, score(policy, U).mask.double() / len(U))
 
 
-@pytest.mark.parametrize(("name", "passes"), POLICIES)
-def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, passes):
+@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
+def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, gradient_backend):
     policy, E, U = setting(name)
-    found = supervised_loss_change(policy, E, U, passes=passes)
+    found = supervised_loss_change(policy, E, U, gradient_backend=gradient_backend)
     s, first, second = (
         x.logprobs.sum(1) for x in score_along(policy, E, sgd_direction(policy, U), 2)
     )
@@ -53,11 +53,11 @@ def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, pass
     assert float(found.per_example.sum()) == pytest.approx(found.first_order.value, rel=1e-10)
 
 
-@pytest.mark.parametrize(("name", "passes"), POLICIES)
-def test_the_measured_change_leaves_a_remainder_of_third_order(name, passes):
+@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
+def test_the_measured_change_leaves_a_remainder_of_third_order(name, gradient_backend):
     policy, E, U = setting(name)
     eta = 1e-2 if name == "table" else 1e-4
-    found = supervised_loss_change(policy, E, U, [eta, eta / 2], passes=passes)
+    found = supervised_loss_change(policy, E, U, [eta, eta / 2], gradient_backend=gradient_backend)
     whole, half = (p.residual.value for p in found.points)
     assert whole / half == pytest.approx(8, abs=0.5)
     first, second = found.first_order.value, found.second_order.value
@@ -65,8 +65,8 @@ def test_the_measured_change_leaves_a_remainder_of_third_order(name, passes):
     assert whole == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "passes"), POLICIES)
-def test_the_curvature_term_is_zero_over_the_models_own_responses(name, passes):
+@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
+def test_the_curvature_term_is_zero_over_the_models_own_responses(name, gradient_backend):
     """Σ_t π ∂²π/π = 0: there the Hessian of the loss is the Fisher matrix."""
     exact = cases.exact(name)
     policy, U = exact.policy, exact.sample(4, seed=3)
@@ -75,7 +75,9 @@ def test_the_curvature_term_is_zero_over_the_models_own_responses(name, passes):
     )
     pi = exact.probabilities() / exact.n_prompts
     assert abs(float(pi @ (bend + slope.square()))) < 1e-10 * float(pi @ slope.square())
-    found = supervised_loss_change(policy, exact.sample(400, seed=4), U, passes=passes)
+    found = supervised_loss_change(
+        policy, exact.sample(400, seed=4), U, gradient_backend=gradient_backend
+    )
     assert abs(found.curvature.value) < 4 * found.curvature.se
 
 

@@ -10,8 +10,8 @@ from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     choose_prompts,
     draw_responses,
-    pass_over,
     random_numbers,
+    skip_random_numbers,
 )
 from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
@@ -71,7 +71,7 @@ def test_a_stream_passed_over_gives_later_prompts_the_same_responses(policy):
     prompts = choose_prompts(Digits().prompts, None, 0, policy=policy)
     whole = draw_responses(policy, prompts, 2, random_numbers(0), max_new_tokens=6)
     stream = random_numbers(0)
-    pass_over(stream, 5 * 2, 6)
+    skip_random_numbers(stream, 5 * 2, 6)
     late = draw_responses(policy, prompts[5:], 2, stream, max_new_tokens=6)
     assert late.response_texts == whole.response_texts[10:]
 

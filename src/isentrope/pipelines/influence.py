@@ -98,7 +98,7 @@ def influence_of(
             groups=analysis.groups,
             overlap=analysis.overlap,
             confidence=config.estimator.confidence,
-            passes=analysis.passes,
+            gradient_backend=analysis.gradient_backend,
             progress=report,
         )
 
@@ -188,7 +188,7 @@ def shares_of(config: MeasureConfig, ready: Prepared, progress: Progress) -> dic
         ready.step,
         functional=config.estimator.functional,
         method=weighted_method(config),
-        passes=config.analysis.passes,
+        gradient_backend=config.analysis.gradient_backend,
         storage=config.fisher_kernel.held,
         confidence=config.estimator.confidence,
     )

@@ -11,7 +11,7 @@ from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage
 from isentrope.vectors import Vector
 
 
-class HeldRows:
+class GradientStore:
     """n gradients, each parameter a matrix (n, size) of its own."""
 
     def __init__(self, theta: Vector, n: int, storage: Storage, folder: Path | None = None) -> None:

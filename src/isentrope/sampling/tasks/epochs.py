@@ -1,16 +1,16 @@
-"""Passes over a data set in random order, for as many rows as are asked for."""
+"""Passes over a data set in random order, for any number of rows."""
 
 from __future__ import annotations
 
 import random
 
 
-def in_passes(size: int, n: int, seed: int) -> list[int]:
-    """Numbers of rows: every row once in random order, then again in another order, and so on.
+def shuffled_epochs(size: int, n: int, seed: int) -> list[int]:
+    """Row indices: every row once in random order, then again in another order, and so on.
 
     Args:
         size: Rows of the data set, at least one.
-        n: How many are asked for.
+        n: Number of indices.
         seed: Fixes the orders.
 
     Returns:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class TokenSum:
     """The functions Σ_k (a_ik s_ik + b_ik H_ik) whose gradients are wanted.
 
     Attributes:
@@ -33,7 +33,7 @@ class Weighted:
     rows: Tensor | None = None
     of_training: bool = False
 
-    def as_trained(self) -> Weighted:
+    def as_trained(self) -> TokenSum:
         """The same functions, with the gradients that training takes of them."""
         return replace(self, of_training=True)
 
@@ -47,7 +47,7 @@ class Weighted:
         """Number of rows."""
         return int(self.row_of.max()) + 1
 
-    def select(self, indices: Tensor, rows: Tensor | None = None) -> Weighted:
+    def select(self, indices: Tensor, rows: Tensor | None = None) -> TokenSum:
         """Some of the sequences, in rows of their own or in the rows given.
 
         Args:
@@ -59,7 +59,7 @@ class Weighted:
         """
         longest = int(self.rollouts.lengths[indices].max())
         b = self.entropy_weights
-        return Weighted(
+        return TokenSum(
             self.rollouts.select(indices),
             self.logprob_weights[indices, :longest],
             None if b is None else b[indices, :longest],
@@ -68,7 +68,7 @@ class Weighted:
         )
 
 
-def step_functions(U: Rollouts, step: Step) -> Weighted:
+def step_functions(U: Rollouts, step: Step) -> TokenSum:
     """What a step is made of: c_ik s_ik + d_ik H_ik of every token, as training differentiates it.
 
     Args:
@@ -78,10 +78,10 @@ def step_functions(U: Rollouts, step: Step) -> Weighted:
     Returns:
         One function per sequence.
     """
-    return Weighted(U, step.token_weights, step.entropy_weights).as_trained()
+    return TokenSum(U, step.token_weights, step.entropy_weights).as_trained()
 
 
-def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> Weighted:
+def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> TokenSum:
     """S(t_i) of every sequence, whose gradients make up the Fisher kernel.
 
     Args:
@@ -91,10 +91,10 @@ def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> Weighted:
     Returns:
         a = 1 on every token.
     """
-    return Weighted(rollouts, rollouts.mask.double(), rows=rows)
+    return TokenSum(rollouts, rollouts.mask.double(), rows=rows)
 
 
-def beginnings(weighted: Weighted) -> Weighted:
+def first_tokens(weighted: TokenSum) -> TokenSum:
     """Two sequences cut to a few tokens, to try a computation on.
 
     Args:
