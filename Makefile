@@ -8,7 +8,7 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-portable test-slow bench-gpu docs gallery docs-commands lint typecheck format clean
+.PHONY: help setup smollm2 demo test test-portable test-slow golden bench-gpu docs gallery docs-commands coverage dist lint typecheck format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,10 +37,13 @@ test: $(STAMP)  ## run the fast tests and the doctests
 	$(BIN)/pytest -n 2 --dist loadfile
 
 # Other CPUs take other kernels, whose rounding differs: the plainest ones stand for them all.
-NUMERICAL := $(addprefix tests/,checks estimators gpu kernel oracle policy sampling update)
+NUMERICAL := $(addprefix tests/,attribution checks estimators golden gpu oracle policy sampling update)
 
 test-portable: $(STAMP)  ## run the numerical tests again, with the plainest CPU kernels and two threads
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=2 $(BIN)/pytest $(NUMERICAL)
+
+golden: $(STAMP)  ## write the golden files anew, where numbers or files are meant to change
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.make
 
 bench-gpu: $(STAMP)  ## run the GPU suite on the CPU, at a size that measures nothing
 	DEVICE=cpu SHAPES=tiny TRAIN_STEPS=1 OUT=build/gpu.md PYTHON=$(BIN)/python bash benchmarks/gpu.sh
@@ -75,6 +78,14 @@ build/gallery/%.md: docs/gallery/%.py docs/gallery/tiny.py $(DOCS_STAMP)
 	@$(NBCONVERT) --to markdown build/gallery/$*.ipynb --NbConvertApp.output_files_dir=figures \
 		--ExtractOutputPreprocessor.output_filename_template={unique_key}{extension}
 	@! grep "Warning" $@
+
+coverage: export OMP_NUM_THREADS := 1
+coverage: $(STAMP)  ## run the fast tests and count the lines they reach, into build/coverage
+	mkdir -p build/coverage
+	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-report=html --cov-report=xml:build/coverage/coverage.xml
+
+dist: $(STAMP)  ## build sdist and wheel into build/dist, install each apart, and run it
+	PYTHON=$(BIN)/python .ci/dist
 
 docs-commands: $(STAMP)  ## run the cheap commands of README and docs, in a folder of their own
 	$(BIN)/pytest -m slow tests/docs/test_commands.py

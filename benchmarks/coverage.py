@@ -22,7 +22,7 @@ from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.resampled import coupled_change
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.scoring import score, score_along, score_with_features
 from isentrope.policy.token_statistics import Scores
 from tests import cases
@@ -70,7 +70,7 @@ class Enumerated:
         self.ess = [p.trust.ess_whole / n for p in sweep.points]
         return [sweep.entropy, sweep.first_order, sweep.second_order, *changes]
 
-    def sample(self, functional: str, method: str, index: torch.Tensor) -> EntropySample:
+    def sample(self, functional: str, method: str, index: torch.Tensor) -> ScoredBatch:
         series = tuple(_rows(s, index) for s in self.series)
         tokens, units, baseline = series[0].mask.double(), torch.arange(len(index)), None
         if method == "doubly-robust":
@@ -78,7 +78,7 @@ class Enumerated:
                 series[0].entropies, tokens, units, functional, features=self.features[index]
             )
         f = Functionals(functional, method, tokens, baseline)
-        return EntropySample(f, series[0].logprobs, series, units)
+        return ScoredBatch(f, series[0].logprobs, series, units)
 
 
 def _probabilities(scores: Scores) -> torch.Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.enumerated import POLICIES, Enumerated
 from isentrope.config.io import load_config
-from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Clock, Progress
@@ -52,7 +52,7 @@ def three_ways(terms: np.ndarray, squares: np.ndarray, variances: np.ndarray) ->
         return np.stack([total / np.sqrt(of) for of in (own, predictable, mixed)], -1)
 
 
-def sums(sample: EntropySample) -> np.ndarray:
+def sums(sample: ScoredBatch) -> np.ndarray:
     """(identity, 3, n): Σ X, Σ X² and Σ V of each sequence."""
     here, slope = sample.series[:2]
     pairs = (here.logprobs + here.entropies, here.variances), (slope.logprobs, slope.variances)
@@ -89,7 +89,7 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
             seed=FIRST_SEED + k,
             batch_size=256,
         )
-        sample = draw_sample(
+        sample = score_batch(
             policy, E, functional="per_token", method="prefix", direction=direction, order=1
         )
         z = np.stack([three_ways(*of) for of in sums(sample)])

@@ -34,7 +34,7 @@ from isentrope.estimators.entropy_change import (
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.resampled import coupled_change
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch
 from isentrope.policy.chi_square import Divergence, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
@@ -200,7 +200,7 @@ def rows_of(scores: Scores, index: torch.Tensor) -> Scores:
 
 
 def jackknifed(
-    samples: list[EntropySample], etas: list[float], moved: list[list[Scores]]
+    samples: list[ScoredBatch], etas: list[float], moved: list[list[Scores]]
 ) -> list[Jackknifed]:
     """`infinitesimal_jackknife` of many batches in one pass: a call costs the same for all."""
     f = samples[0].functional
@@ -217,7 +217,7 @@ def jackknifed(
     def values(omega, kept, tokens, baseline, *arrays):
         functional = Functionals(f.functional, f.method, tokens, baseline)
         pairs = [Scores(s, h, tokens) for s, h in zip(arrays[::2], arrays[1::2], strict=True)]
-        sample = EntropySample(functional, kept, tuple(pairs[:3]), samples[0].prompt_index)
+        sample = ScoredBatch(functional, kept, tuple(pairs[:3]), samples[0].prompt_index)
         found = statistics_of_sample(sample, etas, pairs[3:])(omega)
         return found, found
 
@@ -286,7 +286,7 @@ class Study:
                 rest = change - eta * first - eta * eta * second
                 self.truth[functional, f"residual {ess:.2f}"] = rest
 
-    def sample(self, functional: str, method: str, index: torch.Tensor, **known) -> EntropySample:
+    def sample(self, functional: str, method: str, index: torch.Tensor, **known) -> ScoredBatch:
         series = tuple(rows_of(s, index) for s in self.series)
         tokens, units, baseline = series[0].mask.double(), torch.arange(len(index)), None
         if method == "doubly-robust":
@@ -295,7 +295,7 @@ class Study:
             )
         f = Functionals(functional, method, tokens, baseline)  # pyright: ignore
         kept = known.pop("sampler_logprobs", series[0].logprobs)
-        return EntropySample(f, kept, series, units, **known)
+        return ScoredBatch(f, kept, series, units, **known)
 
     def steps(self, n: int, batches: int, cells: dict[Cell, Tally]) -> None:
         """ΔH and its residual with weights, each beside the truth."""

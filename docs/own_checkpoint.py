@@ -2,8 +2,8 @@
 
     .venv/bin/python docs/own_checkpoint.py [FOLDER]
 
-Nothing of isentrope takes part in the training. It takes seconds on a CPU and downloads nothing;
-put your own model, prompts and reward in the places of the toy's.
+isentrope takes no part in the training. The script takes seconds on a CPU and downloads nothing;
+replace the model, prompts and reward with your own.
 """
 
 import json
@@ -23,7 +23,7 @@ toy = build_toy_policy(seed=0)  # a Qwen2 with random weights, and its tokenizer
 toy.model.save_pretrained(folder / "base")
 toy.tokenizer.save_pretrained(folder / "base")
 
-# 1. Train: TRL, as anybody would.
+# 1. Train with plain TRL.
 prompts = [{"prompt": f"{a}+{b}=", "reference": str(a + b)} for a in range(9) for b in range(9)]
 trained, held_out = prompts[::2], prompts[1::2]
 

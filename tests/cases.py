@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from isentrope.estimators.functional import Functionals
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.oracle import ExactPolicy, TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
@@ -133,7 +133,7 @@ def ragged(n: int = 7, vocabulary: int = 5, seed: int = 0) -> Rollouts:
 
 
 def array_sample(n: int = 40, t: int = 6, *, functional="per_token", method="prefix", seed=0):
-    """An `EntropySample` of random numbers, with derivatives to second order."""
+    """An `ScoredBatch` of random numbers, with derivatives to second order."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(scale: float) -> torch.Tensor:
@@ -145,4 +145,4 @@ def array_sample(n: int = 40, t: int = 6, *, functional="per_token", method="pre
     baseline = normal(1.0) * tokens if method == "doubly-robust" else None
     series = tuple(Scores(normal(1.0) * tokens, normal(0.3).exp() * tokens, mask) for _ in range(3))
     f = Functionals(functional, method, tokens, baseline)
-    return EntropySample(f, series[0].logprobs, series, torch.arange(n))
+    return ScoredBatch(f, series[0].logprobs, series, torch.arange(n))

@@ -11,7 +11,16 @@ SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
     (
-        *("_version", "files", "formatting", "progress", "processes", "checkpoint_names"),
+        *(
+            "_version",
+            "_lazy",
+            "_deprecated",
+            "files",
+            "formatting",
+            "progress",
+            "processes",
+            "checkpoint_names",
+        ),
         *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),
     ("policy",),

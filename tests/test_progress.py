@@ -1,85 +1,77 @@
+"""What progress draws on a terminal: whole numbers, and nothing that stays."""
+
 import io
 import logging
+import re
 
 import pytest
 from rich.console import Console
 
-from isentrope.progress import Clock, Progress, part_of
+from isentrope.progress import Progress
+
+METRICS = {
+    "reward": 0.5,
+    "entropy": 2.8881,
+    "tokens_per_second": 12345.0,
+    "probe/first_order": -8.9e-05,
+    "probe/first_order_se": 5e-05,
+}
 
 
-def terminal():
-    return Console(file=io.StringIO(), force_terminal=True, width=100, _environ={})
+def terminal(width):
+    return Console(file=io.StringIO(), force_terminal=True, width=width, _environ={})
 
 
-@pytest.fixture
-def updates(monkeypatch):
-    """What bars are told: description, done, total."""
-    from rich.progress import Progress as Bars
-
-    seen = []
-    plain = Bars.update
-
-    def update(self, task, **changes):
-        plain(self, task, **changes)
-        now = self.tasks[task]
-        seen.append((now.description, now.completed, now.total))
-
-    monkeypatch.setattr(Bars, "update", update)
-    return seen
-
-
-def test_a_bar_shows_counts_and_stages(updates):
-    with Progress(terminal()).bar("measuring") as report:
-        report(0, 2, "entropy")
-        report(1, 2)
-    assert updates == [("measuring: entropy", 0, 2), ("measuring", 1, 2)]
+def screen(text):
+    """The lines that are left on a terminal."""
+    lines, row = [""], 0
+    for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+        if token == "\n":
+            row += 1
+            lines += [""] * (row - len(lines) + 1)
+        elif token.endswith("A") and token.startswith("\x1b"):
+            row -= int(token[2:-1])
+        elif token.endswith("K") and token.startswith("\x1b"):
+            lines[row] = ""
+        elif token[0] not in "\x1b\r":
+            lines[row] += token
+    return [line for line in lines if line.strip()]
 
 
-def test_a_part_reports_its_stages_at_the_place_it_has_in_the_whole(updates):
-    with Progress(terminal()).bar("all") as report:
-        inner = part_of(report, 3, 5)
-        inner(0, 2, "a")
-        inner(1, 2, "b")
-    assert updates == [("all: a", 3, 5), ("all: b", 3, 5)]
+def trained(console, last):
+    with Progress(console) as progress:
+        observe = progress.training(1200)
+        for step in (1, last):
+            observe(METRICS | {"step": step})
+    return console.file.getvalue()
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal(updates):
-    file = io.StringIO()
-    for progress in (Progress(), Progress(Console(file=file))):
-        with progress.bar("measuring") as report:
-            report(0, 2, "entropy")
-    assert file.getvalue() == ""
-    assert updates == []
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_numbers_of_a_training_line_are_whole(width):
+    said = trained(terminal(width), 1200)
+    assert "1200/1200" in said
+    assert "…" not in said
+    assert ("tokens/s" in said) is (width > 100)
 
 
-def test_a_training_line_is_a_bar_on_a_terminal(updates):
-    observe = Progress(terminal()).fine_tuning(2)
-    observe({"step": 1, "loss": 0.5})
-    observe({"step": 2, "loss": 0.25})
-    assert [(words[:10], done, total) for words, done, total in updates] == [
-        ("loss 0.500", 1, 2),
-        ("loss 0.250", 2, 2),
-    ]
+@pytest.mark.parametrize("last", [1200, 7])
+def test_a_training_line_is_gone_when_it_ends_or_stops_early(last):
+    assert screen(trained(terminal(80), last)) == []
 
 
-def test_a_training_line_is_a_log_record_elsewhere(caplog):
-    step = {"reward": 0.5, "entropy": 1.0, "tokens_per_second": 10.0}
-    reading = {"probe/first_order": -2e-4, "probe/first_order_se": 3e-5}
-    with caplog.at_level(logging.INFO, "isentrope"):
-        observe = Progress().training(3)
-        observe({"step": 1, **step, **reading})
-        observe({"step": 2, **step})
-    assert len(caplog.messages) == 2
-    for message in caplog.messages:  # the last reading stays, with its step
-        assert "-2.0e-04 ± 3e-05 (step 1)" in message
-    assert caplog.messages[1].startswith("step 2/3")
+def test_a_bar_is_gone_when_its_work_ends():
+    console = terminal(80)
+    with Progress(console).bar("measure") as report:
+        report(3, 12, "first order")
+    assert "measure: first order" in console.file.getvalue()
+    assert "3/12" in console.file.getvalue()
+    assert screen(console.file.getvalue()) == []
 
 
-def test_times_of_one_name_add_up(monkeypatch):
-    now = iter((0.0, 1.0, 3.0, 3.5, 4.0, 8.0, 9.0))
-    monkeypatch.setattr("isentrope.progress.time.perf_counter", lambda: next(now))
-    clock = Clock()
-    for _ in range(2):
-        with clock.stage("sampling"):
-            pass
-    assert clock.seconds == {"sampling": 6.0, "total": 9.0}
+def test_where_nobody_looks_steps_are_logged_with_everything(caplog):
+    caplog.set_level(logging.INFO, logger="isentrope")
+    Progress(Console(file=io.StringIO())).training(3)(METRICS | {"step": 1})
+    (line,) = caplog.messages
+    assert line == (
+        "step 1/3 · reward 0.500 · entropy 2.888 · δH₁ -8.9e-05 ± 5e-05 (step 1) · 12345 tokens/s"
+    )

@@ -72,16 +72,16 @@ def test_joined_batches_keep_their_prompt_draws_apart():
     ("columns", "sentence"),
     [
         ({"response_ids": []}, "at least one response"),
-        ({"response_ids": [[4], [], [5]]}, "response 1 must be a non-empty"),
-        ({"response_ids": [[4], [0.5], [5]]}, "response 1 must be"),
+        ({"response_ids": [[4], [], [5]]}, "response 1 .*non-empty"),
+        ({"response_ids": [[4], [0.5], [5]]}, "response 1 "),
         ({"prompt_index": [0, 1]}, "prompt_index has shape"),
-        ({"prompt_ids": [[1]], "prompt_index": [0, 0, 1]}, "points to prompt 1"),
-        ({"prompt_index": [0, 0, 0]}, "Sequences 0 and 2 share prompt_index 0"),
-        ({"max_new_tokens": 2}, "A response has 3 tokens, more than max_new_tokens=2"),
-        ({"rewards": [1, 2]}, "rewards must be 3 finite numbers"),
+        ({"prompt_ids": [[1]], "prompt_index": [0, 0, 1]}, "prompt 1"),
+        ({"prompt_index": [0, 0, 0]}, "0 and 2 .*prompt_index 0"),
+        ({"max_new_tokens": 2}, "3 tokens, .*max_new_tokens=2"),
+        ({"rewards": [1, 2]}, "rewards .*3 finite"),
         ({"advantages": [1, 2, float("nan")]}, "1 not finite"),
         ({"sampler_logprobs": [[-1.0], [-1.0], [-1.0]]}, "1 values for a response of 2"),
-        ({"prompt_keys": ["a"]}, "prompt_keys has 1 entries"),
+        ({"prompt_keys": ["a"]}, "prompt_keys .*1 "),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(columns, sentence):

@@ -2,9 +2,9 @@
 # # Entropy collapses on three arms
 #
 # One softmax over three arms, rewards 1, 0.8 and 0, and exact gradient ascent on the expected
-# reward. Nothing is sampled. The entropy falls although nobody asked for it, and mostly *after*
-# the reward has been won: the policy goes on making itself sure. A start that is far from uniform
-# first gains entropy, while it leaves a wrong arm.
+# reward. Nothing is sampled. The entropy falls although the objective does not contain it, and
+# mostly *after* the reward has been reached: the policy keeps increasing its confidence. A start
+# that is far from uniform first gains entropy, while it leaves a bad arm.
 
 # %%
 import matplotlib.pyplot as plt

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # First and second order, and what they leave
+# # First and second order, and their remainders
 #
 # ΔH(η) of a tiny transformer along one direction, exactly, by listing every response. First order
 # leaves an error that grows as η², first and second together one that grows as η³: on logarithmic

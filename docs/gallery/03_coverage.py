@@ -2,9 +2,8 @@
 # # Do the intervals hold?
 #
 # A hundred evaluation batches of 128 responses, each with its own 95 % interval for ΔH(η),
-# against the exact value. About five of a hundred should miss it, and which five is chance. The
-# table with a thousand batches, three policies and every estimator is made by `python -m
-# benchmarks.coverage`.
+# against the exact value. About five of a hundred should miss it, at random. The table with a
+# thousand batches, three policies and every estimator is made by `python -m benchmarks.coverage`.
 
 # %%
 import matplotlib.pyplot as plt

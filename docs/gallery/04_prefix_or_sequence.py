@@ -1,10 +1,10 @@
 # %% [markdown]
-# # One weight a sequence, or one a prefix
+# # One weight per sequence, or one per prefix
 #
 # The entropy before token k depends on the tokens before it. An estimator that weights it by the
-# ratio of the *whole* response pays for tokens that come later. Sixty batches of 128
-# responses at rates that move the policy more and more: the error of the prefix estimator stays
-# below, and the farther the policy moves, the more so.
+# ratio of the *whole* response includes the variance of later tokens. The figure has sixty batches
+# of 128 responses at increasing rates. The error of the prefix estimator is smaller, and the
+# difference grows with the distance that the policy moves.
 
 # %%
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ batches = [exact.sample(128, seed) for seed in range(60)]
 
 
 def square_errors(method):
-    """(60, rates): what each batch is wrong by, squared."""
+    """(60, rates): the squared error of each batch."""
     options = {"functional": "per_sequence", "method": method, "order": 0}
     sweeps = [ise.entropy_change(policy, batch, v, rates, **options) for batch in batches]
     return (np.array([[p.change.value for p in sweep.points] for sweep in sweeps]) - truth) ** 2

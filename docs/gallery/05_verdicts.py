@@ -1,11 +1,11 @@
 # %% [markdown]
-# # When a sample can no longer tell
+# # When the responses no longer represent the policy
 #
 # 512 responses, reweighted to a policy that moves away from the one that drew them. The effective
 # sample size falls: crosses are that of the batch, points that with each token integrated over the
 # vocabulary, from which the verdict follows: trust, smooth (no interval) or resample. The Pareto
-# shape k̂ of the weights' tail is a second alarm. The line is the truth, by listing every response:
-# look where the points leave it.
+# shape k̂ of the weights' tail is a second diagnostic. The line is the exact value, by listing every
+# response; the points leave it as the weights degenerate.
 
 # %%
 import matplotlib.pyplot as plt

@@ -1,10 +1,10 @@
 # %% [markdown]
-# # Who moves whom
+# # Which responses move which others
 #
 # The Fisher kernel of an update batch as cosines between the gradients of its responses, ordered
 # by prompt and within a prompt by reward. The squares on the diagonal are the eight responses to
-# one prompt. A step on one response moves its neighbours in the square, up or down, and a little
-# of everything.
+# one prompt. A step on one response moves the others in its square, up or down, and all other
+# responses a little.
 
 # %%
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 #
 # Eigenvalues of the kernel of 128 responses against what random gradients would give: with as
 # many dimensions as there are parameters, with the dimension that fits the kernel's own
-# cross-prompt cosines, and random directions with the norms that were seen. Eigenvalues above the
+# cross-prompt cosines, and random directions with the observed norms. Eigenvalues above the
 # largest of the last are shared directions: many responses push the same way. The other two bands
 # are for comparison: unlike norms alone put eigenvalues above them.
 

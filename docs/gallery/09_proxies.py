@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Published shortcuts against the measurement
+# # Published proxies against the measurement
 #
 # Proxies predict a token's influence on entropy from its log-probability, entropy and advantage
-# alone. Each is held against the measured δH of the same tokens. They see the sign and some of
-# the order; they do not see how one context's update moves another, and the scatter is that.
+# alone. Each is compared with the measured δH of the same tokens. They have the sign and part of
+# the order. They do not include how one context's update moves another, which is the scatter.
 
 # %%
 import matplotlib.pyplot as plt

@@ -3,8 +3,8 @@
 #
 # B_simple is the batch at which the gradient has as much noise as signal. It is estimated from
 # growing batches of prompt groups, with Fieller's interval from 32 groups on. A small batch cannot
-# bound it from above: the arrow has no upper end, and says that the signal has not been seen. The
-# estimate itself is not to be trusted before the interval closes.
+# bound it from above: the arrow has no upper end, because the signal is within its error. The
+# estimate itself cannot be trusted until the interval has an upper end.
 
 # %%
 import math

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # pass@k and its interval
 #
-# 64 prompts whose chance of a right answer is spread widely, 16 responses to each. pass@k for k
+# 64 prompts with widely different chances of a correct answer, 16 responses to each. pass@k for k
 # up to 16 from one set of counts, with intervals over prompts, against the true curve. Errors
 # come from the prompts: more responses to the same prompts would hardly narrow them.
 

@@ -1,4 +1,4 @@
-"""What several scripts of the gallery start from: a tiny transformer, its batches, its style."""
+"""A tiny transformer, its batches and the style of figures, for several scripts of the gallery."""
 
 from __future__ import annotations
 

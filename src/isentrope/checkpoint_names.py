@@ -59,5 +59,5 @@ def step_within(name: str) -> int | None:
     Returns:
         The last step in it, 40; None if there is none.
     """
-    found = _STEP.findall(name)
-    return int(found[-1]) if found else None
+    steps = _STEP.findall(name)
+    return int(steps[-1]) if steps else None

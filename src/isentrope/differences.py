@@ -87,13 +87,13 @@ def derivative_gap(
         ahead, behind = (_at(f, h, device) for h in (step, -step))
         scale = float(value.abs().max())
         gaps = []
-        for at_zero, there, back, found in zip(
+        for at_zero, there, back, derivative in zip(
             (value, first), ahead, behind, (claimed, second), strict=True
         ):
             difference = (there - back).double() / (2 * step)
-            scale = max(float(difference.abs().max()), float(found.abs().max()), 1e-3 * scale)
+            scale = max(float(difference.abs().max()), float(derivative.abs().max()), 1e-3 * scale)
             bound = (there + back - 2 * at_zero).double().abs().max() / step
-            error = (found.double() - difference).abs().max()
+            error = (derivative.double() - difference).abs().max()
             gaps.append(
                 Gap(float(error) / (scale or 1.0), float(bound) / (scale or 1.0) + rounding)
             )

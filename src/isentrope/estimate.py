@@ -98,8 +98,8 @@ class Estimate:
             The estimate with its interval.
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
-        known = trusted and df > 0 and math.isfinite(se)
-        half = t_quantile(df, confidence) * se if known else math.nan
+        bounded = trusted and df > 0 and math.isfinite(se)
+        half = t_quantile(df, confidence) * se if bounded else math.nan
         return cls(
             value, se, value - half, value + half, n, unit, method, ess, khat, tuple(warnings), df
         )

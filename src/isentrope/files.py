@@ -116,7 +116,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     if target.exists():
         raise FileExistsError(f"{target} exists already: choose another folder, or remove it.")
-    made = [p for p in target.parents if not p.exists()]
+    created = [p for p in target.parents if not p.exists()]
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -125,22 +125,22 @@ def whole_folder(target: Path) -> Iterator[Path]:
         publish_folder(partial, target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
-        remove_empty(made)
+        remove_empty(created)
         raise
 
 
-def publish_folder(made: Path, target: Path) -> None:
+def publish_folder(complete: Path, target: Path) -> None:
     """Flush a complete folder to the disk, then give it its name.
 
     Args:
-        made: The folder, on the same file system as its target.
+        complete: The folder, on the same file system as its target.
         target: Its name, which is not in use.
     """
-    for folder, _, names in os.walk(made, topdown=False):
+    for folder, _, names in os.walk(complete, topdown=False):
         for name in names:
             _sync(Path(folder, name))
         _sync(Path(folder))
-    os.replace(made, target)
+    os.replace(complete, target)
     _sync(target.parent)
 
 

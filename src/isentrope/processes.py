@@ -56,16 +56,16 @@ def together(work: Callable[[], T]) -> T:
         RuntimeError: If it failed on another process only.
     """
     try:
-        found, failure = work(), None
+        result, failure = work(), None
     except Exception as error:
-        found, failure = None, error
-    told = gather(None if failure is None else f"{type(failure).__name__}: {failure}")
+        result, failure = None, error
+    failures = gather(None if failure is None else f"{type(failure).__name__}: {failure}")
     if failure is not None:
         raise failure
-    for number, sentence in enumerate(told):
+    for number, sentence in enumerate(failures):
         if sentence is not None:
             raise RuntimeError(f"Process {number} failed: {sentence}")
-    return cast(T, found)
+    return cast(T, result)
 
 
 def barrier() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+WIDE = 120
+"""Columns of a terminal on which bars are long."""
+NUMBERS = 36
+"""Columns for a short bar, the count and the time that is left."""
 
 
 class Report(Protocol):
@@ -50,7 +57,9 @@ def part_of(report: Report, done: int, total: int) -> Report:
 
 
 class Progress:
-    """Bars for the stages of a run.
+    """Bars for the stages of a measurement; each erases itself when its stage ends.
+
+    As a context manager it also erases the bar of a training that stopped early.
 
     Attributes:
         console: Where they are drawn; None draws nothing.
@@ -58,6 +67,13 @@ class Progress:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console if console is not None and console.is_terminal else None
+        self._lines = ExitStack()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Report]:
@@ -74,12 +90,13 @@ class Progress:
             return
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
+        from rich.table import Column
 
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            BarColumn(40 if self.console.width >= WIDE else 10),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
         with Bars(*columns, console=self.console, transient=True) as bars:
             task = bars.add_task(what, total=None)
@@ -101,16 +118,15 @@ class Progress:
         """
         reading = ""
 
-        def words(metrics: dict[str, float]) -> str:
+        def words(metrics: dict[str, float]) -> list[str]:
             nonlocal reading
             if "probe/first_order" in metrics:
                 first, error = metrics["probe/first_order"], metrics["probe/first_order_se"]
                 step = int(metrics["step"])
-                reading = f" · δH₁ {first:+.1e} ± {error:.0e} (step {step})"
-            return (
-                f"reward {metrics['reward']:.3f} · entropy {metrics['entropy']:.3f}{reading}"
-                f" · {metrics['tokens_per_second']:.0f} tokens/s"
-            )
+                reading = f"δH₁ {first:+.1e} ± {error:.0e} (step {step})"
+            parts = [f"reward {metrics['reward']:.3f}", f"entropy {metrics['entropy']:.3f}"]
+            parts += [reading] if reading else []
+            return [*parts, f"{metrics['tokens_per_second']:.0f} tokens/s"]
 
         return self._line(steps, words)
 
@@ -123,28 +139,38 @@ class Progress:
         Returns:
             Called with the metrics of each step.
         """
-        return self._line(steps, lambda metrics: f"loss {metrics['loss']:.3f} nats a token")
+        return self._line(steps, lambda metrics: [f"loss {metrics['loss']:.3f} nats a token"])
 
     def _line(
-        self, steps: int, words: Callable[[dict[str, float]], str]
+        self, steps: int, words: Callable[[dict[str, float]], list[str]]
     ) -> Callable[[dict[str, float]], None]:
         """A bar that closes itself after the last step; without a console, a line to the log."""
-        stack = ExitStack()
         report: Report | None = None
 
         def observe(metrics: dict[str, float]) -> None:
             nonlocal report
-            step, line = int(metrics["step"]), words(metrics)
+            step, parts = int(metrics["step"]), words(metrics)
             if self.console is None:
+                line = _joined(parts, math.inf)
                 logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
                 return
             if report is None:
-                report = stack.enter_context(self.bar(""))
-            report(step, steps, line)
+                report = self._lines.enter_context(self.bar(""))
+            report(step, steps, _joined(parts, self.console.width - NUMBERS))
             if step >= steps:
-                stack.close()
+                self._lines.close()
 
         return observe
+
+
+def _joined(parts: list[str], room: float) -> str:
+    """As many of the parts, from the first, as there is room for."""
+    line = parts[0]
+    for part in parts[1:]:
+        if len(longer := f"{line} · {part}") > room:
+            break
+        line = longer
+    return line
 
 
 class Clock:

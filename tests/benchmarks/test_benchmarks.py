@@ -14,7 +14,7 @@ from benchmarks import (
     reliability,
     variance,
 )
-from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.policy.scoring import score_with_features
 from tests import cases
 

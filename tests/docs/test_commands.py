@@ -33,7 +33,9 @@ def parsed(words) -> tuple[str, dict]:
     return command.name, command.make_context(command.name, rest).params
 
 
-@pytest.mark.parametrize("command", [c for c in VERBS if len(c.words) > 2], ids=str)
+@pytest.mark.parametrize(
+    "command", [c for c in VERBS if len(c.words) > 2 and c.words[-1] != "--help"], ids=str
+)
 def test_a_command_line_is_understood_down_to_its_settings(command):
     _, given = parsed(command.words[1:])
     path = ROOT / str(given.get("config"))
@@ -44,7 +46,9 @@ def test_a_command_line_is_understood_down_to_its_settings(command):
         assert str(given["config"]).startswith("runs/"), f"{path} is not there"
 
 
-@pytest.mark.parametrize("command", [c for c in VERBS if len(c.words) == 2], ids=str)
+@pytest.mark.parametrize(
+    "command", [c for c in VERBS if len(c.words) == 2 or c.words[-1] == "--help"], ids=str
+)
 def test_a_verb_that_is_named_exists(command):
     assert command.words[1] in {*typer.main.get_command(app).commands, "--help", "--version"}
 
@@ -62,13 +66,32 @@ def test_a_module_that_is_run_exists(command):
 
 @pytest.mark.parametrize("command", [c for c in EVERY if c.program.startswith("python")], ids=str)
 def test_a_script_that_is_run_exists(command):
-    assert "-m" in command.words or (ROOT / command.words[1]).is_file()
+    if "-c" in command.words:
+        compile(command.words[command.words.index("-c") + 1], str(command), "exec")
+    else:
+        assert "-m" in command.words or (ROOT / command.words[1]).is_file()
 
 
 @pytest.mark.parametrize("command", [c for c in EVERY if c.program == "pip"], ids=str)
 def test_an_extra_that_is_installed_exists(command):
     extras = re.findall(r"\[(\w+)\]", " ".join(command.words))
     assert set(extras) <= set(EXTRAS)
+
+
+def named_tests(text: str) -> list[str]:
+    """Paths of tests in the running text of a page."""
+    return re.findall(r"`(tests/[\w/]+(?:\.py)?)`", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_test_that_a_page_names_exists(page):
+    named = named_tests(page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_named_tests_are_found_in_the_evidence_of_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "tests/checks/test_planted_faults.py" in named_tests(readme)
 
 
 def test_a_command_with_a_wrong_option_setting_or_verb_is_refused():

@@ -13,7 +13,7 @@ from isentrope.estimators.identities import (
     studentised,
     verdict,
 )
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.scoring import score
 from tests import cases
 
@@ -52,7 +52,7 @@ def test_a_declared_sampler_is_weighted_away_or_leaves_no_interval(estimator):
 
 
 def identities(exact, batch):
-    sample = draw_sample(
+    sample = score_batch(
         exact.policy,
         batch,
         functional="per_token",
@@ -80,7 +80,7 @@ def test_no_few_tokens_make_a_large_z():
 def test_z_is_the_sum_over_its_conditional_deviation():
     exact = cases.exact("qwen2")
     batch = exact.sample(200, 3)
-    sample = draw_sample(exact.policy, batch, functional="per_token", method="prefix")
+    sample = score_batch(exact.policy, batch, functional="per_token", method="prefix")
     terms = sample.series[0].logprobs + sample.entropies
     square = terms.square().sum() / 3 + 2 * sample.series[0].variances.sum() / 3
     assert martingale_z(sample) == pytest.approx(float(terms.sum() / square.sqrt()), rel=1e-12)
@@ -92,7 +92,7 @@ def test_z_is_the_sum_over_its_conditional_deviation():
 def test_the_terms_have_mean_zero_and_the_conditional_variance(order):
     """Exact moments of z's numerator over all responses: mean zero and the variance it is given."""
     exact = cases.exact("qwen2")
-    sample = draw_sample(
+    sample = score_batch(
         exact.policy,
         exact.rollouts,
         functional="per_token",
@@ -120,7 +120,7 @@ def test_p_values_come_with_a_verdict():
 
 def test_a_sample_without_variances_is_refused():
     sample = cases.array_sample()
-    with pytest.raises(ValueError, match="draw_sample"):
+    with pytest.raises(ValueError, match="score_batch"):
         martingale_z(sample)
 
 
@@ -136,6 +136,6 @@ def test_identities_fail_for_a_sampler_that_drops_unlikely_responses():
 
 def test_score_identity_asks_for_derivatives():
     exact = cases.exact("table")
-    sample = draw_sample(exact.policy, exact.sample(8, 0), functional="per_token", method="prefix")
+    sample = score_batch(exact.policy, exact.sample(8, 0), functional="per_token", method="prefix")
     with pytest.raises(ValueError, match="derivatives"):
         score_identity_z(sample)

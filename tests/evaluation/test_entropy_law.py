@@ -66,8 +66,8 @@ def test_its_intervals_cover_under_autocorrelated_noise():
 @pytest.mark.parametrize(
     ("entropy", "reward", "words"),
     [
-        ([1.0] * 12, [0.5] * 12, "the same at every step"),
-        ([1.0, 0.9], [0.5, 0.6], "10 steps or more"),
+        ([1.0] * 12, [0.5] * 12, "same"),
+        ([1.0, 0.9], [0.5, 0.6], "10 steps"),
         (np.linspace(1, 0, 12), [float("nan")] * 12, "finite"),
     ],
 )

@@ -10,8 +10,8 @@ from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     choose_prompts,
     draw_responses,
-    pass_over,
     random_numbers,
+    skip_random_numbers,
 )
 from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
@@ -71,7 +71,7 @@ def test_a_stream_passed_over_gives_later_prompts_the_same_responses(policy):
     prompts = choose_prompts(Digits().prompts, None, 0, policy=policy)
     whole = draw_responses(policy, prompts, 2, random_numbers(0), max_new_tokens=6)
     stream = random_numbers(0)
-    pass_over(stream, 5 * 2, 6)
+    skip_random_numbers(stream, 5 * 2, 6)
     late = draw_responses(policy, prompts[5:], 2, stream, max_new_tokens=6)
     assert late.response_texts == whole.response_texts[10:]
 
@@ -130,11 +130,11 @@ def test_the_frame_has_a_row_a_metric_that_has_a_value(policy):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"ks": [1, 5]}, "pass@5 needs at least 5"),
-        ({"n_prompts": 10}, "n_prompts=10 of 9 prompts"),
+        ({"ks": [1, 5]}, "pass@5"),
+        ({"n_prompts": 10}, "n_prompts=10 "),
         ({"n_prompts": 0}, "n_prompts=0"),
         ({"metrics": ["pass@k"]}, "Unknown metric 'pass@k'"),
-        ({"max_new_tokens": 40}, "more than the model's 32 positions"),
+        ({"max_new_tokens": 40}, "32 positions"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(policy, options, said):

@@ -141,7 +141,7 @@ def test_names_are_those_of_the_estimates_in_order():
 
 
 @pytest.mark.parametrize(
-    ("ks", "said"), [((1, 9), "pass@9 needs at least 9"), ((0,), "from 1"), ((2, 2), "different")]
+    ("ks", "said"), [((1, 9), "pass@9"), ((0,), "from 1"), ((2, 2), "different")]
 )
 def test_more_tries_than_responses_are_refused(ks, said):
     with pytest.raises(ValueError, match=said):

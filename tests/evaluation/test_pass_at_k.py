@@ -57,7 +57,7 @@ def test_intervals_cover(a, b, k):
 @pytest.mark.parametrize(
     ("n", "c", "k", "said"),
     [
-        (4, 1, 5, "pass@5 needs at least 5 responses"),
+        (4, 1, 5, "pass@5"),
         (4, 1, 0, "pass@0 needs"),
         (4, 5, 1, "between 0 and n"),
         (4, -1, 1, "between 0 and n"),

@@ -25,6 +25,7 @@ def call(*arguments, status=0):
     """Run a command; its standard output."""
     done = CliRunner().invoke(app, [str(a) for a in arguments])
     assert done.exit_code == status, done.output
+    assert "…" not in done.stdout
     return done.stdout
 
 

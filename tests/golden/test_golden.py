@@ -10,6 +10,7 @@ import json
 
 import pytest
 
+from isentrope.cli.console import out
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.compare import differences, structure
 from tests.golden.make import SCENES, file_of
@@ -22,6 +23,12 @@ SLOW = ("study", "report")
 def frozen(tmp_path_factory):
     """The tiny checkpoint, with the same tensors on every machine."""
     return frozen_checkpoint(tmp_path_factory.mktemp("frozen"))
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    """A terminal of 80 columns: `scenes.call` refuses a table that is cut."""
+    monkeypatch.setattr(out, "width", 80)
 
 
 def expected(name):

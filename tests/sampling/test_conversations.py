@@ -61,7 +61,7 @@ def test_a_line_of_a_file_may_hold_messages(tmp_path):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"task": "prompts", "dataset_name": "prompts"}, "two names of one key"),
+        ({"task": "prompts", "dataset_name": "prompts"}, "two names"),
         ({"system_prompt": "1"}, "chat_template: true"),
         ({"dataset_name": "nothing"}, "choose one of"),
     ],

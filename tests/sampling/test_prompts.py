@@ -28,14 +28,14 @@ def test_excluded_keys_are_left_out():
     ("prompts", "message"),
     [
         ([], "dataset is empty"),
-        ("one text", "prompts is one text"),
-        (["text"], "the policy has no tokenizer"),
-        ([[3, 12]], "token id 12, outside the model's vocabulary of 12"),
-        ([[3, -1]], "token id -1, outside"),
+        ("one text", "one text"),
+        (["text"], "tokenizer"),
+        ([[3, 12]], "token id 12,.* 12"),
+        ([[3, -1]], "token id -1,"),
         ([[]], "non-empty 1-D list"),
         ([[0.5]], "non-empty 1-D list"),
         ([[[3]]], "non-empty 1-D list"),
-        ([{"prompt": "x"}], "A prompt is a Prompt, a text or token ids"),
+        ([{"prompt": "x"}], "a Prompt, a text or token ids"),
     ],
 )
 def test_what_is_not_a_prompt_is_refused(policy, prompts, message):

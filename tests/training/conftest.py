@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.policy.language_model import Policy
@@ -27,6 +28,14 @@ def small_policy():
     config = Qwen2Config(**sizes, **heads, eos_token_id=1, pad_token_id=0, bos_token_id=None)
     torch.manual_seed(0)
     return Policy(Qwen2ForCausalLM(config).eval(), character_tokenizer(), precision="float32")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_model_cards():
+    """Checkpoints without peft's README.md, whose template takes longer than a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PeftModel, "create_or_update_model_card", lambda *_: None)
+        yield
 
 
 @pytest.fixture

@@ -72,9 +72,9 @@ def test_an_adapter_that_is_found_goes_on(adapter):
 @pytest.mark.parametrize(
     ("rank", "alpha", "said"),
     [
-        (3, 4, "adapter of rank 2, and model.lora_rank is 3"),
-        (0, 4, "adapter of rank 2, and model.lora_rank is 0"),
-        (2, 32, "adapter of alpha 4, and model.lora_alpha is 32"),
+        (3, 4, "rank 2, .*model.lora_rank .*3"),
+        (0, 4, "rank 2, .*model.lora_rank .*0"),
+        (2, 32, "alpha 4, .*model.lora_alpha .*32"),
     ],
 )
 def test_an_adapter_of_another_size_is_refused(adapter, rank, alpha, said):

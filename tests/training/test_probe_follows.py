@@ -47,7 +47,7 @@ def test_a_failure_is_said_once_and_the_run_goes_on_as_it_would_have(tmp_path, c
         ({"repetition_penalty": 1.2}, r"args\.repetition_penalty=1\.2"),
         ({"generation_kwargs": {"typical_p": 0.5}}, r"generation_kwargs\['typical_p'\]=0\.5"),
         ({"generation_kwargs": {"eos_token_id": 5}}, r"generation_kwargs\['eos_token_id'\]=5"),
-        ({"optim": "adafactor"}, "cannot follow the optimizer Adafactor: No step"),
+        ({"optim": "adafactor"}, "optimizer Adafactor"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_training(tmp_path, options, said):

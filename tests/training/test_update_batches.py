@@ -62,10 +62,10 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
 @pytest.mark.parametrize(
     ("reward", "error", "said"),
     [
-        (lambda r: [1.0] * len(r), ValueError, "After 2 redraws only 0 of 4 prompt groups have"),
-        (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses; one number a response"),
-        (lambda r: [float("nan")] * len(r), ValueError, "reward of response 0 is nan, not finite"),
-        (lambda r: {}["x"], RuntimeError, "The reward function failed with KeyError: 'x'"),
+        (lambda r: [1.0] * len(r), ValueError, "2 redraws .*0 of 4 prompt groups"),
+        (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses"),
+        (lambda r: [float("nan")] * len(r), ValueError, "response 0 .*nan"),
+        (lambda r: {}["x"], RuntimeError, "reward function .*KeyError: 'x'"),
     ],
 )
 def test_a_reward_function_that_is_no_use_is_said_in_a_sentence(policy, reward, error, said):

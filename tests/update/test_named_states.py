@@ -140,20 +140,20 @@ def twice(saved):
     [
         (
             rename("q_proj", "c_attn"),
-            r"parameter '.*c_attn.*' is not one of the policy's; the near",
+            r"parameter '.*c_attn.*policy",
         ),
         (
             rename("q_proj.lora_A.default", "q_proj.lora_A.ref"),
-            r"ref.*' is not one of the policy's",
+            r"ref.*policy",
         ),
         (rename("k_proj.lora_A.default.weight", "_flat_param"), r"flattened one of FSDP"),
-        (drop, r"does not hold parameter '.*\(1 of 28 are not there\).*checkpoint.trainable"),
+        (drop, r"parameter '.*1 of 28 .*checkpoint.trainable"),
         (twice, r"lora_A.* is listed twice"),
-        (lambda s: s["param_groups"][0]["params"].append(3), "names and numbers side by side"),
-        (lambda s: s["state"].update(x={}), "a state for parameter 'x', which is in no group"),
+        (lambda s: s["param_groups"][0]["params"].append(3), "names and numbers"),
+        (lambda s: s["state"].update(x={}), "parameter 'x', .*group"),
         (
             lambda s: s["param_groups"].append({"lr": 1.0, "params": [0]}),
-            "names and numbers side by side",
+            "names and numbers",
         ),
     ],
 )

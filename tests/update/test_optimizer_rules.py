@@ -50,10 +50,10 @@ def test_optimizers_that_only_look_alike_are_refused(make):
 @pytest.mark.parametrize(
     ("make", "options", "rule", "words"),
     [
-        (Adam, {"amsgrad": True}, None, "amsgrad=True, a rule that is not followed"),
-        (SGD, {"maximize": True}, None, "maximize=True, a rule that is not followed"),
-        (SGD, {}, "adam", "has no 'betas', so it is not one of 'adam'"),
-        (SGD, {}, "sdg", "Unknown rule='sdg': the nearest is 'sgd'"),
+        (Adam, {"amsgrad": True}, None, "amsgrad=True"),
+        (SGD, {"maximize": True}, None, "maximize=True"),
+        (SGD, {}, "adam", "'betas'.*'adam'"),
+        (SGD, {}, "sdg", "rule='sdg'.*'sgd'"),
         (Adam, {"weight_decay": 0.1}, "adamw", "has decoupled_weight_decay=False"),
     ],
 )

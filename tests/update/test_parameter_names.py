@@ -68,8 +68,8 @@ def test_the_callers_names_come_first_and_may_lack_the_adapter_infix(tiny_policy
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda n: n[:-1], r"27 names for the 28 parameters of the optimizer"),
-        (lambda n: [*n, n[0]], r"29 names for the 28 .* the first without a state is '.*q_proj"),
+        (lambda n: n[:-1], r"27 names .*28 parameters"),
+        (lambda n: [*n, n[0]], r"29 names .*28 .*q_proj"),
         (lambda n: [n[1], *n[1:]], r"lora_B.* is listed twice"),
         (lambda n: [n[0].replace("default", "ref"), *n[1:]], r"lora_A.ref.* is not one of the"),
         (lambda n: [n[:9], n[9:]], r"groups of \[9, 19\], but .* hold \[28\] parameters"),
@@ -87,11 +87,11 @@ def test_names_that_do_not_fit_are_refused(tiny_policy, change, words):
     [
         (
             plain_groups(27),
-            r"27 parameters where the policy has 28: without names .* checkpoint.trainable",
+            r"27 parameters .*28.*checkpoint.trainable",
         ),
-        (plain_groups(29), r"29 parameters where the policy has 28: nothing is left"),
-        (plain_groups(28, 1), r"group 1 holds 1 parameters where the policy has none"),
-        (plain_groups(9, 9, 10), r"3 param groups and no parameter names: pass names="),
+        (plain_groups(29), r"29 parameters .*28"),
+        (plain_groups(28, 1), r"group 1 .*1 parameters"),
+        (plain_groups(9, 9, 10), r"3 param groups .*names="),
     ],
 )
 def test_counts_that_do_not_fit_are_refused(tiny_policy, groups, words):
@@ -109,8 +109,8 @@ def test_an_optimizer_of_part_of_theta_or_of_another_model_too_is_refused(tiny_p
     own = [p for p in policy.model.parameters() if p.requires_grad]
     stranger = torch.nn.Parameter(torch.zeros(2))
     for parameters, words in (
-        (own[1:], r"does not hold parameter '.*q_proj.lora_A.*\(1 of 28 are not there\)"),
-        ([*own, stranger], "Parameter 28 of the optimizer is not one of the policy's model"),
+        (own[1:], r"parameter '.*q_proj.lora_A.*1 of 28 "),
+        ([*own, stranger], "Parameter 28 of the optimizer"),
     ):
         groups = groups_of(AdamW(parameters))
         with pytest.raises(ValueError, match=words):

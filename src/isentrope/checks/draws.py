@@ -43,13 +43,13 @@ class Event:
     """How often something was drawn, and how often the policy draws it on the same prefixes.
 
     Attributes:
-        seen: Σ 1[event].
+        observed: Σ 1[event].
         expected: Σ q, with q its probability at each token.
         variance: Σ q (1 − q).
         squares: Σ (1[event] − q)².
     """
 
-    seen: float
+    observed: float
     expected: float
     variance: float
     squares: float
@@ -58,7 +58,9 @@ class Event:
     def z(self) -> float:
         """As `estimators.identities.studentised`; NaN if the event is impossible or certain."""
         square = self.squares / 3 + 2 * self.variance / 3
-        return (self.seen - self.expected) / math.sqrt(square) if self.variance > 0 else math.nan
+        return (
+            (self.observed - self.expected) / math.sqrt(square) if self.variance > 0 else math.nan
+        )
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ class Filter:
 
     def weakest_found(self, p_limit: float) -> float | None:
         """The weakest setting that this batch's prefixes would betray; None if there is none."""
-        found = (self.log_within <= math.log(p_limit)).nonzero()
-        return self.settings[int(found[-1])] if len(found) else None
+        within = (self.log_within <= math.log(p_limit)).nonzero()
+        return self.settings[int(within[-1])] if len(within) else None
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,8 @@ def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) 
         events.append(torch.zeros(4, dtype=torch.float64))
     else:
         events.append(_event(targets == policy.eos_token_id, p[:, policy.eos_token_id]))
-    seen = _seen(batch, rows, p)
-    events.append(_event(seen.gather(1, targets[:, None])[:, 0], (p * seen).sum(1)))
+    present = _seen(batch, rows, p)
+    events.append(_event(present.gather(1, targets[:, None])[:, 0], (p * present).sum(1)))
     tails = tail_places(p, targets)
     shifts = temperature_shifts(logits).sum(0).flatten().cpu()
     masses = [within.sum(0).cpu() for within, _ in tails]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from isentrope.checks.finding import Finding
 from isentrope.estimators.rounding import rounding_floor
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.language_model import Policy
@@ -58,8 +58,8 @@ def check_instrument(
 
 
 def _switches(policy: Policy) -> Finding:
-    short = {name: found for name, found in matmul_switches().items() if found in ("tf32", "bf16")}
-    on = [f"torch.backends.{name}.fp32_precision={found}" for name, found in short.items()]
+    short = {name: value for name, value in matmul_switches().items() if value in ("tf32", "bf16")}
+    on = [f"torch.backends.{name}.fp32_precision={value}" for name, value in short.items()]
     if policy.precision.allow_tf32:
         on.append("precision.allow_tf32")
     if not on:
@@ -135,18 +135,18 @@ def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
 
 def _float64(policy: Policy) -> Finding:
     name = "float64 throughout"
-    if found := policy.rounding_operations():
+    if operations := policy.rounding_operations():
         return Finding(
             name,
             False,
-            f"{len(found)} operations round, the first is {found[0]}",
+            f"{len(operations)} operations round, the first is {operations[0]}",
             "A module was changed after the policy was made: it must keep its input's type.",
         )
     return Finding(name, True, "no operation of the model rounds to a shorter type")
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
-    sample = draw_sample(policy, rollouts, functional="per_token", method="prefix")
+    sample = score_batch(policy, rollouts, functional="per_token", method="prefix")
     floor = rounding_floor(policy, rollouts, direction, sample)
     limit = FLOORS[policy.precision.runtime_dtype]
     detail = (

@@ -82,15 +82,15 @@ def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, s
         (TRAINER_STATE, _trainer_state),
     ):
         if (checkpoint / name).is_file():
-            known, difference = compare(state, checkpoint)
-            if known:
+            on_record, difference = compare(state, checkpoint)
+            if on_record:
                 return name, difference
     return _initial_rates(state)
 
 
 def _words(group: Mapping[str, Any]) -> str:
-    shown = {"lr": "lr", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
-    parts = [f"{words} {_plain(group[key])}" for key, words in shown.items() if key in group]
+    labels = {"lr": "lr", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
+    parts = [f"{words} {_plain(group[key])}" for key, words in labels.items() if key in group]
     return f"{', '.join(parts)} ({group['tensors']} tensors)"
 
 

@@ -18,7 +18,7 @@ from isentrope.estimators.identities import (
     studentised,
     verdict,
 )
-from isentrope.estimators.sample import draw_sample, sampler_logprobs
+from isentrope.estimators.sample import sampler_logprobs, score_batch
 from isentrope.estimators.sampler_match import SamplerMatch, match_sampler, root_mean_square
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_with_variances
@@ -49,7 +49,7 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     Returns:
         One finding per check.
     """
-    sample = draw_sample(
+    sample = score_batch(
         policy,
         rollouts,
         functional="per_token",

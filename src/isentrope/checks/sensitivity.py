@@ -16,14 +16,14 @@ from collections.abc import Iterable
 
 from isentrope.checks.draws import COOLER, HOTTER, Draws, Event, Shift
 from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 
 POWER = 0.8
 MARGIN = 0.8416
 """Standard deviations beyond the limit at which a test fails with a probability of POWER."""
 
 
-def sensitivity(sample: EntropySample, draws: Draws) -> str:
+def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
     """The smallest faults that a batch of these prefixes finds, in words.
 
     Args:
@@ -35,7 +35,7 @@ def sensitivity(sample: EntropySample, draws: Draws) -> str:
     """
     variances = sample.series[0].variances
     assert variances is not None
-    found = [
+    parts = [
         temperature_found(draws.temperatures, float(variances.sum())),
         "" if draws.eos is None else eos_found(draws.eos),
     ]
@@ -43,10 +43,10 @@ def sensitivity(sample: EntropySample, draws: Draws) -> str:
         setting = filter_.weakest_found(P_LIMIT)
         if setting is not None:
             relation = "or more" if filter_.name == "min_p" else "or less"
-            found.append(f"{filter_.name} {setting:.4g} {relation}")
+            parts.append(f"{filter_.name} {setting:.4g} {relation}")
     return (
         f"Without them, {len(sample.prompt_index)} sequences show in {POWER:.0%} of cases: "
-        f"{'; '.join(x for x in found if x)}. Smaller faults pass unseen."
+        f"{'; '.join(x for x in parts if x)}. Smaller faults pass unseen."
     )
 
 

@@ -1,1 +1,1 @@
-"""The command line: one thin file a verb, each adding itself to `main.app`."""
+"""The command line: a table of verbs (`commands`), how each kind is run, and what it prints."""

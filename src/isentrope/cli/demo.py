@@ -12,11 +12,34 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import torch
+from rich.console import Console
 
-from isentrope.cli.app import err, one_sentence, out
+from isentrope.cli.attribution_tables import print_influence
+from isentrope.cli.console import out, say
+from isentrope.cli.evaluation_table import print_rows
+from isentrope.cli.tables import print_measurement
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.evaluate import evaluate_checkpoints
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
+from isentrope.pipelines.sft import sft
+from isentrope.pipelines.train import train
+from isentrope.progress import Progress
+from isentrope.reports.figures import entropy_change_figure
+from isentrope.reports.read_run import read_run
+from isentrope.reports.report import write_report
+from isentrope.reports.takeaways import takeaways
+from isentrope.runs.one_writer import LOCK, one_writer
+from isentrope.training.toy import MAX_NEW_TOKENS
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TASK = {"dataset_name": "addition"}
@@ -25,31 +48,53 @@ BATCH_SEED = 20261121
 the demo sees one and the same draw, so that draw must not be chosen by its result."""
 
 
-@one_sentence
 def demo(
-    folder: Annotated[str, typer.Option("--out", help="Run folder, new.")] = "runs/demo",
-    steps: Annotated[int, typer.Option(min=10, help="Dr. GRPO steps.")] = 40,
-    fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 400,
-    evaluation_size: Annotated[int, typer.Option(min=16, help="Responses in E.")] = 256,
-    seed: Annotated[int, typer.Option(help="Fixes everything.")] = 0,
-) -> None:
-    """Train a toy policy, see its entropy fall, and find out which tokens do it."""
-    import torch
+    folder: str,
+    steps: int,
+    fine_tuning_steps: int,
+    evaluation_size: int,
+    seed: int,
+    progress: Progress,
+) -> Path:
+    """Train a toy policy, see its entropy fall, and find out which tokens do it.
 
-    from isentrope.progress import Progress
-    from isentrope.runs.one_writer import LOCK, one_writer
+    Args:
+        folder: Run folder, new.
+        steps: Dr. GRPO steps.
+        fine_tuning_steps: Supervised steps.
+        evaluation_size: Responses in E.
+        seed: Fixes everything.
+        progress: Where to say how far it is.
 
+    Returns:
+        The run folder.
+
+    Raises:
+        FileExistsError: If the folder is not empty.
+    """
     where = Path(folder)
     with one_writer(where):
         if any(path.name != LOCK for path in where.iterdir()):
             raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
         torch.set_num_threads(1)  # the toy is too small to share
-        story = Story(where, steps, evaluation_size, seed, Progress(err))
+        story = Story(where, steps, evaluation_size, seed, progress)
         story.train(fine_tuning_steps)
         story.evaluate()
         story.measure()
         story.attribute()
         story.report()
+    return where
+
+
+def print_takeaways(console: Console, folder: Path) -> None:
+    """Print three sentences to take away.
+
+    Args:
+        console: Where to.
+        folder: The run folder of a demo.
+    """
+    for i, sentence in enumerate(takeaways(read_run(folder)), 1):
+        console.print(f"{i}. {sentence}", markup=False, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -68,7 +113,7 @@ class Story:
     steps: int
     evaluation_size: int
     seed: int
-    progress: Any
+    progress: Progress
 
     @property
     def checkpoints(self) -> list[int]:
@@ -81,11 +126,6 @@ class Story:
         Args:
             fine_tuning_steps: Supervised steps.
         """
-        from isentrope.config.io import load_config
-        from isentrope.config.train import SftConfig, TrainConfig
-        from isentrope.pipelines.sft import sft
-        from isentrope.pipelines.train import train
-
         _chapter("supervised fine-tuning")
         asked = fine_tuning(self.folder, fine_tuning_steps, self.seed)
         model = sft(load_config(asked, root=SftConfig), progress=self.progress).model
@@ -96,57 +136,33 @@ class Story:
 
     def evaluate(self) -> None:
         """How good, and how sure of itself, is each checkpoint?"""
-        from isentrope.cli.evaluate import evaluation_table
-        from isentrope.config.evaluate import EvaluateConfig
-        from isentrope.config.io import load_config
-        from isentrope.pipelines.evaluate import evaluate_checkpoints
-
         _chapter("evaluation")
         asked = evaluation(self.folder, self.checkpoints, self.seed)
         asked = load_config(asked, root=EvaluateConfig)
-        out.print(evaluation_table(evaluate_checkpoints(asked, progress=self.progress).results))
+        print_rows(out, evaluate_checkpoints(asked, progress=self.progress).results)
 
     def measure(self) -> None:
         """What does one more step do to the entropy?"""
-        from isentrope.cli.tables import print_measurement
-        from isentrope.pipelines.measure import measure
-        from isentrope.reports.figures import entropy_change_figure
-
         _chapter("measure: what one more step does to entropy")
         run = measure(self._asked(), progress=self.progress, draw=entropy_change_figure)
-        print_measurement(out, [run.results[-1].to_dict()])
+        print_measurement(out, run.results[-1:])
 
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
-        from isentrope.cli.attribution_tables import print_influence
-        from isentrope.pipelines.audit import find_audit
-        from isentrope.pipelines.influence import find_influence
-        from isentrope.pipelines.kernel import find_kernel
-        from isentrope.pipelines.loop import run_verb
-
         asked = self._asked()
         _chapter("influence: which tokens do it")
         run = run_verb("influence", find_influence, asked, self.progress)
-        print_influence(out, run.results[-1].to_dict(), list(run.measurements.values())[-1])
+        print_influence(out, run.results[-1], list(run.measurements.values())[-1])
         _chapter("kernel and audit: how responses are tied, and what the proxies see")
         run_verb("kernel", find_kernel, asked, self.progress)
         run_verb("audit", find_audit, asked, self.progress)
 
     def report(self) -> None:
-        """One page with all of it, and three sentences to take away."""
-        from isentrope.reports.read_run import read_run
-        from isentrope.reports.report import write_report
-        from isentrope.reports.takeaways import takeaways
-
+        """One page with all of it."""
         _chapter("report")
-        made = write_report(self.folder)
-        out.print(f"Wrote {made.page}\n", markup=False, highlight=False, soft_wrap=True)
-        for i, said in enumerate(takeaways(read_run(self.folder)), 1):
-            out.print(f"{i}. {said}", markup=False, highlight=False)
+        say(f"Wrote {write_report(self.folder).page}\n")
 
-    def _asked(self) -> Any:
-        from isentrope.config.io import load_config
-
+    def _asked(self) -> MeasureConfig:
         asked = measurement(self.folder, self.checkpoints, self.evaluation_size, self.seed)
         return load_config(asked)
 
@@ -169,8 +185,6 @@ def fine_tuning(folder: Path, steps: int, seed: int) -> dict[str, Any]:
 
 def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) -> dict[str, Any]:
     """The configuration of `isentrope train`, as configs/train_toy.yaml has it."""
-    from isentrope.training.toy import MAX_NEW_TOKENS
-
     return {
         "model": {"path": str(model), "lora_rank": 16, "lora_alpha": 32},
         "data": TASK,
@@ -191,8 +205,6 @@ def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) 
 
 def evaluation(folder: Path, steps: list[int], seed: int) -> dict[str, Any]:
     """The configuration of `isentrope evaluate`: the fine-tuned policy and the checkpoints."""
-    from isentrope.training.toy import MAX_NEW_TOKENS
-
     paths = [folder / "fine_tuning" / "step_0"]
     paths += [folder / "training_state" / f"step_{step}" for step in steps]
     return {
@@ -206,8 +218,6 @@ def evaluation(folder: Path, steps: list[int], seed: int) -> dict[str, Any]:
 
 def measurement(folder: Path, steps: list[int], evaluation_size: int, seed: int) -> dict[str, Any]:
     """The configuration of `measure`, `influence`, `kernel`, `noise` and `audit`."""
-    from isentrope.training.toy import MAX_NEW_TOKENS
-
     paths = [str(folder / "training_state" / f"step_{step}") for step in steps]
     return {
         "checkpoint": {"checkpoint_path": paths},

@@ -1,49 +1,19 @@
-"""`isentrope`: every verb in one place. A new verb is a file that adds itself to the app."""
-
-from __future__ import annotations
+"""`isentrope`: the application, built from the table of verbs."""
 
 from typing import Annotated
 
 import typer
 
 from isentrope._version import __version__
-from isentrope.cli import (
-    audit,
-    check,
-    config,
-    demo,
-    evaluate,
-    influence,
-    kernel,
-    measure,
-    noise,
-    report,
-    sft,
-    train,
-    try_controls,
-)
-from isentrope.cli.app import app, out
+from isentrope.cli.app import app, config_app
+from isentrope.cli.commands import CONFIG_VERBS, VERBS, add_to
 
 __all__ = ["app"]
-
-app.command(name="demo")(demo.demo)
-app.command(name="sft")(sft.sft)
-app.command(name="train")(train.train)
-app.command(name="evaluate")(evaluate.evaluate)
-app.command(name="measure")(measure.measure)
-app.command(name="influence")(influence.influence)
-app.command(name="kernel")(kernel.kernel)
-app.command(name="noise")(noise.noise)
-app.command(name="audit")(audit.audit)
-app.command(name="try")(try_controls.try_controls)
-app.command(name="check")(check.check)
-app.command(name="report")(report.report)
-app.add_typer(config.app, name="config")
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        out.print(f"isentrope {__version__}", highlight=False)
+        print(f"isentrope {__version__}")
         raise typer.Exit
 
 
@@ -58,6 +28,10 @@ def _options(
 ) -> None:
     """Options that come before a verb."""
 
+
+add_to(app, VERBS)
+add_to(config_app, CONFIG_VERBS)
+app.add_typer(config_app, name="config")
 
 if __name__ == "__main__":
     app()

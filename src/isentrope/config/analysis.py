@@ -34,6 +34,11 @@ class AnalysisConfig(Section):
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
 
+    @property
+    def gradient_backend(self) -> Literal["hooks", "loop"]:
+        """How per-sequence gradients are computed."""
+        return "hooks" if self.passes == "hooks" else "loop"
+
     @field_validator("top")
     @classmethod
     def _each_once(cls, top: list[float]) -> list[float]:

@@ -17,7 +17,7 @@ from isentrope.update.objective import OBJECTIVES, RECORDED
 
 _UNFILTERED = "nothing: a filtered sampler is not the policy that is measured"
 _NO_EVALUATION = "`isentrope evaluate`, which reads the checkpoints"
-TAKEN = {
+MANAGED_FIELDS = {
     "output_dir": "output.directory",
     "max_steps": "training.steps",
     "num_train_epochs": "training.steps",
@@ -77,7 +77,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     except ImportError as error:
         raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
     training, on_cpu = config.training, not torch.cuda.is_available()
-    given = trainer_options(config.trainer, GRPOConfig, TAKEN)
+    given = trainer_options(config.trainer, GRPOConfig, MANAGED_FIELDS)
     micro_batch, accumulation = _sizes(config)
     _require_fit(config, given)
     of_control = trainer_fields(config)

@@ -1,7 +1,7 @@
 """ΔH from arrays that were computed elsewhere: float64 in, an `Estimate` out, no model (T2).
 
-Arrays hold the tokens that were drawn. How much weight the others would have had is in χ², which
-whoever has the logits can give:
+Arrays hold the tokens that were drawn. The weight of all other tokens is in χ², which can be
+computed from the logits:
 
     p, q = logits_of_the_sampler.softmax(-1), logits_at_theta_plus_eta_v.softmax(-1)    # (n, t, v)
     chi_square = (q.square() / p).sum(-1) - 1
@@ -20,7 +20,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functional, Functionals, Method
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
@@ -47,8 +47,8 @@ def estimate_entropy_change(
         base_entropies: (n, t) H at θ, nats.
         mask: (n, t) where there is a token.
         prompt_ids: (n,) integer labels of the independent units (prompt draws).
-        lengths: (n,) tokens a sequence. Given, the arrays are whole-sequence sums with t = 1, for
-            which only the "sequence" method has a meaning; it is the one used.
+        lengths: (n,) tokens per sequence. If given, the arrays are whole-sequence sums with t = 1,
+            for which only the "sequence" method has a meaning; it is the one used.
         functional: "per_token" or "per_sequence".
         method: "prefix", "sequence" or "doubly-robust".
         baseline: (n, t) b of the doubly-robust method; fitted from `base_entropies` if left out.
@@ -101,8 +101,8 @@ def estimate_entropy_change(
             else torch.as_tensor(baseline, dtype=torch.float64) * tokens
         )
     f = Functionals(functional, method, tokens, baseline)
-    sample = EntropySample(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
+    sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
     moved = Scores(r, h, mask)
-    known = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
-    sweep = change_of_sample(sample, [math.nan], [moved], known, confidence=confidence)
+    divergences = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
+    sweep = change_of_sample(sample, [math.nan], [moved], divergences, confidence=confidence)
     return sweep.points[0].change

@@ -73,8 +73,8 @@ def prefix_features(entropies: Tensor, features: Tensor | None) -> Tensor:
     position = torch.linspace(0, 1, t, dtype=torch.float64).expand(n, t)
     total = entropies.cumsum(1) - entropies
     running = total / torch.arange(t, dtype=torch.float64).clamp_min(1)
-    known = torch.stack((position, position**2, total, running, entropies), dim=2)
-    return known if features is None else torch.cat((known, features), dim=2)
+    covariates = torch.stack((position, position**2, total, running, entropies), dim=2)
+    return covariates if features is None else torch.cat((covariates, features), dim=2)
 
 
 def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor:

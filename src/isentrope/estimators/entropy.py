@@ -3,7 +3,7 @@
     ℋ = E[ Σ_k H_k ]  (Rao-Blackwell)  =  −E[S]  (surprisal, the simple reference),     h = ℋ/N
 
 Both are unbiased; they agree only if the sampler drew from the policy that is scored, which is
-therefore a test of the instrument (`isentrope check`). Where the sampler's log-probabilities are
+therefore a test of the setup (`isentrope check`). Where the sampler's log-probabilities are
 kept, each response has the weight policy over sampler (T2a), which is 1 for the policy's own. A
 sampler at another temperature is judged by its integrated effective sample size; one that differs
 for an unknown reason leaves no interval (`sampler_match`).
@@ -14,7 +14,7 @@ from __future__ import annotations
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 
@@ -52,7 +52,7 @@ def surprisal_entropy(
 
 
 def _mean(policy: Policy, rollouts: Rollouts, functional: Functional, method: str) -> Estimate:
-    sample = draw_sample(policy, rollouts, functional=functional, method="sequence")
+    sample = score_batch(policy, rollouts, functional=functional, method="sequence")
     terms = sample.entropies if method == "rao-blackwell" else -sample.series[0].logprobs
     f, ratios, trust = sample.functional, sample.log_ratios, sample.trust
     result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)

@@ -21,7 +21,7 @@ from isentrope.estimators.functional import Functional, Functionals, Method, alo
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
-from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
@@ -39,7 +39,7 @@ class Point:
         change: ΔH(η).
         residual: ΔH(η) − ηδH₁ − η²δH₂ with its own (paired) error; None without derivatives.
         trust: Diagnostics of the weights at this η, or of those at θ where they are worse.
-        residual_trust: The same for the residual, which asks more of the weights.
+        residual_trust: The same for the residual, which requires more of the weights.
     """
 
     eta: float
@@ -78,11 +78,12 @@ class EntropyChange:
         first_order: δH₁ per unit η, or None if order was 0.
         pathwise: The part of δH₁ that an entropy bonus differentiates (∂H at fixed samples).
         second_order: δH₂ per unit η², or None if order was below 2.
-        linear_range: η*, or None; with Fieller's interval, which ends nowhere where δH₂ may be 0.
-        points: One a learning rate, in the order given.
+        linear_range: η*, or None; with Fieller's interval, which has no upper end where δH₂ may be
+            0.
+        points: One per learning rate, in the order given.
         functional: "per_token" or "per_sequence".
         method: The estimator.
-        sample: The scored E-batch it was all read from.
+        sample: The scored E-batch behind all numbers.
     """
 
     entropy: Estimate
@@ -93,10 +94,10 @@ class EntropyChange:
     points: list[Point]
     functional: Functional
     method: Method
-    sample: EntropySample = field(repr=False)
+    sample: ScoredBatch = field(repr=False)
 
     def to_frame(self) -> Any:
-        """A pandas table, one row a learning rate.
+        """A pandas table, one row per learning rate.
 
         Returns:
             Columns eta, change, se, ci_low, ci_high, first_order, second_order, residual,
@@ -168,12 +169,12 @@ def entropy_change(
     policy.require_direction(direction)
     stages = 2 if etas else 1
     progress(0, stages, "entropy" if order == 0 else f"derivatives to order {order}")
-    sample = draw_sample(
+    sample = score_batch(
         policy, rollouts, functional=functional, method=method, direction=direction, order=order
     )
     if etas:
         progress(1, stages, f"ΔH at {len(etas)} learning rates")
-    found = score_moved(
+    results = score_moved(
         policy,
         rollouts,
         direction,
@@ -181,13 +182,13 @@ def entropy_change(
         sampler_temperature=sample.sampler_temperature,
         remainder=order == 2,
     )
-    moved = [None if one is None else one[0] for one in found]
-    divergences = [None if one is None else one[1] for one in found]
+    moved = [None if one is None else one[0] for one in results]
+    divergences = [None if one is None else one[1] for one in results]
     return change_of_sample(sample, etas, moved, divergences, confidence=confidence)
 
 
 def change_of_sample(
-    sample: EntropySample,
+    sample: ScoredBatch,
     etas: Sequence[float],
     moved: Sequence[Scores | None],
     divergences: Sequence[Divergence | None] | None = None,
@@ -195,14 +196,14 @@ def change_of_sample(
     confidence: float = 0.95,
     result: Jackknifed | None = None,
 ) -> EntropyChange:
-    """The sweep from scores already at hand: arrays only, no model.
+    """The sweep from existing scores: arrays only, no model.
 
     Args:
-        sample: Scores at θ, with derivatives to the order wanted.
+        sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
         moved: Scores at θ + ηv for each; None where they are not finite.
         divergences: How far each distribution has moved from the sampler's, for each η; None
-            where that is not known, and an interval then asks for nearly even weights.
+            where that is unknown; an interval then requires nearly even weights.
         confidence: Nominal coverage of the intervals.
         result: The jackknifed `statistics_of_sample`, where they are at hand.
 
@@ -232,9 +233,11 @@ def change_of_sample(
         )
 
     points = []
-    known = divergences or [None] * len(etas)
-    for k, (eta, (log_ratios, _), found) in enumerate(zip(etas, shifted, known, strict=True)):
-        trust, of_residual = trust_of_change(f, log_ratios, found)
+    divergences_of = divergences or [None] * len(etas)
+    for k, (eta, (log_ratios, _), divergence) in enumerate(
+        zip(etas, shifted, divergences_of, strict=True)
+    ):
+        trust, of_residual = trust_of_change(f, log_ratios, divergence)
         trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
         residual = estimate(6 + 2 * k, f.unit, of_residual) if order == 2 else None
         points.append(
@@ -283,12 +286,12 @@ def trust_of_change(
     return trust, trust.for_residual(log_ratios, divergence.remainder)
 
 
-def _not_finite(sample: EntropySample) -> tuple[Tensor, Tensor]:
+def _not_finite(sample: ScoredBatch) -> tuple[Tensor, Tensor]:
     nan = torch.full_like(sample.entropies, math.nan)
     return nan, nan
 
 
-def _shifted(sample: EntropySample, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
+def _shifted(sample: ScoredBatch, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
     """Log-ratios and entropies at every θ + ηv."""
     return [
         (s.logprobs - sample.sampler_logprobs, s.entropies) if s else _not_finite(sample)
@@ -297,12 +300,12 @@ def _shifted(sample: EntropySample, moved: Sequence[Scores | None]) -> list[tupl
 
 
 def statistics_of_sample(
-    sample: EntropySample, etas: Sequence[float], moved: Sequence[Scores | None]
+    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores | None]
 ) -> Callable[[Tensor], Tensor]:
     """What a sweep estimates, as a function of the weights of the samples.
 
     Args:
-        sample: Scores at θ, with derivatives to the order wanted.
+        sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
         moved: Scores at θ + ηv for each.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from isentrope.estimators.functional import Functional, Functionals, Method
-from isentrope.estimators.sample import EntropySample, draw_sample
+from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.rollouts import Rollouts
@@ -35,13 +35,13 @@ def entropy_gradient(
     Returns:
         g_H by parameter name, float64, nats (per token or sequence) per unit of θ.
     """
-    sample = draw_sample(policy, rollouts, functional=functional, method=method)
+    sample = score_batch(policy, rollouts, functional=functional, method=method)
     by_logprob, by_entropy = cotangents(sample)
     with derivative_of_scores(policy.model):
         return policy.weighted_gradient(rollouts, by_logprob, by_entropy)
 
 
-def cotangents(sample: EntropySample) -> tuple[torch.Tensor, torch.Tensor]:
+def cotangents(sample: ScoredBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """∂F/∂s and ∂F/∂H at θ.
 
     Args:

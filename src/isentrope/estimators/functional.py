@@ -1,4 +1,4 @@
-"""One function F of samples, from which every number of this room is read (T2), (T3).
+"""One function F of samples, from which every number of this package is computed (T2), (T3).
 
 With r_ik = s_ik(θ+ηv) − s_ik(sampler), c_ik = Σ_{j<k} r_ij (frozen after the end, because r is 0
 there), W = e^c, m the mask and ω the sample weights (1/n):

@@ -6,8 +6,8 @@
 Each is a z-test on the E-batch at hand. A hidden top-k, another temperature, a masked EOS or a
 shifted prompt all break them.
 
-Given its prefix, every term X_ik has mean zero and a variance V_ik that the softmax knows
-(`policy.spread`), so the terms form one martingale over tokens and sequences, whatever the groups:
+Given its prefix, every term X_ik has mean zero and a variance V_ik that follows from the softmax
+(`policy.spread`), so the terms form one martingale over tokens and sequences, for any groups:
 
     z = Σ X_ik / √( Σ X_ik²/3 + 2 Σ V_ik/3 )
 
@@ -24,18 +24,18 @@ import math
 
 from torch import Tensor
 
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 
 Z_LIMIT = 4.0
 """|z| up to which a batch is called sound."""
 P_LIMIT = math.erfc(Z_LIMIT / math.sqrt(2))
 """The same as a two-sided p-value of a single test: 6.3e-5."""
 REMARKABLE = 0.05
-"""Adjusted p-value below which a sound batch is said to be an unusual one."""
+"""Adjusted p-value below which a sound batch is reported as unusual."""
 
 
-def martingale_z(sample: EntropySample) -> float:
-    """Sum of S + Σ_k H_k over its standard deviation: standard normal if all is well.
+def martingale_z(sample: ScoredBatch) -> float:
+    """Sum of S + Σ_k H_k over its standard deviation: N(0, 1) for draws of the policy.
 
     Args:
         sample: A scored E-batch.
@@ -46,8 +46,8 @@ def martingale_z(sample: EntropySample) -> float:
     return _z(sample, sample.series[0].logprobs + sample.entropies, sample.series[0].variances)
 
 
-def score_identity_z(sample: EntropySample) -> float:
-    """Sum of Σ_k ∂_v s_k over its standard deviation: standard normal if all is well.
+def score_identity_z(sample: ScoredBatch) -> float:
+    """Sum of Σ_k ∂_v s_k over its standard deviation: N(0, 1) for draws of the policy.
 
     Args:
         sample: An E-batch scored with derivatives along v.
@@ -59,14 +59,14 @@ def score_identity_z(sample: EntropySample) -> float:
         ValueError: If the sample has no derivatives.
     """
     if len(sample.series) < 2:
-        raise ValueError("The score identity needs derivatives along v: ask for order 1 or 2.")
+        raise ValueError("The score identity needs derivatives along v: set order=1 or order=2.")
     return _z(sample, sample.series[1].logprobs, sample.series[1].variances)
 
 
-def _z(sample: EntropySample, terms: Tensor, variances: Tensor | None) -> float:
+def _z(sample: ScoredBatch, terms: Tensor, variances: Tensor | None) -> float:
     if variances is None:
         raise ValueError(
-            "The sample was scored without conditional variances: make it with draw_sample."
+            "The sample was scored without conditional variances: make it with score_batch."
         )
     return studentised(terms, variances) if len(terms) > 1 else math.nan
 

@@ -6,18 +6,18 @@
 the verdict does not depend on whether a rare, heavily weighted token happens to be in the batch.
 The effective sample size of the batch itself does: it is largest in the batches that missed the
 tail, and intervals selected by it cover as little as .35 where .95 is claimed. It is kept as a
-diagnostic and decides nothing where χ² is known.
+diagnostic and does not enter the verdict where χ² is known.
 
     carriers = n (mean_i Σ_k W_ik² χ²_ik)² / mean_i Σ_k W_ik⁴ κ_ik
 
 is the number of responses of a batch of n that are expected to carry the variance of the weights;
 the same with ρ for what is left of ΔH beyond its second order. Below a few of them an error bar
-rests on events that most batches do not contain, however even the weights are.
+rests on events that most batches do not contain, even where the weights are nearly equal.
 
 Verdicts: "trust" (value and interval), "smooth" (the value is indicative, no interval), "resample"
 (ESS below half of n, where fresh responses are as accurate, or a mean weight that is not 1).
-The thresholds are measured (docs/results/verdict.md). PSIS k̂ is a second alarm: it adds a
-sentence and withholds nothing, because it too is read from the batch.
+The thresholds are measured (docs/results/verdict.md). PSIS k̂ is a second alarm: it adds a warning
+and withholds nothing, because it too is computed from the batch.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
 COLLAPSED = 0.5
 """ESS/n below which fresh responses are as accurate as the weights (docs/results/coverage.md)."""
 
-HARMLESS = 0.99
+NEGLIGIBLE_ESS_LOSS = 0.99
 """ESS/n from which weights are so even that the shape of their tail does not matter."""
 
-ADRIFT = 0.1
+MEAN_WEIGHT_TOLERANCE = 0.1
 """How far from 1 the mean weight may be, beyond five of its standard errors."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What an interval asks of the weights.
+    """What an interval requires of the weights.
 
     Attributes:
         ess: Least ESS/n.
@@ -71,7 +71,7 @@ UNSEEN = Rule(0.98)
 
 
 def rule_of(functional: str, method: str) -> Rule:
-    """What the interval of a ΔH asks of the weights.
+    """What the interval of a ΔH requires of the weights.
 
     Args:
         functional: "per_token" or "per_sequence".
@@ -100,7 +100,7 @@ class Trust:
             or all equal.
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
         verdict: "trust", "smooth" or "resample".
-        notes: Sentences that hold whatever the verdict.
+        notes: Warnings that hold for every verdict.
     """
 
     ess: float
@@ -115,7 +115,7 @@ class Trust:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the verdict says of a number made with these weights, and the alarm of k̂."""
+        """Warnings for a number computed with these weights: of the verdict, and of k̂."""
         return (*_WARNINGS[self.verdict], *self.notes)
 
     def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
@@ -183,9 +183,9 @@ def diagnose(
         log_ratios: (n, t) per-token log-ratios, 0 where there is no token.
         tokens: (n, t) mask or token counts.
         moments: (n, t, 2) χ² and κ of each token, or (n, t, 1) χ² alone; None where they are
-            not known, and the effective sample size of the batch has to do.
-        rule: What an interval asks; that of a ΔH per sequence by default, or `UNSEEN`.
-        notes: Sentences to carry along.
+            not known, and the effective sample size of the batch is used instead.
+        rule: What an interval requires; that of a ΔH per sequence by default, or `UNSEEN`.
+        notes: Warnings to add.
 
     Returns:
         The diagnostics.
@@ -205,7 +205,9 @@ def diagnose(
     weights = whole.exp()
     spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
     verdict = _verdict(ratio, carriers, rule or OTHERWISE)
-    if not abs(float(weights.mean()) - 1) <= ADRIFT + 5 * spread:  # also where the weights overflow
+    if (
+        not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread
+    ):  # also where the weights overflow
         verdict = "resample"
     return Trust(
         ess=float(by_position @ share),
@@ -216,7 +218,7 @@ def diagnose(
         khat=khat,
         bound=bound,
         verdict=verdict,
-        notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < HARMLESS else ())),
+        notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < NEGLIGIBLE_ESS_LOSS else ())),
     )
 
 
@@ -280,6 +282,6 @@ def pareto_khat(log_weights: Tensor) -> float:
     tail = np.sort(values)[-max(5, int(min(len(values) / 5, 3 * math.sqrt(len(values))))) :]
     if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
         return math.nan
-    with np.errstate(all="ignore"):  # tied weights: the fit says so by NaN
+    with np.errstate(all="ignore"):  # tied weights: the fit returns NaN
         _, khat = array_stats.psislw(-values)
     return float(khat)

@@ -1,4 +1,4 @@
-"""What several steps do to entropy and to reward at one learning rate, on the same E (T2), (T11).
+"""Changes of entropy and reward by several steps at one learning rate, on the same E (T2), (T11).
 
     ΔH_d(η) = F(r_d, H_d) − F(r_0, H_0)
     ΔJ_d(η) = Σ_i ω_i W_i R_i / Σ_i ω_i W_i − Σ_i ω_i W⁰_i R_i / Σ_i ω_i W⁰_i
@@ -21,7 +21,7 @@ from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
@@ -52,8 +52,8 @@ class PairedChanges:
 
     Attributes:
         changes: By name of the step.
-        differences: By (name, what it is compared with): the first less the other, or less the mean
-            of the others.
+        differences: By (name, what it is compared with): the first minus the other, or minus the
+            mean of the others.
         verdicts: On the weights that each ΔH is made with.
     """
 
@@ -102,14 +102,14 @@ class PairedSteps:
         """
         self._policy, self._E, self._confidence = policy, E, confidence
         self.eta = eta
-        self._sample = draw_sample(policy, E, functional=functional, method=method)
+        self._sample = score_batch(policy, E, functional=functional, method=method)
         self._moved: dict[str, _Moved] = {}
 
     def add(self, name: str, direction: Vector) -> None:
         """Score E after a step; the direction is not kept.
 
         Args:
-            name: What the step is called.
+            name: Name of the step.
             direction: v = Δθ/η.
 
         Raises:
@@ -121,12 +121,12 @@ class PairedSteps:
         policy, sample = self._policy, self._sample
         policy.require_direction(direction)
         temperature = sample.sampler_temperature
-        found = score_moved(
+        moved = score_moved(
             policy, self._E, direction, [self.eta], sampler_temperature=temperature
         )[0]
-        if found is None:
+        if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
-        scores, divergence = found
+        scores, divergence = moved
         f, base = sample.functional, sample.trust
         log_ratios = scores.logprobs - sample.sampler_logprobs
         trust, _ = trust_of_change(f, log_ratios, divergence)
@@ -139,13 +139,13 @@ class PairedSteps:
         """All changes, and differences between some of them, from one jackknife.
 
         Args:
-            pairs: What to compare: a step less another, or less the mean of several.
+            pairs: What to compare: a step minus another, or minus the mean of several.
 
         Returns:
-            Where weights cannot be trusted there is a value and no interval.
+            Changes and differences; without interval where the weights cannot be trusted.
 
         Raises:
-            ValueError: If a pair names no step.
+            ValueError: If a pair names a step that does not exist.
         """
         one = self._moved
         if unknown := {name for first, others in pairs for name in (first, *_names(others))} - set(

@@ -40,12 +40,12 @@ def fieller(
 
 
 def with_fieller(
-    found: Estimate, result: Jackknifed, top: int, bottom: int, *, name: str, confidence: float
+    ratio: Estimate, result: Jackknifed, top: int, bottom: int, *, name: str, confidence: float
 ) -> Estimate:
     """An estimate of |a/b| with Fieller's interval in place of its t-interval.
 
     Args:
-        found: |a/b|; where it has no t-interval it is left as it is.
+        ratio: |a/b|; returned unchanged where it has no t-interval.
         result: The jackknifed statistics with their joint error.
         top: Row of a.
         bottom: Row of b.
@@ -55,15 +55,15 @@ def with_fieller(
     Returns:
         The estimate; its interval has no upper end, and a warning, where b may be zero.
     """
-    if not math.isfinite(found.ci_low) or found.degrees_of_freedom is None:
-        return found
+    if not math.isfinite(ratio.ci_low) or ratio.degrees_of_freedom is None:
+        return ratio
     a, b = float(result.values[top]), float(result.values[bottom])
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
-    t = t_quantile(found.degrees_of_freedom, confidence)
+    t = t_quantile(ratio.degrees_of_freedom, confidence)
     low, high = fieller(a, b, (vaa, vab, vbb), t)
     near, far = sorted((abs(low), abs(high)))
     if low <= high < math.inf:
-        return replace(found, ci_low=0.0 if low <= 0 <= high else near, ci_high=far)
-    said = f"{name} is not distinguishable from zero here: the interval has no upper end."
+        return replace(ratio, ci_low=0.0 if low <= 0 <= high else near, ci_high=far)
+    warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
     least = near if low > high else 0.0
-    return replace(found, ci_low=least, ci_high=math.inf, warnings=(*found.warnings, said))
+    return replace(ratio, ci_low=least, ci_high=math.inf, warnings=(*ratio.warnings, warning))

@@ -6,7 +6,7 @@ Response i of both batches answers the same prompt from the same uniforms, so mo
 equal at small η and the noise of the difference is small. It uses no importance weights: it is
 the check where they fail.
 
-Where few of n pairs differ, their own spread says nothing of the pairs that might have differed.
+Where few of n pairs differ, their own spread does not describe the pairs that might have differed.
 The variance is then bounded, from the largest rate q of different pairs that their number K allows
 (Clopper and Pearson), and the spread that they have or would have if they were independent:
 
@@ -35,7 +35,7 @@ from isentrope.sampling.generate import sample_responses
 from isentrope.vectors import Vector
 
 ENOUGH = 50
-"""Pairs that must differ, or half of all where that is less, for their spread to speak for all."""
+"""Pairs that must differ, or half of all where that is less, for their spread to represent all."""
 
 
 def resampled_entropy_change(
@@ -53,7 +53,7 @@ def resampled_entropy_change(
     """Measure ΔH(η) without weights, on the prompts of an E-batch.
 
     Args:
-        policy: The policy at θ; its parameters are moved for sampling and restored to the bit.
+        policy: The policy at θ; its parameters are moved for sampling and restored exactly.
         rollouts: An E-batch: its prompts are used, and none of its responses.
         direction: v.
         etas: Learning rates.
@@ -64,7 +64,7 @@ def resampled_entropy_change(
         progress: Called before each evaluation.
 
     Returns:
-        ΔH with its paired error, one a learning rate.
+        ΔH with its paired error, one per learning rate.
 
     Raises:
         ValueError: If the responses hold tokens that the policy did not draw.
@@ -159,6 +159,6 @@ def _bound(result: Jackknifed, different: Tensor, confidence: float) -> float:
         return float("nan")
     rate = float(beta.ppf(0.5 + confidence / 2, k + 1, n - k)) if k < n else 1.0
     change, here, there = (n / (n - 1) * result.influences.square()).unbind()
-    seen = float(change[different].sum()) * n / max(k, 1)
-    spread = max(seen, float(here.sum() + there.sum()))
+    difference = float(change[different].sum()) * n / max(k, 1)
+    spread = max(difference, float(here.sum() + there.sum()))
     return (float(change[~different].sum()) + rate * spread) ** 0.5

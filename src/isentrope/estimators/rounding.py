@@ -1,4 +1,4 @@
-"""The rounding floor of ΔH, measured and not assumed (T13).
+"""The rounding floor of ΔH, measured (T13).
 
 Along a short step the fourth difference
 
@@ -9,12 +9,12 @@ variance 70σ² if one has variance σ². A log-weight, a difference of two eval
 same difference of F is the floor of ΔH itself.
 
 It does not see that θ ± ηv is rounded too: the two errors are nearly opposite, and cancel. With u
-the unit roundoff of a parameter's type, what the step really is differs from v by
+the unit roundoff of a parameter's type, the actual step differs from v by
 
     |round(θ + ηv) − θ − ηv| ≤ min(η|v|, u|θ|)          (and u η|v|, which is nothing)
 
-in each parameter, and this is a bias of δH₁ that no spread shows. So the smallest η is also one at
-which ‖min(|v|, u|θ|/η)‖ is at most a hundredth of ‖v‖.
+in each parameter, and this is a bias of δH₁ that no spread reveals. So the smallest η is also one
+at which ‖min(|v|, u|θ|/η)‖ is at most a hundredth of ‖v‖.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
@@ -41,7 +41,7 @@ DIFFERENCE = {2: 1, 1: -4, -1: -4, -2: 1}
 NOISE = math.sqrt(35)
 """Standard deviation of the difference, √70 σ, in those of a log-weight, √2 σ."""
 
-LOST = 0.01
+MAX_ROUNDING_LOSS = 0.01
 """Share of v that rounding the parameters may change."""
 
 
@@ -50,7 +50,7 @@ class RoundingFloor:
     """Noise that rounding alone puts on the numbers.
 
     Attributes:
-        log_weight: Root mean square noise of a sequence's log-weight, nats a sequence.
+        log_weight: Root mean square noise of a sequence's log-weight, nats per sequence.
         entropy_change: Noise of ΔH, in the unit of the functional.
         eta: The probing step's η.
         parameter_eta: Smallest η, to a factor of 2, from which on rounding the parameters θ + ηv
@@ -63,7 +63,7 @@ class RoundingFloor:
     parameter_eta: float
 
     def smallest_eta(self, first_order: float) -> float:
-        """Smallest η at which |ηδH₁| stands three floors high and θ + ηv is the step meant.
+        """Smallest η at which |ηδH₁| is at least three floors, and θ + ηv the step.
 
         Args:
             first_order: δH₁ per unit η.
@@ -77,7 +77,7 @@ class RoundingFloor:
 
 
 def rounding_floor(
-    policy: Policy, rollouts: Rollouts, direction: Vector, sample: EntropySample
+    policy: Policy, rollouts: Rollouts, direction: Vector, sample: ScoredBatch
 ) -> RoundingFloor:
     """Measure the floor by four evaluations near θ, on the E-batch in use.
 
@@ -128,7 +128,7 @@ def rounding_floor(
 def _parameter_eta(theta: Vector, direction: Vector) -> float:
     """Smallest η at which ‖min(|v|, u|θ|/η)‖ ≤ 1 % of ‖v‖; 0 where θ is 0 in what v moves."""
     size = {n: v.double().abs() for n, v in direction.items()}
-    most = LOST * norm(size)
+    most = MAX_ROUNDING_LOSS * norm(size)
     roundoff = {
         n: torch.finfo(p.dtype).eps / 2 * p.double().abs().to(size[n].device)
         for n, p in theta.items()

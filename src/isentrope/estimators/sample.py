@@ -1,4 +1,4 @@
-"""What every estimator starts from: one E-batch, scored at θ, and the function F on it."""
+"""The input of every estimator: one E-batch, scored at θ, and the function F on it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from isentrope.vectors import Vector
 
 
 @dataclass(frozen=True)
-class EntropySample:
-    """An E-batch scored at θ, with derivatives along v where they were asked for.
+class ScoredBatch:
+    """An E-batch scored at θ, with derivatives along v where requested.
 
     Attributes:
         functional: F, holding mask and baseline.
-        sampler_logprobs: (n, t) what the sampler used; the scores at θ where it did not say.
-        series: Scores at θ, then their first and second derivatives along v, as far as known.
+        sampler_logprobs: (n, t) what the sampler used; the scores at θ where it kept none.
+        series: Scores at θ, then their first and second derivatives along v, as far as computed.
         prompt_index: (n,) prompt draw of each sequence.
         match: How the sampler compares with the scorer; None where only arrays are known, and a
             difference beyond rounding then has no known cause.
@@ -86,7 +86,7 @@ class EntropySample:
         return tuple(s.entropies for s in self.series)
 
 
-def draw_sample(
+def score_batch(
     policy: Policy,
     rollouts: Rollouts,
     *,
@@ -94,7 +94,7 @@ def draw_sample(
     method: Method,
     direction: Vector | None = None,
     order: int = 0,
-) -> EntropySample:
+) -> ScoredBatch:
     """Score an E-batch for an estimator.
 
     Args:
@@ -126,7 +126,7 @@ def draw_sample(
         )
     match = match_sampler(policy, rollouts, series[0])
     other = None if match.agrees else match.temperature
-    return EntropySample(
+    return ScoredBatch(
         Functionals(functional, method, tokens, baseline),
         sampler_logprobs(rollouts, series[0]),
         series,

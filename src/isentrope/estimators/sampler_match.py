@@ -1,11 +1,11 @@
-"""Did the policy that is scored draw the responses? One answer for `measure` and for `check`.
+"""Whether the scored policy drew the responses; used by `measure` and by `check`.
 
 The log-probabilities that the sampler kept are compared with those of the scorer:
 
     rounding     they differ by no more than its tolerance: the sampler is the policy
     temperature  they are those of the scorer's logits at another temperature: the weights at θ
                  are known over the whole vocabulary, and are judged as every other (T2)
-    unknown      anything else: nothing that is read from the batch has an interval
+    unknown      anything else: no number from the batch has an interval
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SamplerMatch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be said of numbers that are read from the batch."""
+        """Warnings for numbers that are computed from the batch."""
         if self.agrees:
             return ()
         if self.temperature is not None:
@@ -60,7 +60,7 @@ class SamplerMatch:
         return (
             f"The sampler's log-probabilities differ from the scorer's by {self.difference:.2g} "
             "nats per token (root mean square), and no temperature explains it: the responses are "
-            "not draws of the policy that is scored, and nothing read from them has an interval. "
+            "not draws of the policy that is scored, and no number from them has an interval. "
             "isentrope check names the likely cause.",
         )
 
@@ -100,7 +100,7 @@ def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> Sampler
         scores: Their scores at θ.
 
     Returns:
-        The comparison; a sampler that kept nothing is taken for the policy.
+        The comparison; a sampler that kept nothing is assumed to be the policy.
     """
     if rollouts.sampler_logprobs is None:
         return SamplerMatch(None, policy.temperature, True)
@@ -126,8 +126,8 @@ def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> 
 
     near = min((t for t in TEMPERATURES if t != policy.temperature), key=disagreement)
     options: dict[str, Any] = {"bounds": (near / 1.25, near * 1.25), "method": "bounded"}
-    found = minimize_scalar(disagreement, options={"xatol": 1e-5}, **options)
-    best = near if disagreement(near) <= disagreement(found.x) else float(found.x)
+    minimum = minimize_scalar(disagreement, options={"xatol": 1e-5}, **options)
+    best = near if disagreement(near) <= disagreement(minimum.x) else float(minimum.x)
     if disagreement(best) > tolerance or disagreement(best, rollouts) > tolerance:
         return None
     return best

@@ -188,8 +188,8 @@ def _fit(x: np.ndarray, r: np.ndarray) -> np.ndarray:
 def _curvature(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """(c,) by least squares of r on 1, x, x²; NaN where x has two values only."""
     columns = np.stack([np.ones_like(x), x, x**2], 1)
-    found, _, rank, _ = np.linalg.lstsq(columns, r, rcond=1e-10)
-    return found[2:] if rank == 3 else np.array([np.nan])
+    coefficients, _, rank, _ = np.linalg.lstsq(columns, r, rcond=1e-10)
+    return coefficients[2:] if rank == 3 else np.array([np.nan])
 
 
 def _autocorrelation(rest: np.ndarray) -> float:

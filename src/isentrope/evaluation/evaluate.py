@@ -109,8 +109,8 @@ def evaluate(
         progress=progress,
     )
     records = score_records(policy, rollouts, task, metrics, decoding, right_above=right_above)
-    found = estimate_metrics(records, metrics, tries, sampled=decoding == "sampled")
-    return Evaluation(found, records, decoding)
+    estimates = estimate_metrics(records, metrics, tries, sampled=decoding == "sampled")
+    return Evaluation(estimates, records, decoding)
 
 
 def require_known(metrics: Sequence[str]) -> None:
@@ -123,8 +123,8 @@ def require_known(metrics: Sequence[str]) -> None:
         ValueError: Naming it, or if nothing is asked for.
     """
     if not metrics or (unknown := set(metrics) - set(METRICS)):
-        said = repr(sorted(unknown)[0]) if metrics else "none"
-        raise ValueError(f"Unknown metric {said}: choose among {', '.join(METRICS)}.")
+        offered = repr(sorted(unknown)[0]) if metrics else "none"
+        raise ValueError(f"Unknown metric {offered}: choose among {', '.join(METRICS)}.")
 
 
 def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
@@ -167,11 +167,11 @@ def score_records(
     Returns:
         The records.
     """
-    wanted = decoding == "sampled" and not set(metrics).isdisjoint(NEED_SCORES)
+    needs_scores = decoding == "sampled" and not set(metrics).isdisjoint(NEED_SCORES)
     return make_records(
         rollouts,
         task,
-        score_any_length(policy, rollouts) if wanted else None,
+        score_any_length(policy, rollouts) if needs_scores else None,
         eos_token_ids=policy.eos_token_ids,
         right_above=right_above,
         decode=policy.tokenizer.decode if policy.tokenizer is not None else None,

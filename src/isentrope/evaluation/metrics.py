@@ -132,19 +132,19 @@ def estimate_metrics(
     Returns:
         By name, in the order of `metric_names`; None where a metric has no meaning.
     """
-    found: dict[str, Estimate | None] = {}
+    values: dict[str, Estimate | None] = {}
     if "pass_at_k" in metrics:
-        found |= _passes(records, ks if sampled else (1,))
+        values |= _passes(records, ks if sampled else (1,))
     if "reward" in metrics:
-        found["reward"] = _reward(records)
+        values["reward"] = _reward(records)
     for name in ("format", "truncated"):
         if name in metrics and records[name].notna().all():
-            found[name] = _share(records, name)
+            values[name] = _share(records, name)
     if "response_length" in metrics:
-        found |= _lengths(records)
+        values |= _lengths(records)
     if sampled:
-        found |= _entropies(records, metrics)
-    return {name: found.get(name) for name in metric_names(metrics, ks)}
+        values |= _entropies(records, metrics)
+    return {name: values.get(name) for name in metric_names(metrics, ks)}
 
 
 def _passes(records: pd.DataFrame, ks: Sequence[int]) -> dict[str, Estimate | None]:
@@ -173,22 +173,22 @@ def _lengths(records: pd.DataFrame) -> dict[str, Estimate | None]:
 
 
 def _entropies(records: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, Estimate | None]:
-    found: dict[str, Estimate | None] = {}
+    values: dict[str, Estimate | None] = {}
     for metric, column, method in (
         ("entropy", "entropy", "rao-blackwell"),
         ("surprisal", "surprisal", "surprisal"),
     ):
         if metric in metrics:
             whole, per_token = NAMES[metric]
-            found[whole] = _mean(records, records[column], "nats per sequence", method)
-            found[per_token] = _ratio(
+            values[whole] = _mean(records, records[column], "nats per sequence", method)
+            values[per_token] = _ratio(
                 records, records[column], records["length"], "nats per token", method
             )
     if "forking_entropy" in metrics:
-        found["forking_entropy"] = forking_entropy(
+        values["forking_entropy"] = forking_entropy(
             records["entropies"].tolist(), _index(records), FORKING_SHARE
         )
-    return found
+    return values
 
 
 def forking_entropy(
@@ -250,16 +250,16 @@ def _jackknifed(
     positive: bool,
 ) -> Estimate:
     """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts; on the log scale if positive."""
-    found = infinitesimal_jackknife(
+    jackknife = infinitesimal_jackknife(
         lambda omega: (shift + (omega @ above) / (omega @ below))[None], prompt_index
     )
     estimate = Estimate.from_standard_error(
-        float(found.values[0]),
-        float(found.standard_errors[0]),
-        found.n_units,
+        float(jackknife.values[0]),
+        float(jackknife.standard_errors[0]),
+        jackknife.n_units,
         unit=unit,
         method=method,
-        warnings=few_prompts(found.n_units) if positive else (),
+        warnings=few_prompts(jackknife.n_units) if positive else (),
     )
     return estimate.on_log_scale() if positive else estimate
 

@@ -23,7 +23,7 @@ from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prom
 Decoding = Literal["sampled", "greedy"]
 """Responses drawn from the policy, or the likeliest token at every position."""
 
-COLD = 1e-30
+GREEDY_TEMPERATURE = 1e-30
 """A temperature at which all but the likeliest token have probability zero."""
 
 
@@ -68,7 +68,7 @@ def random_numbers(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed + 1)  # the seed itself chose the prompts
 
 
-def pass_over(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
+def skip_random_numbers(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
     """Move the stream past responses that are not drawn here.
 
     Args:
@@ -111,14 +111,14 @@ def draw_responses(
     if decoding == "sampled":
         return respond(policy, prompts, samples_per_prompt, generator, **options)
     with _cold(policy):
-        made = respond(policy, prompts, samples_per_prompt, generator, **options)
-    return made.with_columns(sampler_logprobs=None)
+        rollouts = respond(policy, prompts, samples_per_prompt, generator, **options)
+    return rollouts.with_columns(sampler_logprobs=None)
 
 
 @contextmanager
 def _cold(policy: Policy) -> Iterator[None]:
     before = policy.temperature
-    policy.temperature = COLD
+    policy.temperature = GREEDY_TEMPERATURE
     try:
         yield
     finally:

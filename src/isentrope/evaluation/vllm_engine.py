@@ -43,15 +43,15 @@ def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
         ValueError: If several full models or several processes are asked for.
     """
     try:
-        found = version("vllm")
+        installed = version("vllm")
     except PackageNotFoundError as error:
         raise ImportError(
             "sampling.engine=vllm, but vllm is not installed: pip install vllm, or set "
             "sampling.engine=transformers."
         ) from error
-    if not Version(OLDEST) <= Version(found) < Version(TOO_NEW):
+    if not Version(OLDEST) <= Version(installed) < Version(TOO_NEW):
         raise ImportError(
-            f"sampling.engine=vllm needs vllm from {OLDEST} to before {TOO_NEW}, and {found} is "
+            f"sampling.engine=vllm needs vllm from {OLDEST} to before {TOO_NEW}; {installed} is "
             "installed: set sampling.engine=transformers."
         )
     full = [path for path in checkpoints if not (path / "adapter_config.json").is_file()]

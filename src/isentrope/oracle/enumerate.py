@@ -4,7 +4,7 @@
 
 in float64, with π_θ(t|p) = e^S: no sampling, no weights, no estimator. ΔH(η) is a difference of
 this function itself, and every derivative is made of differences of it (`richardson`): δH₁ is
-right to about 1e-12 of its size, δH₂ to 1e-10, ∂S to 1e-10.
+accurate to about 1e-12 of its size, δH₂ to 1e-10, ∂S to 1e-10.
 
 The oracle shares with the estimators the model, the enumeration's container (`Rollouts`) and
 `Precision.active`, which keeps the model's arithmetic in float64. It shares neither autograd in any
@@ -73,7 +73,8 @@ def _responses(size: int, ends: Collection[int], longest: int, limit: int) -> li
         open_ = [r for r in grown if r[-1] not in ends]
         if len(done) + len(open_) > limit:
             raise ValueError(
-                f"More than {limit} responses a prompt: use a smaller vocabulary or max_new_tokens."
+                f"More than {limit} responses per prompt: use a smaller vocabulary or "
+                "max_new_tokens."
             )
     return sorted(done + open_)
 
@@ -159,7 +160,7 @@ class ExactPolicy:
         return first, second / 2
 
     def entropy_gradient(self, functional: Functional = "per_token") -> Vector:
-        """∂_θ ℋ or ∂_θ h, by differences: four evaluations a parameter.
+        """∂_θ ℋ or ∂_θ h, by differences: four evaluations per parameter.
 
         Args:
             functional: "per_token" or "per_sequence".
@@ -168,8 +169,8 @@ class ExactPolicy:
             The gradient by parameter name.
         """
         theta = self.policy.theta
-        found = gradients(lambda params: self._value(params, functional)[None], theta)[0]
-        parts = found.split([p.numel() for p in theta.values()])
+        gradient = gradients(lambda params: self._value(params, functional)[None], theta)[0]
+        parts = gradient.split([p.numel() for p in theta.values()])
         return {n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)}
 
     def kernel(
@@ -186,7 +187,7 @@ class ExactPolicy:
             columns: The same for the columns; the rows by default.
 
         Returns:
-            (rows, columns) float64, by differences: four evaluations a parameter. The n × d score
+            (rows, columns) float64, by differences: four evaluations per parameter. The n × d score
             vectors are held while it is computed.
         """
         left = self._score_vectors(rows)
@@ -213,8 +214,8 @@ class ExactPolicy:
         """
         generator = torch.Generator().manual_seed(seed)
         heights = torch.rand(n, generator=generator, dtype=torch.float64)
-        given = self.probabilities() if probabilities is None else probabilities
-        cdf = given.cumsum(0) / self.n_prompts
+        weights = self.probabilities() if probabilities is None else probabilities
+        cdf = weights.cumsum(0) / self.n_prompts
         return torch.searchsorted(cdf, heights, right=True).clamp_(max=len(cdf) - 1)
 
     def sample(self, n: int, seed: int) -> Rollouts:

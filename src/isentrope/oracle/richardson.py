@@ -27,7 +27,7 @@ COORDINATES = 256
 def derivatives(f: Callable[[float], float], step: float) -> tuple[float, float]:
     """f'(0) and f''(0).
 
-    On entropies in float64 they are right to about 1e-12 and 1e-10 of their size, where `step`
+    On entropies in float64 they are accurate to about 1e-12 and 1e-10 of their size, where `step`
     moves log-probabilities by a nat or so.
 
     Args:
@@ -76,7 +76,7 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
         parts = point.split([p.numel() for p in theta.values()])
         return f({n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)})
 
-    found = []
+    columns = []
     for start in range(0, len(flat), COORDINATES):
         many = min(COORDINATES, len(flat) - start)
         shift = torch.zeros(many, len(flat), dtype=flat.dtype)
@@ -85,5 +85,5 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
             torch.func.vmap(at)(flat + k * shift) - torch.func.vmap(at)(flat - k * shift)
             for k in (1, 2)
         )
-        found.append((8 * near - far) / (12 * COORDINATE_STEP))
-    return torch.cat(found).T
+        columns.append((8 * near - far) / (12 * COORDINATE_STEP))
+    return torch.cat(columns).T

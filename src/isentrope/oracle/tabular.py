@@ -1,6 +1,6 @@
 """A softmax table: one free row of logits for every prefix, the simplest policy there is.
 
-It has the two doors `Policy` needs (a decoder that maps tokens to hidden states and an output
+It has the two parts `Policy` needs (a decoder that maps tokens to hidden states and an output
 embedding), so every estimator runs on it as on a transformer. Its "hidden state" is the row.
 """
 

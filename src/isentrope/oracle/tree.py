@@ -36,19 +36,19 @@ class Tree:
         shape = (len(rollouts), int(self.lengths.max()))
         self._node, self._token = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
         self._is_token = torch.zeros(shape, dtype=torch.float64)
-        seen: dict[tuple[int, ...], int] = {}
+        nodes: dict[tuple[int, ...], int] = {}
         pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
         for i, (prompt, response) in enumerate(pairs):
             ids = (*prompt.tolist(), *response.tolist())
             for k, token in enumerate(response.tolist()):
-                self._node[i, k] = seen.setdefault(ids[: len(prompt) + k], len(seen))
+                self._node[i, k] = nodes.setdefault(ids[: len(prompt) + k], len(nodes))
                 self._token[i, k], self._is_token[i, k] = token, 1.0
         by_length: dict[int, list[tuple[int, ...]]] = {}
-        for prefix in seen:
+        for prefix in nodes:
             by_length.setdefault(len(prefix), []).append(prefix)
         self._inputs = [torch.tensor(prefixes) for prefixes in by_length.values()]
         rank = {prefix: i for i, prefix in enumerate(chain.from_iterable(by_length.values()))}
-        self._node = torch.tensor([rank[prefix] for prefix in seen])[self._node]
+        self._node = torch.tensor([rank[prefix] for prefix in nodes])[self._node]
 
     def __call__(self, params: Vector) -> tuple[Tensor, Tensor]:
         """Score the responses.

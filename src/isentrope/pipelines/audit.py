@@ -18,7 +18,8 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.influence import influence_of
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
-from isentrope.runs.results import AuditResult, ProxyRecord
+from isentrope.runs.attribution_records import ProxyRecord
+from isentrope.runs.results import AuditResult
 
 
 def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> AuditResult:

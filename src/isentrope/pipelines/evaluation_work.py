@@ -23,8 +23,8 @@ from isentrope.evaluation.responses import (
     Decoding,
     choose_prompts,
     draw_responses,
-    pass_over,
     random_numbers,
+    skip_random_numbers,
 )
 from isentrope.evaluation.vllm_engine import VllmEngine
 from isentrope.pipelines.precision_stages import at_precision
@@ -124,7 +124,7 @@ class Work:
                 if (decoding, number) in chunks:
                     yield decoding, number, self._answer(chosen, start, decoding, generator)
                 else:
-                    pass_over(generator, len(chosen) * self.samples[decoding], longest)
+                    skip_random_numbers(generator, len(chosen) * self.samples[decoding], longest)
 
     def _answer(
         self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator

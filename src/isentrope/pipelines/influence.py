@@ -23,7 +23,8 @@ from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
-from isentrope.runs.results import Budget, InfluenceResult, SharesRecord
+from isentrope.runs.attribution_records import Budget, SharesRecord
+from isentrope.runs.results import InfluenceResult
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt
@@ -97,7 +98,7 @@ def influence_of(
             groups=analysis.groups,
             overlap=analysis.overlap,
             confidence=config.estimator.confidence,
-            passes=analysis.passes,
+            gradient_backend=analysis.gradient_backend,
             progress=report,
         )
 
@@ -187,7 +188,7 @@ def shares_of(config: MeasureConfig, ready: Prepared, progress: Progress) -> Sha
         ready.step,
         functional=config.estimator.functional,
         method=weighted_method(config),
-        passes=config.analysis.passes,
+        gradient_backend=config.analysis.gradient_backend,
         storage=config.fisher_kernel.held,
         confidence=config.estimator.confidence,
     )

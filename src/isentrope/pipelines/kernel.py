@@ -116,7 +116,7 @@ def _block(config: MeasureConfig, ready: Prepared, block: str) -> FisherKernel:
         ready.policy,
         *sides,
         preconditioner=step.preconditioner if config.fisher_kernel.preconditioned else None,
-        passes=config.analysis.passes,
+        gradient_backend=config.analysis.gradient_backend,
         storage=config.fisher_kernel.held,
         folder=_tiles(config, ready),
         announce=lambda plan: log.info("%s: %s", block, plan),
@@ -204,7 +204,7 @@ def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[SecondOrder, 
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
     x = _sequence_weights(ready)
     assert x is not None  # find_kernel has asked
-    K2 = second_order_kernel(policy, E, U, passes=config.analysis.passes)
+    K2 = second_order_kernel(policy, E, U, gradient_backend=config.analysis.gradient_backend)
     direction = policy.weighted_gradient(U, weights)
     nested = second_order_change(policy, E, direction, confidence=config.estimator.confidence)
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2

@@ -17,7 +17,7 @@ from isentrope.rollouts import Rollouts
 if TYPE_CHECKING:
     import pandas as pd
 
-ScoredBatch = tuple[Rollouts, tuple[Scores, ...]]
+BatchScores = tuple[Rollouts, tuple[Scores, ...]]
 """Rollouts with their scores at θ, and the derivatives along v that are known."""
 
 
@@ -41,7 +41,7 @@ def log_weights(policy: Policy, found: Measurement) -> Tensor:
 
 def sequence_table(
     policy: Policy,
-    batches: dict[str, ScoredBatch],
+    batches: dict[str, BatchScores],
     weights: dict[str, Tensor],
 ) -> pd.DataFrame:
     """One row a sequence.
@@ -94,7 +94,7 @@ def _prompt_texts(policy: Policy, rollouts: Rollouts) -> list[str] | None:
     return [policy.tokenizer.decode(ids.tolist()) for ids in rollouts.prompt_ids]
 
 
-def token_table(policy: Policy, batches: dict[str, ScoredBatch]) -> pd.DataFrame:
+def token_table(policy: Policy, batches: dict[str, BatchScores]) -> pd.DataFrame:
     """One row a token.
 
     Args:

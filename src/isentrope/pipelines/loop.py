@@ -25,7 +25,7 @@ from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.progress import Clock, Progress
 from isentrope.runs.folder import differences
-from isentrope.runs.results import Result
+from isentrope.runs.result import Result
 from isentrope.runs.study import Item, Run, resolved, writing_study
 from isentrope.runs.study_table import write_study
 

@@ -50,7 +50,7 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> No
                 token_weights=step.token_weights,
                 entropy_weights=step.entropy_weights,
                 confidence=config.estimator.confidence,
-                passes=config.analysis.passes,
+                gradient_backend=config.analysis.gradient_backend,
                 storage=config.fisher_kernel.held,
             )
             found[name] = _of(scale)
@@ -103,7 +103,7 @@ def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
     require_disjoint(E, U)
     options = {
         "confidence": config.estimator.confidence,
-        "passes": config.analysis.passes,
+        "gradient_backend": config.analysis.gradient_backend,
         "storage": config.fisher_kernel.held,
     }
     change = supervised_loss_change(ready.policy, E, U, **options)

@@ -42,7 +42,7 @@ _TOKENS_ARE_OURS = "nothing: demonstrations are token ids before TRL sees them"
 _ALL_LOGGED = "nothing: every step is logged"
 _NO_EVALUATION = "`isentrope measure`, which reads the model"
 
-TAKEN = {
+MANAGED_FIELDS = {
     "output_dir": "output.directory",
     "max_steps": "fine_tuning.steps",
     "num_train_epochs": "fine_tuning.steps",
@@ -164,7 +164,7 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
     except ImportError as error:
         raise ImportError("Fine-tuning needs TRL: pip install 'isentrope[train]'.") from error
     tuning, on_cpu = config.fine_tuning, not torch.cuda.is_available()
-    given = trainer_options(config.trainer, SFTConfig, TAKEN)
+    given = trainer_options(config.trainer, SFTConfig, MANAGED_FIELDS)
     share, left = divmod(tuning.batch_size, world_size())
     micro_batch = tuning.micro_batch or share
     if left or share % micro_batch:

@@ -329,7 +329,7 @@ def _probe(
         second_order=asked.second_order,
         fresh=asked.fresh,
         seed=config.training.seed,
-        memory=asked.memory,
+        ema_decay=asked.memory,
         control=control,
     )
 
@@ -356,7 +356,7 @@ def _noise_scale(config: TrainConfig, model: Any, args: Any) -> NoiseScaleMonito
         accumulation=args.gradient_accumulation_steps,
         processes=world_size(),
         groups=args.per_device_train_batch_size // config.training.group_size,
-        memory=config.noise_scale.memory,
+        ema_decay=config.noise_scale.memory,
     )
 
 

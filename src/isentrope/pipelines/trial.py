@@ -21,7 +21,8 @@ from isentrope.pipelines.influence import rewarded, weighted_method
 from isentrope.pipelines.prepare import Prepared
 from isentrope.pipelines.trial_steps import PARTS, RANDOM, TrialSteps
 from isentrope.progress import Progress
-from isentrope.runs.results import TrialResult, Tried
+from isentrope.runs.attribution_records import Tried
+from isentrope.runs.results import TrialResult
 from isentrope.training.control.controls import STEP, TOKEN, build
 from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
 from isentrope.vectors import Vector, dot

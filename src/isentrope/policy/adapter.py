@@ -34,7 +34,7 @@ def require_tunable(folder: Path, settings: Mapping[str, Any]) -> None:
     kind = str(settings.get("peft_type"))
     if kind in PROMPT_LEARNING:
         raise ValueError(
-            f"The adapter in {folder} is {kind}: its virtual tokens stand beside every prompt, and "
+            f"The adapter in {folder} is {kind}: its virtual tokens are added to every prompt, and "
             "sequences are scored here by their own tokens alone. Adapters that change layers "
             "(LoRA and its variants, IA3, VeRA, OFT, trainable tokens) are measured."
         )
@@ -100,7 +100,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
     adapters: Any = getattr(model, "peft_config", {})
     if not adapters:
         return (
-            f"The model has no adapter, and {len(stored)} tensors of one are on disk: load the "
+            f"The model has no adapter, but {len(stored)} adapter tensors are on disk: load the "
             "checkpoint with Policy.from_checkpoint."
         )
     name = "default" if "default" in adapters else next(iter(adapters))
@@ -109,12 +109,12 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
     if absent := sorted(set(stored) - set(loaded)):
         return (
             f"{len(absent)} of {len(stored)} tensors on disk are not in the model, the first is "
-            f"{absent[0]!r}: the base model or the adapter's settings are others."
+            f"{absent[0]!r}: the base model or the adapter's settings differ."
         )
     if extra := sorted(set(loaded) - set(stored)):
         return (
             f"{len(extra)} tensors of the model's adapter are not on disk, the first is "
-            f"{extra[0]!r}: the file is incomplete, or the adapter's settings are others."
+            f"{extra[0]!r}: the file is incomplete, or the adapter's settings differ."
         )
     for key, tensor in stored.items():
         here = loaded[key].cpu().to(tensor.dtype)
@@ -127,10 +127,10 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
 def _of_the_base(model: nn.Module, keys: set[str]) -> dict[str, Tensor]:
     """Tensors of the base that are saved with an adapter, wherever PEFT has wrapped them."""
     here = model.state_dict()
-    found = {}
+    tensors = {}
     for key in keys:
         module, _, tensor = key.rpartition(".")
         places = (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}")
         if place := next((p for p in places if p in here), None):
-            found[key] = here[place]
-    return found
+            tensors[key] = here[place]
+    return tensors

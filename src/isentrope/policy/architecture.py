@@ -1,8 +1,8 @@
-"""Models whose own code fails here are refused by name; experts run as plain matrix products.
+"""Refuses models whose own code fails here by name; runs experts as plain matrix products.
 
 isentrope evaluates a model in a precision of its choice and differentiates it in forward mode.
-Model code that cannot do one of the two fails somewhere inside; the refusal then names the
-architecture and the place.
+Model code that cannot do one of the two fails inside the model; the refusal names the architecture
+and the function.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def use_eager_experts(lm: nn.Module) -> None:
     forward-mode derivative. The result is the same function of the weights.
 
     Args:
-        lm: The causal LM; one without experts is left alone.
+        lm: The causal LM; one without experts is not changed.
     """
     if _experts(lm):
         _set_experts(lm, EAGER)
@@ -109,7 +109,7 @@ def use_eager_experts(lm: nn.Module) -> None:
 
 @contextmanager
 def eager_experts(lm: nn.Module) -> Iterator[None]:
-    """The same for a block: a model in training has its own kernels back afterwards.
+    """The same for a block; a model in training gets its own kernels back afterwards.
 
     Args:
         lm: The causal LM.
@@ -130,8 +130,8 @@ def _experts(lm: Any) -> dict[str, str | None]:
     """How the experts of a model run, by part; nothing where all are plain already."""
     if not hasattr(lm, "get_experts_implementation"):
         return {}
-    found = lm.get_experts_implementation()
-    return found if set(found.values()) - {None, EAGER} else {}
+    implementations = lm.get_experts_implementation()
+    return implementations if set(implementations.values()) - {None, EAGER} else {}
 
 
 def _set_experts(lm: Any, implementation: str | dict[str, str | None]) -> None:

@@ -1,4 +1,4 @@
-"""The model under an adapter, and weights of the hub: found early, or refused in a sentence.
+"""The base model of an adapter and models of the hub: located before any work, or refused.
 
 The code of a checkpoint is never run: `trust_remote_code` is false wherever a model, a tokenizer or
 a configuration is loaded.
@@ -14,22 +14,22 @@ from typing import Any
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
-def adapter_base(folder: Path, named: str | None, given: str | Path | None = None) -> str:
+def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = None) -> str:
     """The source of an adapter's base model.
 
     Args:
         folder: The adapter's folder.
         named: `base_model_name_or_path` of its configuration.
-        given: `checkpoint.base_model`, which wins.
+        chosen: `checkpoint.base_model`, which wins.
 
     Returns:
         A folder that is there, or a name on the model hub.
 
     Raises:
-        FileNotFoundError: If it is a path where nothing is, or no base is named.
+        FileNotFoundError: If it is a path that does not exist, or no base is named.
     """
-    source = str(given if given is not None else named or "")
-    key = "checkpoint.base_model" if given is not None else "adapter_config.json"
+    source = str(chosen if chosen is not None else named or "")
+    key = "checkpoint.base_model" if chosen is not None else "adapter_config.json"
     if not source:
         raise FileNotFoundError(
             f"The adapter in {folder} does not name its base model: set checkpoint.base_model "
@@ -38,15 +38,15 @@ def adapter_base(folder: Path, named: str | None, given: str | Path | None = Non
     if Path(source).expanduser().exists():
         return str(Path(source).expanduser())
     name = _HUB_NAME.fullmatch(source) is not None
-    if name and (given is not None or _cached(source)):
+    if name and (chosen is not None or _cached(source)):
         return source
     moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
     if not name or moved or _first_is_folder(folder, source):
         way = f" It is at {moved}." if moved else ""
         also = ", or that it is a name on the hub," if name else ""
         raise FileNotFoundError(
-            f"The base model of the adapter, {source} ({key}), is not there, seen from "
-            f"{Path.cwd()}: say where it is{also} with base_model (checkpoint.base_model).{way}"
+            f"The base model of the adapter, {source} ({key}), does not exist relative to "
+            f"{Path.cwd()}: give its location{also} with base_model (checkpoint.base_model).{way}"
         )
     return source
 
@@ -74,7 +74,7 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         The model.
 
     Raises:
-        FileNotFoundError: If it is neither a folder nor to be had from the hub.
+        FileNotFoundError: If it is neither a folder nor available from the hub.
         OSError: If a folder's files cannot be read.
         ValueError: If it is one whose code would have to be run.
     """
@@ -114,7 +114,7 @@ def _require_reachable(name: str) -> None:
 
 def _not_there(name: str) -> str:
     return (
-        f"The model {name!r} is neither a folder seen from {Path.cwd()} nor in the local cache, "
+        f"The model {name!r} is neither a folder relative to {Path.cwd()} nor in the local cache, "
         "and the model hub does not give it: give the path of its folder (checkpoint.base_model "
         "for the base of an adapter, model.path in training)."
     )

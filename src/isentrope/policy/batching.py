@@ -58,7 +58,7 @@ def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[MicroBatch]:
         max_tokens: Budget b · l; a single longer sequence gets a micro-batch of its own.
 
     Returns:
-        Micro-batches, longest sequences first (so that memory runs out early or never).
+        Micro-batches, longest sequences first (if memory is short, the first micro-batch shows it).
     """
     totals = [
         len(p) + len(r) - 1 for p, r in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)

@@ -152,8 +152,8 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
     """The tokenizer in a folder, as it was saved.
 
     AutoTokenizer rebuilds the tokenizer of some architectures (qwen2 for one) by its own rules,
-    whatever tokenizer.json holds. Where the folder says that tokenizer.json is all there is, it
-    is loaded as it stands.
+    regardless of tokenizer.json. Where the folder declares tokenizer.json to be complete, it is
+    loaded unchanged.
 
     Args:
         source: A folder, or a name on the hub.

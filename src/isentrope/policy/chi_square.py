@@ -90,10 +90,10 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler_temperature:
         NotFiniteError: If a score is not finite.
     """
     still = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-    (found,) = score_moved(policy, rollouts, still, [0.0], sampler_temperature=sampler_temperature)
-    if found is None:
+    (moved,) = score_moved(policy, rollouts, still, [0.0], sampler_temperature=sampler_temperature)
+    if moved is None:
         raise NotFiniteError("A score at θ is not finite: check the checkpoint's weights.")
-    return found[1].jumps
+    return moved[1].jumps
 
 
 def _unpacked(columns: Tensor, mask: Tensor) -> tuple[Scores, Divergence] | None:
@@ -111,6 +111,6 @@ def _is_trained(policy: Policy) -> bool:
 
 
 def _separate(head: nn.Module) -> nn.Module:
-    """The same module with the same tensors, whose parameters nobody swaps."""
+    """The same module with the same tensors, which `functional_call` does not replace."""
     tensors = (*head.parameters(), *head.buffers())
     return copy.deepcopy(head, {id(x): x for x in tensors})

@@ -1,4 +1,4 @@
-"""Is the model a function? Two evaluations at the same θ must agree to the bit."""
+"""Checks that the model is deterministic: two evaluations at the same θ must be bit-identical."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def nondeterminism(policy: Policy, rollouts: Rollouts) -> str | None:
         rollouts: Any sequences.
 
     Returns:
-        None if both evaluations agree to the bit, else a sentence that says what differed.
+        None if both evaluations are bit-identical, else a sentence that says what differed.
     """
     first, second = score(policy, rollouts), score(policy, rollouts)
     for name in ("logprobs", "entropies"):

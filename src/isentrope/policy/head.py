@@ -1,12 +1,12 @@
-"""The output embedding differentiated by hand: what of the logits' derivatives is ever needed.
+"""The derivatives of scores by hidden states, written out for the output embedding.
 
 With logits l = W h + b, and π = softmax(l/T) at the position that predicts token t,
 
     ∂s/∂l_a = (1{a = t} − π_a)/T              ∂H/∂l_a = −π_a (log π_a + H)/T
-    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T           the pull of the token on its hidden state
+    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T           `logprob_grad_hidden`
 
 So a gradient goes back from the hidden states, and a directional derivative of s is a dot product
-with the pull, whatever the direction: no graph over (tokens × vocabulary) is made.
+with ∂s/∂h, the same for every direction. No graph over (tokens × vocabulary) is built.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ def hidden_gradient(
         for here, logits in logit_rows(hidden, head):
             if b is None:
                 average = _softmax(logits, temperature) @ head.weight
-                pulls = head.weight[targets[here]] - average
-                gradient[here] = pulls * (a[here, None] / temperature).to(pulls)
+                difference = head.weight[targets[here]] - average
+                gradient[here] = difference * (a[here, None] / temperature).to(difference)
             else:
                 of = logit_gradient(logits, targets[here], a[here], b[here], temperature)
                 gradient[here] = of.to(hidden.dtype) @ head.weight
     return gradient
 
 
-def pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) -> Tensor:
+def logprob_grad_hidden(
+    hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
+) -> Tensor:
     """∂s_k/∂hidden_k of every token.
 
     Args:
@@ -75,7 +77,9 @@ def pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) 
     return hidden_gradient(hidden, head, targets, ones, None, temperature)
 
 
-def entropy_pulls(hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float) -> Tensor:
+def entropy_grad_hidden(
+    hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
+) -> Tensor:
     """∂H_k/∂hidden_k of the distribution of every token.
 
     Args:

@@ -50,10 +50,10 @@ class Policy:
         names: Names of the trainable parameters, in the model's order.
         eos_token_ids: Tokens that end a response, the tokenizer's own first; empty for none.
         pad_token_id: Token that pads prompts when sampling.
-        max_tokens: Padded tokens a micro-batch.
+        max_tokens: Padded tokens per micro-batch.
         vocab_chunk: Vocabulary entries at a time.
         compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
-            have been held against differences (`second_order_guard`).
+            have been compared with finite differences (`second_order_guard`).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Policy:
                 else the model config's.
             pad_token_id: Padding; by default the tokenizer's, else EOS.
             trainable: If given, the exact set of names that must require a gradient.
-            max_tokens: Padded tokens a micro-batch.
+            max_tokens: Padded tokens per micro-batch.
             vocab_chunk: Vocabulary entries whose logits are held at once.
 
         Raises:
@@ -133,7 +133,7 @@ class Policy:
     def eos_token_id(self) -> int | None:
         """The first of `eos_token_ids`, which is put after a finished text; None if there is none.
 
-        To set it makes it the only one.
+        Setting it makes it the only one.
         """
         return self.eos_token_ids[0] if self.eos_token_ids else None
 
@@ -192,9 +192,9 @@ class Policy:
 
     @contextmanager
     def shifted(self, direction: Vector, eta: float) -> Iterator[None]:
-        """Put θ + ηv into the model for a block, then restore θ to the bit.
+        """Put θ + ηv into the model for a block, then restore θ exactly.
 
-        Only sampling needs this; scoring at θ + ηv leaves the model alone.
+        Only sampling needs this; scoring at θ + ηv does not change the model.
 
         Args:
             direction: v by parameter name.
@@ -391,7 +391,7 @@ class Policy:
             )
 
 
-def _ends(given: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
+def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
     """Every token that ends a response, each once."""
 
     def listed(value: Any) -> list[int]:
@@ -399,16 +399,16 @@ def _ends(given: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[i
             return []
         return [int(x) for x in value] if isinstance(value, Iterable) else [int(value)]
 
-    if given is not None:
-        return tuple(dict.fromkeys(listed(given)))
+    if chosen is not None:
+        return tuple(dict.fromkeys(listed(chosen)))
     generation = getattr(lm, "generation_config", None)
-    found = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
-    named = [token for value in found for token in listed(value)]
+    ends = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
+    named = [token for value in ends for token in listed(value)]
     return tuple(dict.fromkeys(named or listed(getattr(lm.config, "eos_token_id", None))))
 
 
-def _first(given: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
-    for value in (given, getattr(tokenizer, name, None), getattr(config, name, None)):
+def _first(chosen: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
+    for value in (chosen, getattr(tokenizer, name, None), getattr(config, name, None)):
         if value is not None:
             return value[0] if isinstance(value, list) else value
     return None

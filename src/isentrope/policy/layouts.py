@@ -1,4 +1,4 @@
-"""Checkpoint folders of other frameworks, recognised by their files, and the way out of each.
+"""Checkpoint folders of other frameworks, recognised by their files, with a remedy for each.
 
 They are not read: each sentence names the framework, what it wrote, and what to run today.
 """
@@ -133,14 +133,14 @@ def _accelerate(folder: Path) -> str | None:
 
 
 def _adapters(folder: Path) -> str | None:
-    found = [path.parent for path in _has(folder, "*/adapter_config.json")]
-    if not found or (folder / "adapter_config.json").is_file():
+    adapters = [path.parent for path in _has(folder, "*/adapter_config.json")]
+    if not adapters or (folder / "adapter_config.json").is_file():
         return None
     state = folder / "optimizer.pt"
     beside = f" and checkpoint.optimizer_path={state}" if state.is_file() else ""
     return (
-        f"{folder} holds adapters in {', '.join(f'{path.name}/' for path in found)}: set "
-        f"checkpoint.checkpoint_path to the one that was trained, such as {found[0]}{beside}."
+        f"{folder} holds adapters in {', '.join(f'{path.name}/' for path in adapters)}: set "
+        f"checkpoint.checkpoint_path to the one that was trained, such as {adapters[0]}{beside}."
     )
 
 

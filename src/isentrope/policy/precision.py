@@ -2,9 +2,9 @@
 
 Three policies: "float64" (no operation of the model may round to a shorter type), "float32"
 (float32 model, float64 log-softmax and entropies, TF32 really off) and "bfloat16" (speed only;
-never for ΔH); and "as_is", whatever types a model in training has. `Precision.active` sets torch's
-`fp32_precision` switches, reads them back, and restores them. They form a tree, in which a switch
-without a value of its own follows its parent; whoever set them, and by which of torch's two
+never for ΔH); and "as_is", which keeps the types of a model in training. `Precision.active` sets
+torch's `fp32_precision` switches, reads them back, and restores them. They form a tree, in which a
+switch without a value of its own follows its parent; whoever set them, and by which of torch's two
 interfaces, finds them afterwards as they were.
 """
 
@@ -45,11 +45,11 @@ class Precision:
 
     def __post_init__(self) -> None:
         for field in ("runtime_dtype", "entropy_dtype"):
-            known = (*DTYPES, AS_IS) if field == "runtime_dtype" else DTYPES
-            if getattr(self, field) not in known:
+            choices = (*DTYPES, AS_IS) if field == "runtime_dtype" else DTYPES
+            if getattr(self, field) not in choices:
                 raise ValueError(
                     f"{field}={getattr(self, field)!r} is not a precision; "
-                    f"choose one of {', '.join(known)}."
+                    f"choose one of {', '.join(choices)}."
                 )
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
@@ -58,7 +58,7 @@ class Precision:
         if self.matmul_precision != "highest" and not self.allow_tf32:
             raise ValueError(
                 f"matmul_precision={self.matmul_precision!r} turns TF32 back on although "
-                'allow_tf32 is false: use "highest", or say allow_tf32=True.'
+                'allow_tf32 is false: use "highest", or set allow_tf32=True.'
             )
 
     @classmethod
@@ -160,17 +160,19 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
         for switch in _ONEDNN.values():
             follows = switch.fp32_precision == "tf32"
             put(switch, onednn, "none" if follows else "ieee")
-    wanted = dict.fromkeys(_CUDA, "tf32" if allow_tf32 else "ieee") | dict.fromkeys(_ONEDNN, onednn)
+    expected = dict.fromkeys(_CUDA, "tf32" if allow_tf32 else "ieee") | dict.fromkeys(
+        _ONEDNN, onednn
+    )
     now = {name: switch.fp32_precision for name, switch in (_CUDA | _ONEDNN).items()}
-    if now != wanted:
+    if now != expected:
         raise RuntimeError(f"fp32_precision switches do not stay where they were set: {now}.")
 
 
 class _KeepFloat64(TorchFunctionMode):
     """Turn every request for float32 into one for float64.
 
-    Normalisation layers, rotary angles and eager attention ask for float32 by name whatever
-    their input's type; under this mode they compute in float64 instead.
+    Normalisation layers, rotary angles and eager attention request float32 by name for inputs of
+    any type; under this mode they compute in float64 instead.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

@@ -1,4 +1,4 @@
-"""Is a model fit to be measured? Each check names what is wrong with it in a sentence."""
+"""Checks that a model can be measured. Each names the cause of a refusal in one sentence."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def require_no_checkpointing(model: nn.Module) -> None:
 
 
 def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[str, float]:
-    """Modules that drop activations while they are in training mode, whatever mode they are in.
+    """Modules that would drop activations in training mode, whether or not they are in it.
 
     Args:
         model: Any module.
-        attributes_only: Leave out torch's own dropout modules, which TRL's `disable_dropout`
+        attributes_only: Omit torch's own dropout modules, which TRL's `disable_dropout`
             switches off, and count only rates that a module hands to a function.
 
     Returns:
@@ -107,9 +107,9 @@ def require_one_device(model: nn.Module) -> None:
     """
     places = {parameter.device: name for name, parameter in model.named_parameters()}
     if len(places) > 1:
-        found = ", ".join(f"{name!r} on {device}" for device, name in list(places.items())[:2])
+        examples = ", ".join(f"{name!r} on {device}" for device, name in list(places.items())[:2])
         raise ValueError(
-            f"The model is spread over {len(places)} devices: {found}. isentrope needs all "
+            f"The model is spread over {len(places)} devices: {examples}. isentrope needs all "
             "weights on one device: load the model with device_map='cpu' or 'cuda', not 'auto'."
         )
 
@@ -143,8 +143,8 @@ def require_plain_embeddings(model: nn.Module) -> None:
         if module.max_norm is not None:
             raise ValueError(
                 f"The embedding {name!r} has max_norm={module.max_norm}, which rescales its rows "
-                "whenever they are looked up, so the policy is no function of its parameters: set "
-                "max_norm to None."
+                "whenever they are looked up, so the policy is not a function of its parameters: "
+                "set max_norm to None."
             )
         if module.scale_grad_by_freq and module.weight.requires_grad:
             raise ValueError(
@@ -164,9 +164,10 @@ def require_float64(scorer: Scorer, precision: Precision) -> None:
     Raises:
         UnsupportedModelError: Naming the first operation that rounds.
     """
-    if found := rounding_operations(scorer, precision):
+    if operations := rounding_operations(scorer, precision):
         raise UnsupportedModelError(
-            f"{name_of(scorer.lm)} rounds inside float64: {found[0]} ({len(found)} operations). "
+            f"{name_of(scorer.lm)} rounds inside float64: {operations[0]} "
+            f"({len(operations)} operations). "
             "Use precision='float32', or attention 'sdpa' or 'eager' without custom kernels."
         )
 
@@ -179,7 +180,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
         precision: A float64 precision.
 
     Returns:
-        One entry an operation, with its type.
+        One entry per operation, with its type.
     """
     recorder, batch = RoundingOperations(), micro_batches(_probe(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
@@ -207,10 +208,10 @@ def require_own_logits(
         UnsupportedModelError: If log-probabilities or entropies are not those of the model's own
             logits.
     """
-    given = rollouts or _probe(scorer)
-    rows = [int(given.lengths.argmax())] if rollouts else range(len(given))
+    sequences = rollouts or _probe(scorer)
+    rows = [int(sequences.lengths.argmax())] if rollouts else range(len(sequences))
     for row in rows:
-        one = given.select([row])
+        one = sequences.select([row])
         logits = _own_logits(scorer, one, precision)
         if scores is None:
             batch = micro_batches(one, 8192)[0].to(_device(scorer))
@@ -244,9 +245,9 @@ def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
     prompt, response = one.prompt_ids[0], one.response_ids[0]
     m = min(len(response), max(1, LOGITS_HELD // int(lm.config.vocab_size)))
     ids = torch.cat((prompt, response[:m]))[:-1][None].to(_device(scorer))
-    known = signature(lm.forward).parameters
-    wanted = {"logits_to_keep": m, "use_cache": False}
-    options = {name: value for name, value in wanted.items() if name in known}
+    accepted = signature(lm.forward).parameters
+    requested = {"logits_to_keep": m, "use_cache": False}
+    options = {name: value for name, value in requested.items() if name in accepted}
     with torch.no_grad(), precision.active(), refusal_by_name(lm):
         return lm(input_ids=ids, **options).logits[0, -m:]
 
@@ -259,12 +260,12 @@ def _probe(scorer: Scorer) -> Rollouts:
     """Random sequences of unlike lengths, without the token that pads."""
     config: Any = scorer.lm.config
     generator = torch.Generator().manual_seed(0)
-    known = torch.arange(int(config.vocab_size))
+    vocabulary = torch.arange(int(config.vocab_size))
     padding = getattr(config, "pad_token_id", None)
-    known = known[known != (-1 if padding is None else padding)]
+    vocabulary = vocabulary[vocabulary != (-1 if padding is None else padding)]
 
     def tokens(n: int) -> Tensor:
-        return known[torch.randint(len(known), (n,), generator=generator)]
+        return vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)]
 
     sizes = ((5, 6), (2, 4), (1, 2))
     return Rollouts([tokens(p) for p, _ in sizes], [tokens(r) for _, r in sizes], torch.arange(3))

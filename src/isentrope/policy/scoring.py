@@ -103,10 +103,10 @@ def score_along(
         spread = series[0][2:]  # V and F, or nothing
         return (*spread, *(x for of in series for x in of[:2]))
 
-    found = collect(policy, rollouts, packed)
+    columns = collect(policy, rollouts, packed)
     if not variances:
-        return found
-    spread, here, first, *second = found
+        return columns
+    spread, here, first, *second = columns
     here = replace(here, variances=spread.logprobs)
     return (here, replace(first, variances=spread.entropies), *second)
 
@@ -122,7 +122,7 @@ def score_along_each(
         directions: v_1 … v_m, at least one.
 
     Returns:
-        (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one by one.
+        (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one at a time.
     """
     for direction in directions:
         policy.require_direction(direction)
@@ -155,7 +155,7 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, 
         packed_scores: Maps a micro-batch to pairs (s, H) of (m,), features last if there are any.
 
     Returns:
-        Scores, one a pair.
+        One `Scores` per pair.
 
     Raises:
         NotFiniteError: If a score is not finite.

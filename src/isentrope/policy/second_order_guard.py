@@ -1,8 +1,8 @@
-"""Are a model's second derivatives right? Held against differences, once a policy.
+"""Compares a model's second derivatives with finite differences, once per policy.
 
 Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
-differentiated by e twice as they are going to be, and compared (`differences`). The model is
-evaluated in float64 whatever its own type, by a copy of its tensors; it is not touched. Where that
+differentiated twice by e in the mode that will be used, and compared (`differences`). The model is
+evaluated in float64, on a copy of its tensors; the model itself is not changed. Where that
 is impossible (no memory, or an operation that has no float64) a float32 policy is compared as it
 is, which finds errors of some per cent, and a shorter one not at all.
 """
@@ -172,11 +172,11 @@ def _culprit(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) 
 
 def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]:
     """The first call of every module, while two short sequences are scored."""
-    found: dict[str, _Call] = {}
+    calls: dict[str, _Call] = {}
 
     def keep(name: str):
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            found.setdefault(name, _Call(name, module, args, dict(kwargs)))
+            calls.setdefault(name, _Call(name, module, args, dict(kwargs)))
 
         return hook
 
@@ -187,7 +187,7 @@ def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]
         functional_call(
             policy._scorer, _converted(policy._scorer, dtype), _arguments(policy, batch)
         )
-    return list(found.values())
+    return list(calls.values())
 
 
 def _of_module(call: _Call, dtype: torch.dtype) -> Function:
@@ -199,9 +199,9 @@ def _of_module(call: _Call, dtype: torch.dtype) -> Function:
         return _moved(x, e, _noise(x)) if finite else x
 
     def output(e: Tensor) -> Tensor:
-        given = {n: moved(x, e) for n, x in tensors.items()}
+        parameters = {n: moved(x, e) for n, x in tensors.items()}
         args, kwargs = tree_map(lambda x: moved(x, e), (call.args, call.kwargs))
-        leaves = tree_leaves(functional_call(call.module, given, args, kwargs))
+        leaves = tree_leaves(functional_call(call.module, parameters, args, kwargs))
         return torch.cat([x.flatten() for x in leaves if torch.is_floating_point(x)])
 
     return output

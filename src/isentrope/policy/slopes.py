@@ -2,9 +2,9 @@
 
     ∂_v s_k = <∂s_k/∂h_k, ∂_v h_k>,     ∂_v H_k = <∂H_k/∂h_k, ∂_v h_k>
 
-Forward mode goes through the decoder only; the head enters by the pull of each token on its hidden
-state (`head`), which is the same for every direction. A head that is not a plain frozen linear
-layer is gone through like the rest.
+Forward mode goes through the decoder only; the head enters through ∂s/∂h and ∂H/∂h (`head`), which
+are the same for every direction. A head that is not a plain frozen linear
+layer is differentiated like the rest of the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.batching import MicroBatch
-from isentrope.policy.head import entropy_pulls, is_frozen_linear, pulls
+from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each
 from isentrope.policy.token_statistics import Scores, token_statistics
@@ -24,7 +24,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 
-def logprob_slopes(
+def logprob_jvp(
     policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
 ) -> tuple[Scores, list[Tensor]]:
     """Scores at θ, and the first derivative of every log-probability along each direction.
@@ -43,14 +43,14 @@ def logprob_slopes(
         return scores, [slope.logprobs for slope in slopes]
 
     def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        s = (slopes * pulls(hidden, head, targets, policy.temperature)).sum(-1)
+        s = (slopes * logprob_grad_hidden(hidden, head, targets, policy.temperature)).sum(-1)
         return s, torch.zeros_like(s)
 
-    scores, found = _through_hidden(policy, rollouts, directions, along)
-    return scores, [slope.logprobs for slope in found]
+    scores, derivatives = _through_hidden(policy, rollouts, directions, along)
+    return scores, [slope.logprobs for slope in derivatives]
 
 
-def score_slopes(
+def score_jvp(
     policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
 ) -> tuple[Scores, list[Scores]]:
     """Scores at θ, and the first derivative of every log-probability and entropy.
@@ -69,8 +69,8 @@ def score_slopes(
         return scores, slopes
 
     def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        of_s = pulls(hidden, head, targets, policy.temperature)
-        of_entropy = entropy_pulls(hidden, head, targets, policy.temperature)
+        of_s = logprob_grad_hidden(hidden, head, targets, policy.temperature)
+        of_entropy = entropy_grad_hidden(hidden, head, targets, policy.temperature)
         return (slopes * of_s).sum(-1), (slopes * of_entropy).sum(-1)
 
     return _through_hidden(policy, rollouts, directions, along)
@@ -100,8 +100,8 @@ def _through_hidden(
             pairs = zip(*along(hidden, batch.targets, slopes), strict=True)
         return (*scores, *(x for pair in pairs for x in pair))
 
-    scores, *found = collect(policy, rollouts, packed)
-    return scores, found
+    scores, *derivatives = collect(policy, rollouts, packed)
+    return scores, derivatives
 
 
 def _hidden_slopes(

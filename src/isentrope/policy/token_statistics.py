@@ -19,7 +19,7 @@ from isentrope.policy.logits import ScaledHead
 from isentrope.policy.spread import Spread
 
 LOGITS_HELD = 2**23
-"""Largest number of logits held at once, whatever the tokens and the vocabulary."""
+"""Largest number of logits held at once, for any number of tokens and any vocabulary."""
 
 
 class NotFiniteError(ValueError):

@@ -1,4 +1,4 @@
-"""Which parameters a checkpoint's training moved, where that is said by patterns of their names.
+"""Selects the parameters that training changed, by patterns of their names.
 
 Patterns are those of fnmatch, on the names of `model.named_parameters()`: * is any text, ? one
 character, [ab] one of two. "model.layers.*" is every layer, "*norm*" every norm.

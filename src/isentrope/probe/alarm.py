@@ -81,7 +81,7 @@ class Alarm(TrainerCallback):
         self._steps: list[int] = []
         self._rates: list[float] = []
         self._errors: list[float] = []
-        self._told = self._stopping = False
+        self._announced = self._stopping = False
         self._latest: dict[str, float] = {}
         self.sentences: list[str] = []
         self.batch_entropies: Callable[[], Sequence[Tensor] | None] = lambda: None
@@ -93,7 +93,7 @@ class Alarm(TrainerCallback):
     def state_dict(self) -> dict[str, Any]:
         """The readings since the last change, as plain JSON."""
         readings = [list(x) for x in zip(self._steps, self._rates, self._errors, strict=True)]
-        return {"readings": readings, "told": self._told}
+        return {"readings": readings, "told": self._announced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state.
@@ -103,7 +103,7 @@ class Alarm(TrainerCallback):
         """
         readings = state["readings"]
         self._steps, self._rates, self._errors = ([x[k] for x in readings] for k in range(3))
-        self._told = state["told"]
+        self._announced = state["told"]
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Take the probe's reading of the step, if there is one."""
@@ -127,8 +127,8 @@ class Alarm(TrainerCallback):
         """(r, its error) of a reading that can be trusted."""
         change, se = (reading.get(f"probe/change{end}", math.nan) for end in ("", "_se"))
         entropy = reading.get(self._entropy, math.nan)
-        known = all(map(math.isfinite, (change, se, entropy))) and se > 0 and entropy > 0
-        if not known or not reading.get("probe/trust"):
+        usable = all(map(math.isfinite, (change, se, entropy))) and se > 0 and entropy > 0
+        if not usable or not reading.get("probe/trust"):
             return None
         return change / entropy, se / entropy
 
@@ -155,9 +155,9 @@ class Alarm(TrainerCallback):
             self._latest["alarm/rate_se"] = now.se
         if len(self._rates) >= FEWEST:
             value, low, high = half_life(now)
-            found = {"": value, "_ci_low": low, "_ci_high": high}
+            ends = {"": value, "_ci_low": low, "_ci_high": high}
             self._latest |= {
-                f"alarm/half_life{end}": x for end, x in found.items() if math.isfinite(x)
+                f"alarm/half_life{end}": x for end, x in ends.items() if math.isfinite(x)
             }
         if sentence is not None:
             self.sentences.append(sentence)
@@ -171,10 +171,10 @@ class Alarm(TrainerCallback):
             return None
         for column in (self._steps, self._rates, self._errors):
             del column[: split.place]
-        self._told, before, now = False, split.before.value, split.after
+        self._announced, before, now = False, split.before.value, split.after
         if min(before, 0) <= now.value <= max(before, 0):
             return None  # slower than before: nothing to be alarmed at
-        self._told = now.value < 0  # the sentence gives the half-life
+        self._announced = now.value < 0  # the sentence gives the half-life
         return (
             f"Entropy alarm at step {step}: from step {self._steps[0]} on entropy changes by "
             f"{_per_step(now)}, before by {100 * before:+.2g} % (p = {split.p_value:.1g}). "
@@ -182,13 +182,13 @@ class Alarm(TrainerCallback):
         )
 
     def _spent(self, step: int) -> str | None:
-        if self._told or len(self._rates) < FEWEST:
+        if self._announced or len(self._rates) < FEWEST:
             return None
         now = mean_of(self._rates, self._errors)
         _, high = now.interval(1 - 2 * self._level)
         if not high < -math.log(2) / self._half_life:
             return None
-        self._told = True
+        self._announced = True
         rate = _per_step(now)
         return f"Entropy alarm at step {step}: entropy changes by {rate}. {self._advice(now)}"
 

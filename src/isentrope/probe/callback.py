@@ -27,14 +27,15 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
 from isentrope.files import append_line, finite
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import coming_step
 from isentrope.probe.reading import (
-    Foresight,
     ProbeReading,
+    ScoredBefore,
     look_ahead,
     look_back,
     read,
@@ -95,6 +96,7 @@ class EntropyProbe(TrainerCallback):
         history: Every reading so far, of this process's life.
     """
 
+    @renamed_arguments(memory="ema_decay")
     def __init__(
         self,
         prompts: Sequence[PromptLike],
@@ -106,7 +108,7 @@ class EntropyProbe(TrainerCallback):
         second_order: bool = False,
         fresh: bool = False,
         seed: int = 0,
-        memory: float = 0.9,
+        ema_decay: float = 0.9,
         temperature: float | None = None,
         max_new_tokens: int | None = None,
         path: str | Path | None = None,
@@ -124,7 +126,7 @@ class EntropyProbe(TrainerCallback):
             second_order: Also δH₂ and the linear range, at about twice the cost.
             fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
             seed: Fixes prompts and tokens of every reading.
-            memory: Of the running means over readings, those with an interval.
+            ema_decay: β of the exponential moving averages over readings, in [0, 1).
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
             path: A jsonl file to which each reading is appended, null for NaN.
@@ -149,9 +151,9 @@ class EntropyProbe(TrainerCallback):
         self._record, self._recorder = record, cast(StepRecorder | None, None)
         self._control = control
         self._off = False
-        self._means = {name: RunningMean(memory) for name in _MEANS}
+        self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
-        self._before: tuple[Foresight, Foresight | None, float] | None = None
+        self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
         self._latest: dict[str, float] = {}
         self.history: list[ProbeReading] = []
 
@@ -224,8 +226,8 @@ class EntropyProbe(TrainerCallback):
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
         if self._recorder is not None:
-            told = kwargs.get("processing_class"), kwargs["optimizer"]
-            self._recorder.look(bare(kwargs["model"]), *told)
+            sources = kwargs.get("processing_class"), kwargs["optimizer"]
+            self._recorder.look(bare(kwargs["model"]), *sources)
         if state.global_step % self._every:
             return
         step = state.global_step + 1
@@ -274,9 +276,9 @@ class EntropyProbe(TrainerCallback):
         self.history.append(reading)
         self._latest = reading.to_dict()
         for name, mean in self._means.items():
-            found: Estimate = getattr(reading, name)
-            if math.isfinite(found.ci_low):  # none where the weights are not to be trusted
-                mean.update(found.value, found.se)
+            estimate: Estimate = getattr(reading, name)
+            if math.isfinite(estimate.ci_low):  # none where the weights are not to be trusted
+                mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         together(lambda: self._append(step))
 
@@ -296,7 +298,7 @@ class EntropyProbe(TrainerCallback):
             )
         log.debug("raised here:", exc_info=error)
 
-    def _measured(self, step: int, eta: float, before: Foresight) -> Estimate:
+    def _measured(self, step: int, eta: float, before: ScoredBefore) -> Estimate:
         after = look_back(cast(Policy, self._policy), before)
         choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
         return read(step, eta, before, after, **choice).change

@@ -80,16 +80,16 @@ def micro_batch_moments(
 class OnlineNoiseScale:
     """Running B_simple over steps."""
 
-    def __init__(self, memory: float = 0.95) -> None:
+    def __init__(self, ema_decay: float = 0.95) -> None:
         """Start with no step.
 
         Args:
-            memory: β in [0, 1).
+            ema_decay: β in [0, 1).
         """
-        self._memory = memory
+        self._ema_decay = ema_decay
         self._steps = 0
         self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
-        kept = min(2 * (1 + memory) / (1 - memory), LONGEST)
+        kept = min(2 * (1 + ema_decay) / (1 - ema_decay), LONGEST)
         self._recent: deque[tuple[float, float]] = deque(maxlen=math.ceil(kept))
 
     def update(self, trace: float, square: float) -> None:
@@ -99,7 +99,7 @@ class OnlineNoiseScale:
             trace: Its unbiased tr Σ.
             square: Its unbiased |G|².
         """
-        beta, x, y = self._memory, trace, square
+        beta, x, y = self._ema_decay, trace, square
         new = {"w": 1.0, "num": x, "den": y}
         new |= {"ww": 1.0, "nn": x * x, "nd": x * y, "dd": y * y}  # these with w²
         for name, value in new.items():
@@ -149,16 +149,16 @@ class OnlineNoiseScale:
         t = t_quantile(min(df, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
         low, high = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
-        known = low <= high < math.inf and s["den"] > 0
-        return (low, high) if known else (math.nan, math.nan)
+        bounded = low <= high < math.inf and s["den"] > 0
+        return (low, high) if bounded else (math.nan, math.nan)
 
     def to_dict(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""
-        found = self.estimate()
-        if found is None:
+        estimate = self.estimate()
+        if estimate is None:
             return {}
-        named = {"": found.value, "_se": found.se}
-        named |= {"_ci_low": found.ci_low, "_ci_high": found.ci_high}
+        named = {"": estimate.value, "_se": estimate.se}
+        named |= {"_ci_low": estimate.ci_low, "_ci_high": estimate.ci_high}
         weight = self._sums["w"]
         return {f"noise_scale/b_simple{end}": value for end, value in named.items()} | {
             "noise_scale/trace": self._sums["num"] / weight,
@@ -169,7 +169,7 @@ class OnlineNoiseScale:
         """The running sums, as plain JSON."""
         recent = [list(pair) for pair in self._recent]
         return {
-            "memory": self._memory,
+            "memory": self._ema_decay,
             "steps": self._steps,
             "sums": dict(self._sums),
             "recent": recent,
@@ -184,10 +184,10 @@ class OnlineNoiseScale:
         Raises:
             ValueError: If it is of another memory.
         """
-        if state["memory"] != self._memory:
+        if state["memory"] != self._ema_decay:
             raise ValueError(
                 f"The noise scale's state has memory {state['memory']!r}, this run "
-                f"{self._memory!r}: set noise_scale.memory to what it was."
+                f"{self._ema_decay!r}: set noise_scale.memory to what it was."
             )
         self._steps, self._sums = state["steps"], dict(state["sums"])
         self._recent.clear()  # a state of version 0.1 has none: no interval until there are enough
@@ -218,7 +218,7 @@ class NoiseScaleMonitor:
         accumulation: int,
         processes: int,
         groups: int,
-        memory: float = 0.95,
+        ema_decay: float = 0.95,
     ) -> None:
         """Say how the steps are made up.
 
@@ -227,7 +227,7 @@ class NoiseScaleMonitor:
             accumulation: Micro-batches a step on each process; the loss of each was divided by it.
             processes: Processes whose gradients are averaged.
             groups: Prompt groups a micro-batch.
-            memory: β of the running means.
+            ema_decay: β of the moving averages, in [0, 1).
 
         Raises:
             ValueError: If no micro-batch of a process can be seen alone.
@@ -239,7 +239,7 @@ class NoiseScaleMonitor:
             )
         self._parameters = list(parameters)
         self._accumulation, self._processes, self._groups = accumulation, processes, groups
-        self._scale = OnlineNoiseScale(memory)
+        self._scale = OnlineNoiseScale(ema_decay)
         self._before: list[Tensor] | None = None
         self._squares: list[float] = []
 
@@ -257,9 +257,9 @@ class NoiseScaleMonitor:
         if not last:
             self._before = [g.clone() for g in now]
             return
-        seen = [x for squares in gather(self._squares) for x in squares]
+        squares = [x for share in gather(self._squares) for x in share]
         n = self._accumulation * self._processes
-        mean_square = sum(seen) / len(seen)
+        mean_square = sum(squares) / len(squares)
         whole = sum(_square(g) for g in now)
         self._scale.update(*micro_batch_moments(mean_square, whole, n, self._groups))
         self._before, self._squares = None, []

@@ -24,7 +24,7 @@ from isentrope.estimators.functional import Functional, Functionals, Method, alo
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
-from isentrope.estimators.sample import EntropySample
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
@@ -98,14 +98,14 @@ class ProbeReading:
             "probe/khat": self.trust.khat,
             "probe/trust": float(self.trust.verdict == "trust"),
         }
-        for name, found in named.items():
-            if found is not None:
-                flat |= {f"probe/{name}": found.value, f"probe/{name}_se": found.se}
+        for name, estimate in named.items():
+            if estimate is not None:
+                flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
         return flat
 
 
 @dataclass(frozen=True)
-class Foresight:
+class ScoredBefore:
     """An E mini-batch scored before a step.
 
     Attributes:
@@ -135,7 +135,7 @@ def look_ahead(
     components: Mapping[str, Vector],
     second_order: bool,
     eta: float | None = None,
-) -> Foresight:
+) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
     Args:
@@ -162,15 +162,15 @@ def look_ahead(
         policy.require_own_logits(mine, parts[0])
         return parts if eta is None else parts + _moments(policy, mine, v, eta)
 
-    known = len(components) + 1 + int(second_order)
+    count = len(components) + 1 + int(second_order)
     base, *rest = _joined(together(scored))
-    moments, rest = rest[known - 1 :], rest[: known - 1]
+    moments, rest = rest[count - 1 :], rest[: count - 1]
     sampler = torch.zeros_like(base.logprobs)
     drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
     sampler[base.mask] = torch.cat(drawn)
     difference = root_mean_square(base.logprobs - sampler, base.mask)
     agrees = difference <= tolerance_of(policy)
-    return Foresight(
+    return ScoredBefore(
         mine=mine,
         prompt_index=torch.arange(len(drawn)),
         sampler=sampler,
@@ -186,12 +186,12 @@ def look_ahead(
 
 def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
     """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
-    (found,) = score_moved(policy, mine, v, [eta], remainder=True)
-    if found is None:
+    (result,) = score_moved(policy, mine, v, [eta], remainder=True)
+    if result is None:
         mask = mine.mask
         nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
         return [Scores(nowhere, nowhere, mask)] * 2
-    scores, moved = found
+    scores, moved = result
     assert moved.remainder is not None
     return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
 
@@ -210,7 +210,7 @@ def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
         )
 
 
-def look_back(policy: Policy, before: Foresight) -> Scores:
+def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     """Score the same mini-batch at θ'; every process must call this.
 
     Args:
@@ -238,7 +238,7 @@ def _joined(parts: list[Scores]) -> list[Scores]:
 def read(
     step: int,
     eta: float,
-    before: Foresight,
+    before: ScoredBefore,
     after: Scores,
     *,
     functional: Functional,
@@ -266,7 +266,7 @@ def read(
         lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
         before.prompt_index,
     )
-    at_theta = EntropySample(f, before.sampler, (before.base,), before.prompt_index, before.match)
+    at_theta = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
     base = at_theta.trust
     trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
@@ -312,7 +312,7 @@ def _statistics(
     f: Functionals,
     omega: Tensor,
     eta: float,
-    before: Foresight,
+    before: ScoredBefore,
     log_ratios: Tensor,
     entropies: Tensor,
 ) -> Tensor:
@@ -339,5 +339,7 @@ def _statistics(
     fraction = (second / first).abs() if before.curvature is not None and eta else zero
     change = f(omega, log_ratios, entropies) - value
     each = [one(omega, *base) for one in both]
-    told = first + second
-    return torch.stack([*each, first, *parts, second, fraction, change, change - told, told])
+    predicted = first + second
+    return torch.stack(
+        [*each, first, *parts, second, fraction, change, change - predicted, predicted]
+    )

@@ -68,16 +68,16 @@ def require_unfiltered(trainer: Any) -> None:
     args = trainer.args
     if not hasattr(args, "temperature"):
         return
-    found = {f"args.{key}": (key, getattr(args, key, None)) for key in _OFF}
-    given = getattr(args, "generation_kwargs", None) or {}
-    found |= {f"args.generation_kwargs[{key!r}]": (key, value) for key, value in given.items()}
+    settings = {f"args.{key}": (key, getattr(args, key, None)) for key in _OFF}
+    options = getattr(args, "generation_kwargs", None) or {}
+    settings |= {f"args.generation_kwargs[{key!r}]": (key, value) for key, value in options.items()}
     if not getattr(args, "use_vllm", False) and hasattr(trainer, "generation_config"):
         # what the trainer leaves open is filled from the model's own
         own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
         open_ = [k for k in _OFF if getattr(trainer.generation_config, k, None) is None]
         own_values = {k: getattr(own, k, None) for k in open_ if k != "do_sample"}
-        found |= {f"model.generation_config.{k}": (k, v) for k, v in own_values.items()}
-    for where, (key, value) in found.items():
+        settings |= {f"model.generation_config.{k}": (k, v) for k, v in own_values.items()}
+    for where, (key, value) in settings.items():
         same_temperature = key == "temperature" and value == args.temperature
         off = value is None or key in _HARMLESS or same_temperature
         if not off and not any(value is x or value == x for x in _OFF.get(key, ())):
@@ -163,11 +163,11 @@ LENGTH = ("max_completion_length", "max_new_tokens")
 """Names under which trainers have the longest response."""
 
 
-def setting(given: Any, args: Any, field: str, name: str) -> Any:
+def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
     """A setting of the probe, from the trainer's arguments where it was not given.
 
     Args:
-        given: The probe's own, or None.
+        chosen: The probe's own, or None.
         args: The trainer's arguments.
         field: Its name there.
         name: Its name as an argument of `EntropyProbe`.
@@ -178,9 +178,9 @@ def setting(given: Any, args: Any, field: str, name: str) -> Any:
     Raises:
         ValueError: If neither has it.
     """
-    found = getattr(args, field, None) if given is None else given
-    if found is None:
+    value = getattr(args, field, None) if chosen is None else chosen
+    if value is None:
         raise ValueError(
             f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."
         )
-    return found
+    return value

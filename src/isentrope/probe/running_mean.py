@@ -14,13 +14,13 @@ from collections.abc import Mapping
 class RunningMean:
     """The mean so far."""
 
-    def __init__(self, memory: float = 0.9) -> None:
+    def __init__(self, ema_decay: float = 0.9) -> None:
         """Start with nothing.
 
         Args:
-            memory: β in [0, 1).
+            ema_decay: β in [0, 1).
         """
-        self._memory = memory
+        self._ema_decay = ema_decay
         self._weight = self._value = self._variance = 0.0
 
     def update(self, value: float, se: float) -> None:
@@ -30,9 +30,9 @@ class RunningMean:
             value: x.
             se: Its standard error.
         """
-        self._weight = self._memory * self._weight + 1
-        self._value = self._memory * self._value + value
-        self._variance = self._memory**2 * self._variance + se**2
+        self._weight = self._ema_decay * self._weight + 1
+        self._value = self._ema_decay * self._value + value
+        self._variance = self._ema_decay**2 * self._variance + se**2
 
     @property
     def value(self) -> float:

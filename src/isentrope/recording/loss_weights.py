@@ -85,7 +85,7 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
             following = rows[part], columns[part] + 1
             pulls = _pulls(piece.hidden[at], head, piece.ids[following], temperature)
             solved[:, *following] = _solve(piece.gradient[at].double(), *pulls)
-    found = []
+    weights = []
     for i in range(len(piece.ids)):
         places = piece.mask[i].nonzero()[:, 0]
         if len(places) == 0:
@@ -96,8 +96,8 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
         advantage = None if piece.advantages is None else piece.advantages[i]
         ids = piece.ids[i, places].tolist()
         start = max(1, min(start, first))
-        found.append(TrainedSequence(ids, start, c, (both[0], both[1]), advantage))
-    return found
+        weights.append(TrainedSequence(ids, start, c, (both[0], both[1]), advantage))
+    return weights
 
 
 def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:

@@ -68,9 +68,9 @@ def replay_error(
     used, gap = 0.0, 0.0
     for name, part in replayed.items():
         grad = policy.model.get_parameter(name).grad
-        given = torch.zeros_like(part) if grad is None else grad.double()
-        used += float((given**2).sum())
-        gap += float(((clip * part - given) ** 2).sum())
+        gradient = torch.zeros_like(part) if grad is None else grad.double()
+        used += float((gradient**2).sum())
+        gap += float(((clip * part - gradient) ** 2).sum())
     if used == 0.0:
         return (0.0 if gap == 0.0 else float("inf")), size
     return (gap / used) ** 0.5, size

@@ -50,12 +50,12 @@ class _Inputs:
 
     starts: list[int] | None
     advantages: list[float] | None
-    seen: int = 0
+    rows_taken: int = 0
 
     def take(self, rows: int) -> tuple[list[int] | None, list[float] | None]:
         """The next rows' part of each, None where the passes do not fit the inputs."""
-        here = slice(self.seen, self.seen + rows)
-        self.seen += rows
+        here = slice(self.rows_taken, self.rows_taken + rows)
+        self.rows_taken += rows
         starts = self.starts[here] if self.starts else []
         advantages = self.advantages[here] if self.advantages else []
         return (
@@ -238,8 +238,8 @@ def _causal_lm(model: Any) -> Any:
 
 def _temperature(args: Any) -> float:
     """Of the loss: that of the trainer's arguments, and 1 where it knows none."""
-    found = getattr(args, "temperature", None)
-    return 1.0 if found is None else float(found)
+    temperature = getattr(args, "temperature", None)
+    return 1.0 if temperature is None else float(temperature)
 
 
 def _layout(inputs: Any) -> _Inputs:

@@ -22,6 +22,7 @@ from isentrope.checkpoint_names import step_within
 from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
+from isentrope.runs.result import Result
 from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.results import (
     AuditResult,
@@ -29,7 +30,6 @@ from isentrope.runs.results import (
     KernelResult,
     MeasureResult,
     NoiseResult,
-    Result,
 )
 
 KINDS = (MeasureResult, InfluenceResult, KernelResult, NoiseResult, AuditResult)

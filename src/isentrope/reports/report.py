@@ -30,12 +30,12 @@ from isentrope.reports.read_run import Measurement, Reading, read_run
 from isentrope.reports.svg import png_file, svg_file
 from isentrope.reports.verdict import verdict
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.result import Result
 from isentrope.runs.results import (
     AuditResult,
     InfluenceResult,
     KernelResult,
     MeasureResult,
-    Result,
 )
 
 R = TypeVar("R", bound=Result)

@@ -9,7 +9,8 @@ from isentrope.estimate import Estimate
 from isentrope.reports.palette import INK
 from isentrope.reports.rows import bare
 from isentrope.reports.svg import canvas, zero_line
-from isentrope.runs.results import TrialResult, Tried
+from isentrope.runs.attribution_records import Tried
+from isentrope.runs.results import TrialResult
 
 TITLES = {"step": "whole step", "gradient": "gradient part alone"}
 MARKERS = "osD^v<>PX*hd8p"

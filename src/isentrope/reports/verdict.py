@@ -22,7 +22,8 @@ from isentrope.reports.sentences import (
     with_interval,
     without_error,
 )
-from isentrope.runs.results import Budget, InfluenceResult, MeasureResult, SharesRecord
+from isentrope.runs.attribution_records import Budget, SharesRecord
+from isentrope.runs.results import InfluenceResult, MeasureResult
 
 
 @dataclass(frozen=True)

@@ -1,141 +1,17 @@
-"""What the verbs find: one `Result` per checkpoint, written to a folder and read back from it.
-
-    results.json      schema, header, what the verb found, warnings, timing
-    <table>.parquet   `tables`; of a result that was loaded they are read when they are asked for
-
-This is the only module that reads or writes results.json. Keys of the file are names of fields.
-"""
+"""What the verbs find: one result per checkpoint. Fields are keys of results.json."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
-
-import pandas as pd
-from pydantic import ConfigDict, Field, TypeAdapter
+from typing import Annotated, ClassVar
 
 from isentrope.estimate import Estimate
-from isentrope.files import write_json
-from isentrope.runs.header import Header
+from isentrope.runs.attribution_records import Budget, ProxyRecord, SharesRecord, Tried
 from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
 from isentrope.runs.measure_records import Checks, RangeValue, SweepRow
-from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value, decode, encode
-
-RESULTS = "results.json"
-IN_FILE = {"itself": "self"}
-"""Names in the file of fields that Python cannot name so."""
-
-_OURS = ("E", "U")
-"""Parquet files of a folder that are batches, not tables."""
-
-
-class Tables(Mapping[str, pd.DataFrame]):
-    """The tables in a folder, by the names of their files; each is read when it is asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        if name not in self:
-            raise KeyError(name)
-        return pd.read_parquet(self.folder / f"{name}.parquet")
-
-    def __contains__(self, name: object) -> bool:
-        return name not in _OURS and (self.folder / f"{name}.parquet").is_file()
-
-    def __iter__(self) -> Iterator[str]:
-        names = sorted(path.stem for path in self.folder.glob("*.parquet"))
-        return (name for name in names if name not in _OURS)
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-
-def _nothing(*_: object) -> None:
-    """Writes no other files."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result(Header):
-    """What a verb found at one checkpoint.
-
-    Attributes:
-        warnings: Sentences on what limits the use of the numbers.
-        timing: Seconds by stage, and "total".
-        tables: Written as parquet, by name.
-        save_more: Writes whatever else there is into the folder.
-        finish: Called with the whole result and a folder for logs, when its folder is complete.
-    """
-
-    __pydantic_config__: ClassVar = ConfigDict(strict=True, arbitrary_types_allowed=True)
-    verb: ClassVar[str] = ""
-
-    warnings: tuple[str, ...] = ()
-    timing: dict[str, float] = field(default_factory=dict)
-    tables: Annotated[Mapping[str, pd.DataFrame], Field(exclude=True)] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-    save_more: Annotated[Callable[[Path], object], Field(exclude=True)] = field(
-        default=_nothing, compare=False, repr=False
-    )
-    finish: Annotated[Callable[[Any, Path], object], Field(exclude=True)] = field(
-        default=_nothing, compare=False, repr=False
-    )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of results.json; null for NaN and infinity."""
-        content = encode(_adapter(type(self)), self)
-        last = {key: content.pop(key) for key in ("warnings", "timing", "provenance")}
-        return {"schema": f"isentrope/{self.verb}/1", **content, **last}
-
-    def save(self, folder: Path) -> None:
-        """Write results.json, the tables, and whatever else there is.
-
-        Args:
-            folder: An existing folder.
-        """
-        write_json(folder / RESULTS, self.to_dict())
-        for name, table in self.tables.items():
-            table.to_parquet(folder / f"{name}.parquet")
-        self.save_more(folder)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote.
-
-        Args:
-            folder: Of one verb and checkpoint.
-
-        Returns:
-            The result; of any verb if this is `Result` itself.
-
-        Raises:
-            ResultsError: If the file cannot be read, or is of another verb.
-        """
-        path = folder / RESULTS
-        try:
-            text = path.read_text(encoding="utf-8")
-            schema = json.loads(text)["schema"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ResultsError(
-                f"{path} cannot be read ({error}): run the command that made it again."
-            ) from error
-        known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
-        if not issubclass(known.get(schema, Header), cls):
-            raise ResultsError(
-                f"{path}: its schema is {schema!r}, and it should be one of {', '.join(known)}."
-            )
-        result = decode(_adapter(known[schema]), text, path)
-        return replace(result, tables=Tables(folder))
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+from isentrope.runs.result import RESULTS, Result, read_schema
+from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,48 +113,6 @@ class MeasureResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
-    """δ of one quantity per unit η, by the parts of the step.
-
-    Attributes:
-        momentum: Decided by earlier batches.
-        decay: Of the weights.
-        baseline: Both together.
-        gradient: Of this batch.
-        total: Of the whole step.
-        closure: The parts less the total: rounding, and nothing else.
-        unit: Of all of them.
-    """
-
-    momentum: Value
-    decay: Value
-    baseline: Value
-    gradient: Value
-    total: Value
-    closure: Number
-    unit: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharesRecord:
-    """The gradient's part of δH₁ on other responses, by how two responses are related.
-
-    Attributes:
-        measured_on: Those responses.
-        itself: Of a response on itself.
-        same_prompt: Of responses to the same prompt.
-        other_prompt: Of responses to other prompts.
-        gradient: The sum.
-    """
-
-    measured_on: str
-    itself: Annotated[Value | None, OPTIONAL, Field(alias=IN_FILE["itself"])] = None
-    same_prompt: Annotated[Value | None, OPTIONAL] = None
-    other_prompt: Annotated[Value | None, OPTIONAL] = None
-    gradient: Value
-
-
-@dataclass(frozen=True, kw_only=True)
 class InfluenceResult(Result):
     """Which sequences and tokens of U moved the entropy. Tables: sequences, tokens.
 
@@ -351,19 +185,6 @@ class NoiseResult(Result):
         return {name: found for name in names if (found := getattr(self, name)) is not None}
 
 
-@dataclass(frozen=True)
-class ProxyRecord:
-    """Proxies against the measured influence.
-
-    Attributes:
-        items: Tokens or sequences.
-        proxies: Statistics by proxy; those of "measured" are of the influence itself.
-    """
-
-    items: int
-    proxies: dict[str, dict[str, Value]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditResult(Result):
     """The published proxies against the measured influence. Table: audit.
@@ -381,42 +202,6 @@ class AuditResult(Result):
     reliability: dict[str, Value]
     tokens: ProxyRecord
     sequences: ProxyRecord
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """A control at a strength.
-
-    Attributes:
-        control: Its name.
-        strength: How hard it acts.
-        predicted: ηδH₁ of the step, where the strength was looked for.
-        did: What it did to the batch.
-        step: ΔH and ΔJ of the whole step, and what it gains.
-        gradient: The same of the gradient part alone.
-        did_gradient: What it did for that part, where it is not the same.
-        reasons: Why a correction is missing or cut, by part.
-    """
-
-    control: str
-    strength: float
-    predicted: float | None
-    did: dict[str, Number]
-    step: dict[str, Value]
-    gradient: dict[str, Value]
-    did_gradient: Annotated[dict[str, Number] | None, OPTIONAL] = None
-    reasons: Annotated[dict[str, str] | None, OPTIONAL] = None
-
-    def part(self, name: str) -> dict[str, Estimate]:
-        """What was measured of a part of the step.
-
-        Args:
-            name: "step" or "gradient".
-
-        Returns:
-            Changes by name.
-        """
-        return {"step": self.step, "gradient": self.gradient}[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,3 +230,25 @@ KINDS: tuple[type[Result], ...] = (
     TrialResult,
 )
 """One per verb."""
+
+
+def load_result(folder: Path) -> Result:
+    """Read a result of any verb.
+
+    Args:
+        folder: Of one verb and checkpoint.
+
+    Returns:
+        The result.
+
+    Raises:
+        ResultsError: If the file cannot be read, or is of no verb.
+    """
+    schema = read_schema(folder)[1]
+    known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
+    if schema not in known:
+        raise ResultsError(
+            f"{folder / RESULTS}: its schema is {schema!r}, and it should be one of "
+            f"{', '.join(known)}."
+        )
+    return known[schema].load(folder)

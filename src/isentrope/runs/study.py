@@ -25,7 +25,8 @@ from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import require_new, run_directory, versions
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.results import RESULTS, Result
+from isentrope.runs.result import RESULTS, Result
+from isentrope.runs.results import load_result
 
 log = logging.getLogger("isentrope")
 
@@ -57,7 +58,7 @@ class Item:
 
     def result(self) -> Result:
         """What was found; it must be done."""
-        return Result.load(self.target)
+        return load_result(self.target)
 
 
 @dataclass(frozen=True)

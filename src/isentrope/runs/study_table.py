@@ -22,8 +22,9 @@ import pandas as pd
 
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.files import parquet, write_bytes
+from isentrope.runs.attribution_records import IN_FILE
 from isentrope.runs.measure_records import SweepRow
-from isentrope.runs.results import IN_FILE, Result
+from isentrope.runs.result import Result
 from isentrope.runs.study import Item, Study
 
 ERRORS_OVER_E = ("measure", "influence", "try")

@@ -56,7 +56,7 @@ def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
     if rewards.shape != (len(rollouts),):
         raise ValueError(
             f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "
-            "responses; one number a response is needed."
+            "responses; one number per response is needed."
         )
     if not bool(rewards.isfinite().all()):
         first = int((~rewards.isfinite()).nonzero()[0])
@@ -68,7 +68,7 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     """Attach advantages, computed from the rewards within each prompt draw.
 
     Args:
-        rollouts: n sequences with rewards, at least two a group.
+        rollouts: n sequences with rewards, at least two per group.
         rule: "dr_grpo", "grpo" or "rloo".
 
     Returns:
@@ -87,7 +87,7 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
             f"Prompt draw {int(draws[size.argmin()])} has one response: an advantage compares "
             "responses to the same prompt. Sample with group_size >= 2."
         )
-    # Measured from one reward of its own group, equal rewards give zeros without rounding.
+    # Differences from one reward of the same group are exactly zero for equal rewards.
     some = torch.zeros(len(draws), dtype=torch.float64).scatter_(0, group, rollouts.rewards)
     rewards = rollouts.rewards - some[group]
     counts = size.double()

@@ -3,7 +3,7 @@
 E: prompts uniformly with replacement, one response each, nothing filtered.
 U: prompts without replacement within a pass over the set, G responses each; a group whose
 rewards are all equal has no advantage, is rejected, and another prompt is drawn in its place.
-The report counts what was rejected. E and U are drawn by separate calls: never the same samples.
+The report counts what was rejected. E and U are drawn by separate calls: they never share samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isentrope.sampling.tasks import Task
 
 @dataclass(frozen=True)
 class UpdateBatchReport:
-    """What was drawn to fill an update batch.
+    """Counts of the sampling that filled an update batch.
 
     Attributes:
         drawn: Prompt groups sampled.
@@ -103,14 +103,14 @@ def update_batch(
         prompts: The data set.
         task: Gives the rewards.
         n: Prompt groups B_U to fill.
-        group_size: Responses a group G, >= 2.
+        group_size: Responses per group G, >= 2.
         advantages: Rule of `with_advantages`.
         max_new_tokens: Longest response in tokens.
         seed: Fixes the batch.
         redraw_limit: Rounds of redrawing allowed after the first.
         exclude_keys: Keys of prompts that must not be drawn (those of E, say).
         batch_size: Sequences at a time.
-        progress: Called with (sequences kept, sequences wanted) after each round.
+        progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
         n * group_size sequences with rewards and advantages, and the report.
@@ -136,10 +136,10 @@ def update_batch(
         )
         return with_rewards(batch, task)
 
-    return fill(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
+    return draw_until_full(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
 
 
-def fill(
+def draw_until_full(
     draw: Callable[[int, int], Rollouts],
     n: int,
     advantages: str,
@@ -150,11 +150,11 @@ def fill(
     """Draw prompt groups until n of them have an advantage.
 
     Args:
-        draw: Called with (groups wanted, round); returns so many groups with rewards.
+        draw: Called with (number of groups, round); returns that many groups with rewards.
         n: Groups to fill.
         advantages: Rule of `with_advantages`.
         redraw_limit: Rounds of redrawing allowed after the first.
-        progress: Called with (sequences kept, sequences wanted) after each round.
+        progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
         The groups that have an advantage, and the report.
@@ -163,16 +163,16 @@ def fill(
         ValueError: If n groups are not found within the limit.
     """
     kept: list[Rollouts] = []
-    found = drawn = all_right = all_wrong = 0
+    useful_groups = drawn = all_right = all_wrong = 0
     total = 0.0
     entropies: list[torch.Tensor] = []
     for round_ in range(redraw_limit + 1):
-        wanted = n - found
-        batch = with_advantages(draw(wanted, round_), advantages)
+        missing = n - useful_groups
+        batch = with_advantages(draw(missing, round_), advantages)
         assert batch.rewards is not None
-        rewards = batch.rewards.view(wanted, -1)
+        rewards = batch.rewards.view(missing, -1)
         useful = rewards.amax(1) > rewards.amin(1)
-        drawn += wanted
+        drawn += missing
         all_right += int((rewards == 1).all(1).sum())
         all_wrong += int((rewards == 0).all(1).sum())
         total += float(rewards.mean(1).sum())
@@ -180,16 +180,17 @@ def fill(
         if bool(useful.any()):
             rows = useful.repeat_interleave(rewards.shape[1]).nonzero()[:, 0]
             kept.append(batch.select(rows))
-            found += int(useful.sum())
-        (progress or silent)(found * rewards.shape[1], n * rewards.shape[1])
-        if found == n:
+            useful_groups += int(useful.sum())
+        (progress or silent)(useful_groups * rewards.shape[1], n * rewards.shape[1])
+        if useful_groups == n:
             h = float(torch.cat(entropies).mean()) if entropies else None
-            counts = drawn, drawn - found, all_right, all_wrong, total / drawn, h
+            counts = drawn, drawn - useful_groups, all_right, all_wrong, total / drawn, h
             return concatenate(kept), UpdateBatchReport(*counts)
     raise ValueError(
-        f"After {redraw_limit} redraws only {found} of {n} prompt groups have an advantage: of "
-        f"{drawn} groups drawn, {all_right} were all right and {all_wrong} all wrong. Use prompts "
-        "that the policy solves sometimes, more responses a group (batch_config.G, or "
+        f"After {redraw_limit} redraws only {useful_groups} of {n} prompt groups have an "
+        f"advantage: of {drawn} groups drawn, {all_right} were all correct and {all_wrong} all "
+        "incorrect. Use prompts that the policy solves sometimes, more responses per group "
+        "(batch_config.G, or "
         "training.group_size in training), or a higher redraw_limit of the same section."
     )
 

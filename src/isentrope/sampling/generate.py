@@ -1,10 +1,10 @@
 """Responses drawn from a policy: t ~ π_θ(. | p) at the policy's temperature, nothing filtered.
 
-`generate` of transformers runs the model and its cache. The draw itself is ours: one uniform a
-(sequence, position), fixed before anything runs, read through the inverse CDF of the float64
-softmax of the raw logits. So a seed gives the same sequences whatever the batch size and the
-padding, two policies read through the same uniforms are coupled (common random numbers), and
-the log-probability kept beside a token is the one it was drawn with.
+`generate` of transformers runs the model and its cache. The draw itself is done here: one uniform
+per (sequence, position), fixed before anything runs, read through the inverse CDF of the float64
+softmax of the raw logits. So a seed gives the same sequences at any batch size and padding, two
+policies read through the same uniforms are coupled (common random numbers), and the log-probability
+kept beside a token is the one it was drawn with.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sample(
         policy: The policy.
         prompts: The data set: prompts, texts or token ids.
         n: Number of prompt draws; two draws of one prompt are two groups.
-        group_size: Responses a draw.
+        group_size: Responses per draw.
         max_new_tokens: Longest response in tokens, EOS counted.
         seed: Fixes the prompt draws and every token.
         batch_size: Sequences at a time; changes nothing but speed and memory.
@@ -53,7 +53,7 @@ def sample(
         and texts where the policy has a tokenizer.
 
     Raises:
-        ValueError: If n or `group_size` is < 1, the data set is empty, or a prompt is unfit.
+        ValueError: If n or `group_size` is < 1, the data set is empty, or a prompt is refused.
     """
     if n < 1:
         raise ValueError(f"A batch needs at least one prompt draw, got n={n} (B_E or B_U).")
@@ -88,8 +88,8 @@ def respond(
     Args:
         policy: The policy.
         prompts: Encoded prompts; each entry is a group of its own.
-        group_size: Responses a prompt.
-        generator: CPU generator of the uniforms; it moves on.
+        group_size: Responses per prompt.
+        generator: CPU generator of the uniforms; its state advances.
         max_new_tokens: Longest response in tokens.
         batch_size: Sequences at a time.
         progress: Called after each batch.
@@ -160,14 +160,14 @@ def sample_responses(
     batch_size: int = 64,
     progress: Report | None = None,
 ) -> Drawn:
-    """Read given uniforms through the policy: the response each of them stands for.
+    """Map uniforms to responses by the inverse CDF of the policy.
 
     Inside `policy.shifted(v, η)` the same uniforms give the coupled responses of θ + ηv.
 
     Args:
         policy: The policy, in evaluation mode.
         prompt_ids: n prompts, 1-D int64 each.
-        uniforms: (n, >= max_new_tokens) float64 in [0, 1), one a sequence and position.
+        uniforms: (n, >= max_new_tokens) float64 in [0, 1), one per sequence and position.
         max_new_tokens: Longest response in tokens.
         batch_size: Sequences at a time.
         progress: Called after each batch.
@@ -187,17 +187,17 @@ def sample_responses(
             f"uniforms must be ({n}, {max_new_tokens}) float64, got {tuple(uniforms.shape)} "
             f"{uniforms.dtype}."
         )
-    found: list[tuple[Tensor, ...]] = [()] * n
-    order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # alike lengths share a batch
+    sequences: list[tuple[Tensor, ...]] = [()] * n
+    order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
     for start in range(0, n, batch_size):
         chosen = order[start : start + batch_size]
         prompts = [prompt_ids[i] for i in chosen]
         columns = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
         for row, i in enumerate(chosen):
             length = _length_with_eos(columns[0][row], policy.eos_token_ids)
-            found[i] = tuple(x[row, :length].clone() for x in columns)
+            sequences[i] = tuple(x[row, :length].clone() for x in columns)
         (progress or silent)(min(start + batch_size, n), n)
-    return Drawn(*(list(column) for column in zip(*found, strict=True)))
+    return Drawn(*(list(column) for column in zip(*sequences, strict=True)))
 
 
 def _length_with_eos(tokens: Tensor, eos_token_ids: Sequence[int]) -> int:
@@ -250,13 +250,13 @@ def _plain_generation(policy: Policy, max_new_tokens: int) -> Iterator[PreTraine
     """Put a generation config without any filter in place of the model's own, for a block.
 
     `generate` fills what a given config leaves open from the model's own (repetition penalty,
-    top-k 50, ...), so the model's own has to go.
+    top-k 50, ...), so the model's own is replaced.
 
     Yields:
         The causal LM itself, below any adapter wrapper.
 
     Raises:
-        RuntimeError: If the configuration is not the plain one any more after the block.
+        RuntimeError: If the configuration was changed inside the block.
     """
     outer = policy.model
     base = outer.get_base_model() if isinstance(outer, PeftModel) else outer
@@ -284,7 +284,7 @@ def _plain_generation(policy: Policy, max_new_tokens: int) -> Iterator[PreTraine
 
 
 class _InverseCdf(LogitsProcessor):
-    """Draw token a where CDF(a-1) <= u < CDF(a), and leave `generate` no other choice."""
+    """Draw token a where CDF(a-1) <= u < CDF(a), and mask every other token for `generate`."""
 
     def __init__(self, uniforms: Tensor, prompt_length: int, temperature: float) -> None:
         self.uniforms = uniforms

@@ -1,7 +1,7 @@
 """Prompts: a stable key, text, messages or token ids, and the reference answer of a task.
 
-The key is the same in every process and every run: tasks give theirs ("gsm8k/train/17"), bare
-text and bare token ids are named by a digest of their content.
+The key is the same in every process and every run: tasks define theirs ("gsm8k/train/17"), bare
+text and bare token ids get a digest of their content.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
     Args:
         policy: Gives the tokenizer and the vocabulary size.
         prompts: Prompts, texts, conversations (lists of messages), or token ids (lists or 1-D
-            tensors), mixed as you like.
+            tensors), in any mixture.
 
     Returns:
         Prompts with `token_ids` set.
@@ -111,13 +111,13 @@ def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = 
 
     Args:
         prompts: Prompts, texts, or token ids.
-        exclude_keys: Keys of prompts to leave out.
+        exclude_keys: Keys of prompts to omit.
 
     Returns:
         At least one prompt, in the order given.
 
     Raises:
-        ValueError: If there is no prompt, none is left, or one is not understood.
+        ValueError: If there is no prompt, none remains, or one is not understood.
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is one text; give a list of prompts, such as [text].")
@@ -128,7 +128,7 @@ def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = 
     if not kept:
         raise ValueError(
             f"All {len(named)} prompts are excluded (exclude_keys holds {len(exclude_keys)} keys): "
-            "no prompt is left to draw from."
+            "no prompt remains to draw from."
         )
     return kept
 
@@ -152,7 +152,7 @@ def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int)
         if context is not None and length + max_new_tokens > context:
             raise ValueError(
                 f"Prompt {prompt.key!r} has {length} tokens; with max_new_tokens={max_new_tokens} "
-                f"that is more than the model's {context} positions. Leave the prompt out, or "
+                f"that is more than the model's {context} positions. Omit the prompt, or "
                 "lower max_new_tokens."
             )
 

@@ -1,6 +1,6 @@
-"""Random numbers that depend on a few integers alone: the same on every process and on resuming.
+"""Random numbers that depend on a few integers only: equal on every process and after resuming.
 
-The integers are a seed, a step and what sets one use of them apart from the others.
+The integers are a seed, a step and one that distinguishes the use.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def generator_of(*numbers: int) -> torch.Generator:
 def draw_plan(
     generator: torch.Generator, prompts: int, size: int, max_new_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """Which prompts a batch asks, with replacement, and the uniforms of its responses.
+    """Prompts of a batch, drawn with replacement, and the uniforms of its responses.
 
     Args:
-        generator: It moves on.
+        generator: Its state advances.
         prompts: Number of prompts.
         size: Responses, one per prompt drawn.
         max_new_tokens: Longest response in tokens.

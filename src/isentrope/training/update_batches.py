@@ -17,7 +17,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.processes import gather, rank, world_size
 from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.batches import UpdateBatchReport, fill
+from isentrope.sampling.batches import UpdateBatchReport, draw_until_full
 from isentrope.sampling.generate import Drawn, decode
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
@@ -110,7 +110,9 @@ class UpdateBatches:
             self.sampler.update(indices, batch.rewards.view(wanted, -1).mean(1).tolist())
             return batch
 
-        rollouts, report = fill(draw, self.n, self.advantages, redraw_limit=self.redraw_limit)
+        rollouts, report = draw_until_full(
+            draw, self.n, self.advantages, redraw_limit=self.redraw_limit
+        )
         keys = rollouts.prompt_keys or []
         return UpdateBatch(rollouts, report, [difficulty[key] for key in keys])
 

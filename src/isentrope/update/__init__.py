@@ -1,1 +1,1 @@
-"""What a step is: the direction one optimizer step really takes, and its additive parts (T5)."""
+"""What a step is: the direction of one optimizer step, and its additive parts (T5)."""

@@ -31,7 +31,7 @@ def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
 
     Args:
         name: A name, such as "module._orig_mod.base_model.model.lm_head.lora_A.default.weight".
-        adapters: Names of PEFT's adapters, which stand as a part of their own.
+        adapters: Names of PEFT's adapters, which are a component of a dotted name.
 
     Returns:
         For example "lm_head.lora_A.weight".
@@ -88,7 +88,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 
 def _kinds(names: Iterable[str], adapters: Collection[str]) -> set[str]:
-    """What stands before an adapter's name: lora_A, modules_to_save, ..."""
+    """The components before an adapter's name: lora_A, modules_to_save, ..."""
     split = (name.split(".") for name in names)
     return {a for parts in split for a, b in pairwise(parts) if b in adapters}
 
@@ -96,11 +96,11 @@ def _kinds(names: Iterable[str], adapters: Collection[str]) -> set[str]:
 def _adapter_of(names: Iterable[str], kinds: Collection[str]) -> set[str]:
     """The one adapter that all names are of, under another name than the model has for it."""
     split = (name.split(".") for name in names)
-    found = {b for parts in split for a, b in pairwise(parts) if a in kinds}
-    return found if len(found) == 1 and not found & {"weight", "bias"} else set()
+    adapters = {b for parts in split for a, b in pairwise(parts) if a in kinds}
+    return adapters if len(adapters) == 1 and not adapters & {"weight", "bias"} else set()
 
 
-def _refusal(name: str, fitting: Sequence[str], known: Sequence[str]) -> str:
+def _refusal(name: str, fitting: Sequence[str], names: Sequence[str]) -> str:
     if fitting:
         return (
             f"The optimizer's parameter {name!r} is ambiguous: without the prefixes of wrappers it "
@@ -114,7 +114,7 @@ def _refusal(name: str, fitting: Sequence[str], known: Sequence[str]) -> str:
             "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, with "
             "full_state_dict."
         )
-    near = get_close_matches(name, known, n=1, cutoff=0.0)
+    near = get_close_matches(name, names, n=1, cutoff=0.0)
     return (
         f"The optimizer's parameter {name!r} is not one of the policy's; the nearest name is "
         f"{near[0]!r}. Prefixes of FSDP, DDP, PEFT and torch.compile are known: the model, or its "

@@ -18,8 +18,8 @@
 
 n is the number of responses (prompts × group). On-policy the importance ratio r is 1 and its
 clipping never acts, so ∂J is the gradient that the first update on a batch takes. That holds for
-ratios per token and per sequence alike. What the objectives say of the advantage A_i (a baseline,
-a division by the standard deviation) is in `Rollouts.advantages` already.
+ratios per token and per sequence alike. What the objectives do to the advantage A_i (a baseline, a
+division by the standard deviation) is already in `Rollouts.advantages`.
 """
 
 from __future__ import annotations
@@ -135,14 +135,16 @@ def sequence_weights(
 
     Raises:
         ValueError: If the objective is unknown, L is missing or not positive where needed, or the
-            rollouts are no multiple of the micro-batch.
+            number of rollouts is not a multiple of the micro-batch.
     """
     n = len(rollouts)
     lengths = rollouts.token_counts.double()
     match objective:
         case "dr_grpo":
-            known = rollouts.max_new_tokens if max_response_length is None else max_response_length
-            return torch.full_like(lengths, 1 / (n * _normaliser(known)))
+            longest = (
+                rollouts.max_new_tokens if max_response_length is None else max_response_length
+            )
+            return torch.full_like(lengths, 1 / (n * _normaliser(longest)))
         case "dr_grpo_longest":
             groups, index = rollouts.prompt_index.unique(return_inverse=True)
             longest = torch.zeros(len(groups), dtype=torch.float64)
@@ -172,7 +174,7 @@ def _mean_of_micro_batches(lengths: Tensor, size: int) -> Tensor:
     if left:
         raise ValueError(
             f"The objective 'bnpo' averages over micro-batches of {size} responses, and "
-            f"{len(lengths)} responses are no multiple of that: give whole micro-batches in "
+            f"{len(lengths)} responses are not a multiple of that: give whole micro-batches in "
             "training's order, or another micro_batch."
         )
     tokens = lengths.view(passes, size).sum(1)
@@ -182,8 +184,8 @@ def _mean_of_micro_batches(lengths: Tensor, size: int) -> Tensor:
 def _normaliser(max_response_length: int | None) -> int:
     if max_response_length is None:
         raise ValueError(
-            "The objective 'dr_grpo' divides by a constant length L, and the rollouts do not say "
-            "where their sampler cut responses: pass max_response_length "
+            "The objective 'dr_grpo' divides by a constant length L, and the rollouts do not "
+            "record where their sampler cut responses: pass max_response_length "
             "(in tokens, the value that training used)."
         )
     if max_response_length <= 0:

@@ -183,12 +183,12 @@ def _require_clip(clip: Clip | None) -> None:
 
 
 def _warnings(dropped: int, tokens: int, ratios: Tensor) -> tuple[str, ...]:
-    said = []
+    warnings = []
     if dropped:
-        said.append(f"The clip drops the gradient of {dropped} of {tokens} tokens.")
+        warnings.append(f"The clip drops the gradient of {dropped} of {tokens} tokens.")
     if float(ratios.max()) > 10:
-        said.append(
+        warnings.append(
             f"{int((ratios > 10).sum())} of {tokens} tokens have become more than ten times "
-            f"likelier (ratio up to {float(ratios.max()):.3g}): few tokens carry the step."
+            f"likelier (ratio up to {float(ratios.max()):.3g}): few tokens determine the step."
         )
-    return tuple(said)
+    return tuple(warnings)

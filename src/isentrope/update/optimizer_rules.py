@@ -230,8 +230,9 @@ def _infer(groups: Sequence[Mapping[str, Any]]) -> str:
     if {"alpha", "eps", "centered"} <= keys:
         return "rmsprop"
     name = name_of(keys)
-    known = f"look like {name}'s" if name else "are of no known optimizer"
+    description = f"look like {name}'s" if name else "are of no known optimizer"
     raise ValueError(
-        f"No step can be computed: the param groups {known} (keys {sorted(keys - {'params'})}), "
+        f"No step can be computed: the param groups {description} (keys "
+        f"{sorted(keys - {'params'})}), "
         f"and the rules that are followed exactly are {', '.join(RULES)} of torch.optim."
     )

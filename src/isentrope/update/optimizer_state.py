@@ -60,16 +60,16 @@ class OptimizerState:
     @property
     def distinct_groups(self) -> list[dict[str, Any]]:
         """Settings of the param groups, the one of η first; `tensors` says how many hold them."""
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for group in self.groups.values():
             settings = {k: v for k, v in group.items() if k in SETTINGS}
-            for known in found:
-                if {k: v for k, v in known.items() if k != "tensors"} == settings:
-                    known["tensors"] += 1
+            for row in rows:
+                if {k: v for k, v in row.items() if k != "tensors"} == settings:
+                    row["tensors"] += 1
                     break
             else:
-                found.append(settings | {"tensors": 1})
-        return sorted(found, key=lambda g: float(g["lr"]) != self.learning_rate)
+                rows.append(settings | {"tensors": 1})
+        return sorted(rows, key=lambda g: float(g["lr"]) != self.learning_rate)
 
     def rate_ratio(self, name: str) -> float:
         """The learning rate of a parameter's group over η; 1 where all rates are equal."""
@@ -91,7 +91,7 @@ def load_optimizer_state(
         optimizer: A path, a state_dict or a torch optimizer. An empty state is a fresh
             optimizer if it comes as an object or a state_dict, and an error if it comes as a file.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
-        names: Names of the optimizer's parameters in its order, flat or one list a group; None
+        names: Names of the optimizer's parameters in its order, flat or one list per group; None
             finds them as in `parameter_names`.
 
     Returns:
@@ -105,13 +105,13 @@ def load_optimizer_state(
     saved, parameters, sidecar = _source(optimizer)
     groups, states = groups_and_states(saved)
     rule = choose_rule(groups, rule)
-    found, source = names_of_states(
-        policy, groups, given=names, parameters=parameters, sidecar=sidecar
+    ordered, source = names_of_states(
+        policy, groups, chosen=names, parameters=parameters, sidecar=sidecar
     )
-    for name, parameter in zip(found, parameters or (), strict=False):
+    for name, parameter in zip(ordered, parameters or (), strict=False):
         _require_shape(policy, name, parameter, "the optimizer's parameter")
     places = [(group, index) for group in groups for index in group["params"]]
-    by_name = dict(zip(found, places, strict=True))
+    by_name = dict(zip(ordered, places, strict=True))
     held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
     saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
     fresh = not states and any(state_keys(rule, group) for group in held.values())
@@ -199,7 +199,9 @@ def _read_names(sidecar: Path) -> Names:
     parts = names if isinstance(names, list) else [None]
     flat = [x for part in parts for x in (part if isinstance(part, list) else [part])]
     if not all(isinstance(name, str) for name in flat):
-        raise ValueError(f"{sidecar} must be a list of parameter names, or one list a param group.")
+        raise ValueError(
+            f"{sidecar} must be a list of parameter names, or one list per param group."
+        )
     return names
 
 
@@ -237,12 +239,12 @@ def _types(
     states: Mapping[str, Mapping[str, Any] | None],
 ) -> dict[str, torch.dtype]:
     """Type of each parameter's moments."""
-    found = {}
+    content = {}
     for name, group in held.items():
         kept = [(states[name] or {}).get(key) for key in state_keys(rule, group) if key != "step"]
         if tensors := [x for x in kept if isinstance(x, Tensor)]:
-            found[name] = tensors[0].dtype
-    return found
+            content[name] = tensors[0].dtype
+    return content
 
 
 def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:

@@ -5,7 +5,7 @@ In this order, the first that applies:
     names       the caller's own list; or the state's own keys, where those are names (FSDP, DCP)
     identity    a live optimizer that holds the model's own Parameters
     param_names torch writes them where the optimizer was built from named parameters
-    sidecar     `parameter_names.json` beside the file: a list of names, or one list a group
+    sidecar     `parameter_names.json` beside the file: a list of names, or one list per group
     order       Hugging Face's: named_parameters() in order, split into decay and no-decay
 
 Names are compared without what wrappers of training add to them (`name_spelling`). A mismatch is
@@ -38,7 +38,7 @@ def names_of_states(
     policy: Policy,
     groups: Sequence[Mapping[str, Any]],
     *,
-    given: Names | None = None,
+    chosen: Names | None = None,
     parameters: Sequence[nn.Parameter] | None = None,
     sidecar: Names | None = None,
 ) -> tuple[list[str], str]:
@@ -47,7 +47,7 @@ def names_of_states(
     Args:
         policy: The policy whose θ the optimizer moves.
         groups: The optimizer's param_groups; "params" holds positions or names.
-        given: The caller's names, flat or one list a group.
+        chosen: The caller's names, flat or one list per group.
         parameters: The live optimizer's Parameters in order, if there is one.
         sidecar: The content of the sidecar file, if there is one.
 
@@ -59,13 +59,13 @@ def names_of_states(
             does not.
     """
     sizes = [len(group["params"]) for group in groups]
-    own = None if given is not None else _own_names(policy, parameters)
+    own = None if chosen is not None else _own_names(policy, parameters)
     stored, source = _stored(groups, sizes)
-    listed = given if given is not None else sidecar
+    listed = chosen if chosen is not None else sidecar
     if own is not None:
         names, source = own, "identity"
-    elif listed is not None and (given is not None or stored is None):
-        names, source = _flat(listed, sizes), "names" if given is not None else "sidecar"
+    elif listed is not None and (chosen is not None or stored is None):
+        names, source = _flat(listed, sizes), "names" if chosen is not None else "sidecar"
     elif stored is not None:
         names = stored
     else:
@@ -104,22 +104,22 @@ def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[s
         if here != there:
             raise ValueError(
                 f"The optimizer's parameter {i} is {stored[i]!r} by the state's own name, and "
-                f"{listed[i]!r} by the list given (names=, or {SIDECAR}): leave the list out."
+                f"{listed[i]!r} by the list given (names=, or {SIDECAR}): omit the list."
             )
 
 
 def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> list[str] | None:
     """Names by identity; None if the optimizer holds no Parameter of this model."""
     by_id = {id(p): name for name, p in policy.model.named_parameters()}
-    found = [by_id.get(id(p)) for p in parameters or ()]
-    if all(name is None for name in found):
+    names = [by_id.get(id(p)) for p in parameters or ()]
+    if all(name is None for name in names):
         return None
-    if None in found:
+    if None in names:
         raise ValueError(
-            f"Parameter {found.index(None)} of the optimizer is not one of the policy's model, "
+            f"Parameter {names.index(None)} of the optimizer is not one of the policy's model, "
             "though others are: build the optimizer from this model alone."
         )
-    return cast(list[str], found)
+    return cast(list[str], names)
 
 
 def _flat(names: Names, sizes: Sequence[int]) -> list[str]:

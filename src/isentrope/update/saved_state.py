@@ -130,9 +130,11 @@ def _with_params(groups: Groups, states: States) -> tuple[Groups, States]:
         if missing := [i for i, group in enumerate(groups) if "params" not in group]:
             raise ValueError(f"Param group {missing[0]} of the optimizer has no 'params'.")
         return groups, states
-    given = [group.get("param_names") for group in groups]
-    if all(names is not None for names in given):
-        return [{**g, "params": [*(n or ())]} for g, n in zip(groups, given, strict=True)], states
+    names_of = [group.get("param_names") for group in groups]
+    if all(names is not None for names in names_of):
+        return [
+            {**g, "params": [*(n or ())]} for g, n in zip(groups, names_of, strict=True)
+        ], states
     if len(groups) != 1 or len(listed) not in (0, len(states)):
         raise ValueError(
             f"The optimizer's states have names, the first is {next(iter(states))!r}, but its "

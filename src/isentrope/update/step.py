@@ -96,11 +96,11 @@ class Step:
     @property
     def loss_gradient(self) -> Vector:
         """∂loss before clipping, by its part −P ∂loss of v; 0 where a group's rate is 0."""
-        found = {}
+        parts = {}
         for name, P in self.preconditioner.items():
             part = -self.components["gradient"][name] / P
-            found[name] = torch.where(P > 0, part, torch.zeros_like(part))
-        return found
+            parts[name] = torch.where(P > 0, part, torch.zeros_like(part))
+        return parts
 
     def require_batch(self, rollouts: Rollouts) -> None:
         """Refuse a batch that the step was not computed from.
@@ -187,15 +187,15 @@ def optimizer_step(
 
 
 def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> tuple[str, ...]:
-    found = []
+    sentences = []
     if d is None and not bool(c.any()):
-        found.append("All advantages are zero: the step is momentum and decay alone.")
+        sentences.append("All advantages are zero: the step is momentum and decay alone.")
     if objective != RECORDED and rollouts.entropy_weights is not None:
-        found.append(
+        sentences.append(
             f"The rollouts hold recorded entropy weights, which objective {objective!r} leaves "
             'out: the step has no entropy term; "recorded" has it.'
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def clip_factor(size: float, max_grad_norm: float | None) -> float:

@@ -57,8 +57,8 @@ def test_a_class_is_a_whole_task(task):
     ("name", "message"),
     [
         ("none", "defines no 'none'"),
-        ("NUMBER", "neither a reward function nor"),
-        ("more", "needs the argument 'difficulty'"),
+        ("NUMBER", "reward function"),
+        ("more", "argument 'difficulty'"),
     ],
 )
 def test_what_is_no_task_is_refused(task, name, message):

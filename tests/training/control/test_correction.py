@@ -168,10 +168,10 @@ def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
 def test_options_are_typed():
     assert IsentropicOptions(size=64, largest=2).size == 64
     for options, words in (
-        ({"size": 6.5}, "size of an isentropic step is int"),
-        ({"size": 4}, "needs size >= 16"),
-        ({"range": 0.0}, "range of an isentropic step must be positive"),
-        ({"average": 0}, "are 1 or more"),
+        ({"size": 6.5}, "size .*int"),
+        ({"size": 4}, "size >= 16"),
+        ({"range": 0.0}, "range .*positive"),
+        ({"average": 0}, "1 or more"),
     ):
         with pytest.raises(ValueError, match=words):
             IsentropicOptions(**options)

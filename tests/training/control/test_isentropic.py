@@ -255,8 +255,8 @@ def test_what_cannot_be_controlled_is_refused_by_name(tmp_path):
     refused(tmp_path, "is bfloat16, which rounds", control=HOLD, model=whole | {"path": base})
     for control, words in (
         (HOLD | {"options": {"sizes": 3}}, "no option 'sizes'"),
-        (HOLD | {"options": {"reward_neutral": True}}, "has no option 'reward_neutral'"),
-        (HOLD | {"strength": -1.0}, "strength of an isentropic step must be positive"),
+        (HOLD | {"options": {"reward_neutral": True}}, "'reward_neutral'"),
+        (HOLD | {"strength": -1.0}, "strength .*positive"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(tmp_path, "refused", control=control)

@@ -18,7 +18,7 @@ from isentrope.training.control.measured import (
 from isentrope.update.step import optimizer_step
 from isentrope.vectors import norm
 from tests import cases
-from tests.kernel.test_influence import update_batch
+from tests.attribution.test_influence import update_batch
 from tests.training import runs
 from tests.training.conftest import small_policy
 

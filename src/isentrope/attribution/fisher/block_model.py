@@ -110,7 +110,7 @@ def block_model(
         a=above["diagonal"],
         b=above.get("same_prompt"),
         c=pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
-        explained=_explained(matrix, pairs, means, values[:rank], vectors[:, : spare(rank)]),
+        explained=_explained(matrix, pairs, means, values[:rank], vectors[:, : oversample(rank)]),
         fit=fit,
         residual_values=values[:rank],
         residual_vectors=vectors[:, :rank],
@@ -134,7 +134,7 @@ def block_fit(matrix: Tensor, pairs: PromptPairs) -> Tensor:
     return fit
 
 
-def spare(rank: int) -> int:
+def oversample(rank: int) -> int:
     """How many eigenvectors to start `ritz_pairs` with, where `rank` are wanted."""
     return 2 * rank + 10
 
@@ -145,7 +145,7 @@ def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     One power step and the Rayleigh–Ritz projection: what a deletion of a prompt needs, at n² r
     operations in the place of n³. The eigenvalues are right to second order in the change, but a
     deletion may also bring up a direction that was not among the leading ones, so start with more
-    (`spare`) than are wanted.
+    (`oversample`) than are wanted.
 
     Args:
         matrix: (n, n) symmetric.
@@ -195,8 +195,8 @@ def _explained(
         kept = pairs.rows != prompt
         rest = matrix[kept][:, kept]
         left = PromptPairs(pairs.rows[kept], pairs.rows[kept])
-        found, _ = ritz_pairs(rest - block_fit(rest, left), start[kept])
-        low_rank.append(found[: len(leading)].square().sum() / rest.square().sum())
+        values, _ = ritz_pairs(rest - block_fit(rest, left), start[kept])
+        low_rank.append(values[: len(leading)].square().sum() / rest.square().sum())
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
     n = pairs.n_prompts

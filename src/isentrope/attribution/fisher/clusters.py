@@ -80,30 +80,30 @@ def cluster_sequences(
     if (count is None) == (distance is None):
         raise ValueError("Give either count or distance to say where the tree is cut.")
     diagonal = matrix.diagonal()
-    known = (diagonal > 0).nonzero().flatten()
-    if len(known) < 3:
-        raise ValueError(f"Clusters need three sequences with a cosine, there are {len(known)}.")
-    if count is not None and not 1 <= count <= len(known):
-        raise ValueError(f"count must lie between 1 and {len(known)}, got {count}.")
+    defined = (diagonal > 0).nonzero().flatten()
+    if len(defined) < 3:
+        raise ValueError(f"Clusters need three sequences with a cosine, there are {len(defined)}.")
+    if count is not None and not 1 <= count <= len(defined):
+        raise ValueError(f"count must lie between 1 and {len(defined)}, got {count}.")
     if distance is not None and not 0 <= distance <= 2:
         raise ValueError(f"distance is 1 − cosine and lies between 0 and 2, got {distance}.")
-    apart = (1 - cosines(matrix, diagonal, diagonal)[known][:, known]).clamp_min(0).numpy()
+    apart = (1 - cosines(matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
     flat = squareform(apart, checks=False)
     tree = linkage(flat, "average")
     cut = ("maxclust", count) if count is not None else ("distance", distance)
     leaves = leaves_list(tree)
-    found = fcluster(tree, cut[1], cut[0])
-    first_met = {c: k for k, c in enumerate(dict.fromkeys(found[leaves].tolist()))}
+    assignment = fcluster(tree, cut[1], cut[0])
+    first_met = {c: k for k, c in enumerate(dict.fromkeys(assignment[leaves].tolist()))}
     labels = torch.full((len(matrix),), -1)
-    labels[known] = torch.tensor([first_met[c] for c in found.tolist()])
+    labels[defined] = torch.tensor([first_met[c] for c in assignment.tolist()])
     zero = (diagonal <= 0).nonzero().flatten()
     left_out = f"{len(zero)} sequences have a zero score vector, hence no cosine and no cluster."
     return Clusters(
         labels,
-        torch.cat([known[torch.from_numpy(leaves).long()], zero]),
+        torch.cat([defined[torch.from_numpy(leaves).long()], zero]),
         len(first_met),
         float(cophenet(tree, flat)[0]),
-        _prompt_agreement(labels[known], prompts[known]),
+        _prompt_agreement(labels[defined], prompts[defined]),
         tree,
         (left_out,) if len(zero) else (),
     )
@@ -131,7 +131,7 @@ def adjusted_rand_index(first: Tensor, second: Tensor) -> float:
 
 def _prompt_agreement(labels: Tensor, prompts: Tensor) -> Estimate:
     units = prompts.unique()
-    found = [adjusted_rand_index(labels, prompts)]
-    found += [adjusted_rand_index(labels[k], prompts[k]) for k in (prompts != p for p in units)]
-    values = torch.tensor(found, dtype=torch.float64)
+    indices = [adjusted_rand_index(labels, prompts)]
+    indices += [adjusted_rand_index(labels[k], prompts[k]) for k in (prompts != p for p in units)]
+    values = torch.tensor(indices, dtype=torch.float64)
     return delete_one(values[0], values[1:], len(units), "adjusted Rand index")

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
 from isentrope.attribution.fisher.structure import (
@@ -26,10 +27,10 @@ from isentrope.attribution.fisher.structure import (
     kernel_structure,
 )
 from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.files import write_file
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
@@ -44,7 +45,7 @@ class Source:
     E: Rollouts
     U: Rollouts | None
     preconditioner: Vector | None
-    passes: Passes
+    gradient_backend: GradientBackend
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class FisherKernel:
             preconditioner=s.preconditioner,
             seed=seed,
             exact=self.matrix,
-            passes=s.passes,
+            gradient_backend=s.gradient_backend,
         )
 
     @property
@@ -164,9 +165,9 @@ class FisherKernel:
             The folder.
         """
         folder = Path(folder)
-        said = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
+        metadata = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
         content = {"matrix": self.matrix.contiguous()}
-        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, said))
+        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, metadata))
         write_file(folder / "rows.parquet", self.rows.to_parquet)
         write_file(folder / "columns.parquet", self.columns.to_parquet)
         return folder
@@ -186,24 +187,25 @@ class FisherKernel:
         folder = Path(folder)
         file = folder / "kernel.safetensors"
         with safe_open(file, "pt") as opened:
-            said = opened.metadata()
+            metadata = opened.metadata()
         return cls(
             load_file(file)["matrix"],
             pd.read_parquet(folder / "rows.parquet"),
             pd.read_parquet(folder / "columns.parquet"),
-            said["symmetric"] == "True",
-            int(said["parameters"]),
-            float(said["rounding"]),
+            metadata["symmetric"] == "True",
+            int(metadata["parameters"]),
+            float(metadata["rounding"]),
         )
 
 
+@renamed_arguments(passes="gradient_backend")
 def fisher_kernel(
     policy: Policy,
     E: Rollouts,
     U: Rollouts | None = None,
     *,
     preconditioner: Vector | None = None,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     folder: str | Path | None = None,
     announce: Announce = lambda _: None,
@@ -215,7 +217,7 @@ def fisher_kernel(
         E: The rows.
         U: The columns; None: E with itself.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How the gradients of the smaller side may be held.
         folder: Where finished tiles are kept, so that a killed computation goes on.
         announce: Called with the plan, in words, before the work starts.
@@ -229,7 +231,7 @@ def fisher_kernel(
         score_sums(E),
         None if U is None else score_sums(U).as_trained(),
         preconditioner,
-        passes=passes,
+        gradient_backend=gradient_backend,
         storage=storage,
         folder=folder,
         announce=announce,
@@ -244,7 +246,7 @@ def fisher_kernel(
         U is None,
         sum(p.numel() for p in policy.theta.values()),
         max(held, 1e3 * torch.finfo(dtype).eps),
-        Source(policy, E, U, preconditioner, passes),
+        Source(policy, E, U, preconditioner, gradient_backend),
     )
 
 
@@ -257,6 +259,6 @@ def _index(rollouts: Rollouts) -> pd.DataFrame:
         "length": rollouts.lengths.tolist(),
     }
     for name in ("rewards", "advantages"):
-        known = getattr(rollouts, name)
-        columns[name[:-1]] = [float("nan")] * n if known is None else known.tolist()
+        values = getattr(rollouts, name)
+        columns[name[:-1]] = [float("nan")] * n if values is None else values.tolist()
     return pd.DataFrame(columns)

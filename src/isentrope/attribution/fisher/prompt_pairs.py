@@ -104,10 +104,10 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
     Returns:
         The estimate; no interval, and a sentence why, where some deletion leaves nothing.
     """
-    known = n > 1 and bool(deleted.isfinite().all())
+    defined = n > 1 and bool(deleted.isfinite().all())
     around_mean = deleted - deleted.mean()
-    se = ((1 - 1 / len(deleted)) * around_mean.square().sum()).sqrt() if known else torch.nan
-    warnings = () if known else (_NO_ERROR,)
+    se = ((1 - 1 / len(deleted)) * around_mean.square().sum()).sqrt() if defined else torch.nan
+    warnings = () if defined else (_NO_ERROR,)
     options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
     return Estimate.from_standard_error(float(value), float(se), n, **options, warnings=warnings)
 
@@ -132,8 +132,8 @@ def shared_identities(
     """
     numbers: dict[Any, int] = {}
     keys = [x if isinstance(x, str) else tuple(x.tolist()) for x in (*rows, *columns)]
-    found = torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
-    return found[: len(rows)], found[len(rows) :]
+    indices = torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
+    return indices[: len(rows)], indices[len(rows) :]
 
 
 def relation_masks(pairs: PromptPairs) -> dict[str, Tensor]:

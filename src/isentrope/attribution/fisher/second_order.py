@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
-from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
+from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.batching import micro_batches
@@ -39,7 +39,7 @@ def second_order_kernel(
     U: Rollouts,
     *,
     omega: Tensor | None = None,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
 ) -> Tensor:
     """K₂ of the sequences of U, for plain SGD.
 
@@ -48,7 +48,7 @@ def second_order_kernel(
         E: Unfiltered evaluation batch, drawn independently of U.
         U: Sequences whose gradients make up the step.
         omega: (n_E,) weights of E's sequences, of any positive sum; equal by default.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
 
     Returns:
         (n_U, n_U) float64, symmetric to rounding: ½ xᵀ K₂ x is δH₂ in nats per sequence per η².
@@ -61,9 +61,11 @@ def second_order_kernel(
     weights = _normalised(omega, len(E))
     surprise = score(policy, E).logprobs.sum(1)
     centred = surprise - weights @ surprise
-    first = gram(policy, score_sums(E), score_sums(U).as_trained(), passes=passes)
+    first = gram(
+        policy, score_sums(E), score_sums(U).as_trained(), gradient_backend=gradient_backend
+    )
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
-    return -(products + _hessian_products(policy, E, weights * centred, U, passes))
+    return -(products + _hessian_products(policy, E, weights * centred, U, gradient_backend))
 
 
 def second_order_change(
@@ -88,11 +90,11 @@ def second_order_change(
         curved = first.square() + centred * (second + first.square())
         return -(weights @ curved)[None] / 2
 
-    found = infinitesimal_jackknife(statistic, E.prompt_index)
+    jackknife = infinitesimal_jackknife(statistic, E.prompt_index)
     return Estimate.from_standard_error(
-        float(found.values[0]),
-        float(found.standard_errors[0]),
-        found.n_units,
+        float(jackknife.values[0]),
+        float(jackknife.standard_errors[0]),
+        jackknife.n_units,
         unit="nats per sequence per η²",
         method="surprisal",
         confidence=confidence,
@@ -110,10 +112,14 @@ def _normalised(omega: Tensor | None, n: int) -> Tensor:
 
 
 def _hessian_products(
-    policy: Policy, E: Rollouts, coefficients: Tensor, U: Rollouts, passes: Passes
+    policy: Policy,
+    E: Rollouts,
+    coefficients: Tensor,
+    U: Rollouts,
+    gradient_backend: GradientBackend,
 ) -> Tensor:
     """(n_U, n_U) ∂S(t_i)ᵀ 𝓗 ∂S(t_j), 𝓗 the Hessian of Σ_t coefficients_t S_t."""
-    gradients = _held_gradients(policy, U, passes)
+    gradients = _held_gradients(policy, U, gradient_backend)
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     leaves = list(theta.values())
     out = torch.zeros(len(U), len(U), dtype=torch.float64)
@@ -140,14 +146,16 @@ def _hessian_products(
     return out
 
 
-def _held_gradients(policy: Policy, U: Rollouts, passes: Passes) -> dict[str, Tensor]:
+def _held_gradients(
+    policy: Policy, U: Rollouts, gradient_backend: GradientBackend
+) -> dict[str, Tensor]:
     """∂S of every sequence, by parameter (n_U, size)."""
     held = {n: p.new_zeros(len(U), p.numel()) for n, p in policy.theta.items()}
 
     def add(name: str, rows: Tensor, gradients: Tensor) -> None:
         held[name].index_add_(0, rows.to(gradients.device), gradients.flatten(1))
 
-    SequenceGradients(policy, passes).visit(score_sums(U).as_trained(), add)
+    SequenceGradients(policy, gradient_backend).visit(score_sums(U).as_trained(), add)
     return held
 
 

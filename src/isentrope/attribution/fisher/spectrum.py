@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import ritz_pairs, spare, squared_norm
+from isentrope.attribution.fisher.block_model import oversample, ritz_pairs, squared_norm
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     cosines,
@@ -188,7 +188,7 @@ def kernel_spectrum(
         eigenvalues=values,
         vectors=vectors[:, :largest],
         effective_rank=_effective_rank(matrix, pairs),
-        shares=_shares(matrix, pairs, values, vectors[:, : spare(largest)], top),
+        shares=_shares(matrix, pairs, values, vectors[:, : oversample(largest)], top),
         fitted_dimension=fitted,
         participation=1 / vectors[:, :largest].pow(4).sum(0),
         norm_scores=_norm_scores(diagonal),
@@ -231,9 +231,9 @@ def marchenko_pastur_eigenvalues(n: int, dimension: float, mean_eigenvalue: floa
     x = (lower + upper) / 2 - (upper - lower) / 2 * angle.cos()  # even steps at both edges
     density = marchenko_pastur_density(x, n, dimension, mean_eigenvalue)
     mass = torch.cat([x.new_zeros(1), torch.cumulative_trapezoid(density, x)])
-    wanted = (count - torch.arange(count, dtype=torch.float64) - 0.5) / count * mass[-1]
-    place = torch.searchsorted(mass, wanted).clamp(1, len(x) - 1)
-    share = (wanted - mass[place - 1]) / (mass[place] - mass[place - 1]).clamp_min(1e-300)
+    positions = (count - torch.arange(count, dtype=torch.float64) - 0.5) / count * mass[-1]
+    place = torch.searchsorted(mass, positions).clamp(1, len(x) - 1)
+    share = (positions - mass[place - 1]) / (mass[place] - mass[place - 1]).clamp_min(1e-300)
     return x[place - 1] + share * (x[place] - x[place - 1])
 
 
@@ -269,8 +269,8 @@ def _shares(
     for prompt in range(pairs.n_prompts):
         kept = pairs.rows != prompt
         rest = matrix[kept][:, kept]
-        found, _ = ritz_pairs(rest, start[kept])
-        deleted.append((found.cumsum(0) / rest.trace())[[min(k, len(found)) - 1 for k in top]])
+        leading, _ = ritz_pairs(rest, start[kept])
+        deleted.append((leading.cumsum(0) / rest.trace())[[min(k, len(leading)) - 1 for k in top]])
     by_k = torch.stack(deleted, 1)  # (k, P)
     n = pairs.n_prompts
     return {
@@ -281,17 +281,17 @@ def _shares(
 
 def _fitted_dimension(matrix: Tensor, pairs: PromptPairs) -> Estimate:
     diagonal = matrix.diagonal()
-    known = (diagonal > 0)[:, None] & (diagonal > 0)
-    mask = relation_masks(pairs)["cross_prompt"] & known
+    defined = (diagonal > 0)[:, None] & (diagonal > 0)
+    mask = relation_masks(pairs)["cross_prompt"] & defined
     squares = pairs.means(cosines(matrix, diagonal, diagonal).square(), mask)
     return pairs.estimate(1 / squares, mask, "dimensions")
 
 
 def _norm_scores(diagonal: Tensor) -> Tensor:
     logs = diagonal.clamp_min(0).log()
-    known = logs[logs.isfinite()]
-    centre = known.quantile(0.5)
-    scale = 1.4826 * (known - centre).abs().quantile(0.5)
+    finite = logs[logs.isfinite()]
+    centre = finite.quantile(0.5)
+    scale = 1.4826 * (finite - centre).abs().quantile(0.5)
     return (logs - centre) / scale.clamp_min(1e-6)  # equal norms: rounding makes no outlier
 
 

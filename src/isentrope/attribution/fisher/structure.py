@@ -96,13 +96,13 @@ class KernelStructure:
         rows = []
         for name, relation in self.relations.items():
             for quantity in ("mean", "spread", "mean_cosine", "rms_cosine"):
-                found = getattr(relation, quantity)
-                if found is not None:
+                estimate = getattr(relation, quantity)
+                if estimate is not None:
                     head = {"relation": name, "quantity": quantity, "entries": relation.entries}
-                    rows.append(head | estimate_columns(found))
-        for quantity, found in self.differences.items():
+                    rows.append(head | estimate_columns(estimate))
+        for quantity, estimate in self.differences.items():
             head = {"relation": DIFFERENCE, "quantity": quantity, "entries": 0}
-            rows.append(head | estimate_columns(found))
+            rows.append(head | estimate_columns(estimate))
         return pd.DataFrame(rows)
 
 
@@ -172,8 +172,8 @@ def cross_structure(
     if (row_diagonal is None) != (column_diagonal is None):
         raise ValueError("Cosines need row_diagonal and column_diagonal; one of them is missing.")
     if row_diagonal is not None and column_diagonal is not None:
-        given = (row_diagonal, column_diagonal)
-        norms = tuple(torch.as_tensor(x, dtype=torch.float64) for x in given)
+        diagonals = (row_diagonal, column_diagonal)
+        norms = tuple(torch.as_tensor(x, dtype=torch.float64) for x in diagonals)
         if tuple(len(x) for x in norms) != tuple(matrix.shape):
             raise ValueError(f"The diagonals must have the lengths {tuple(matrix.shape)}.")
     return _structure(matrix, pairs, masks, norms)
@@ -199,13 +199,13 @@ def _structure(
     masks: Mapping[str, Tensor],
     norms: tuple[Tensor, ...] | None,
 ) -> KernelStructure:
-    cosine, known = None, torch.ones_like(pairs.same)
+    cosine, defined = None, torch.ones_like(pairs.same)
     zero_rows: tuple[int, ...] = ()
     warnings = [f"{name}: no such pair." for name, mask in masks.items() if not bool(mask.any())]
     if norms is not None:
         rows, columns = norms
         cosine = cosines(matrix, rows, columns)
-        known = (rows > 0)[:, None] & (columns > 0)[None]
+        defined = (rows > 0)[:, None] & (columns > 0)[None]
         zero_rows = tuple((rows <= 0).nonzero().flatten().tolist())
         zeros = max(len(zero_rows), int((columns <= 0).sum()))
         if zeros:
@@ -214,11 +214,11 @@ def _structure(
                 "are left out of all cosines and kept in means and spreads."
             )
     relations = {
-        name: _relation(matrix, cosine, pairs, mask, known)
+        name: _relation(matrix, cosine, pairs, mask, defined)
         for name, mask in masks.items()
         if bool(mask.any())
     }
-    differences = _differences(matrix, cosine, pairs, masks, known)
+    differences = _differences(matrix, cosine, pairs, masks, defined)
     return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings), differences)
 
 
@@ -227,33 +227,33 @@ def _differences(
     cosine: Tensor | None,
     pairs: PromptPairs,
     masks: Mapping[str, Tensor],
-    known: Tensor,
+    defined: Tensor,
 ) -> dict[str, Estimate]:
     """same_prompt less cross_prompt, each deleted prompt by prompt as one number."""
     same, other = masks["same_prompt"], masks["cross_prompt"]
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
 
     def add(name: str, values: Tensor, one: Tensor, two: Tensor, unit: str, root: bool) -> None:
         if bool(one.any()) and bool(two.any()):
             means = [pairs.means(values, mask) for mask in (one, two)]
             parts = [m.clamp_min(0).sqrt() if root else m for m in means]
-            found[name] = pairs.estimate(parts[0] - parts[1], one | two, unit)
+            estimates[name] = pairs.estimate(parts[0] - parts[1], one | two, unit)
 
     add("mean", matrix, same, other, KERNEL_UNIT, root=False)
     if cosine is not None:
-        both = same & known, other & known
+        both = same & defined, other & defined
         add("mean_cosine", cosine, *both, "cosine", root=False)
         add("rms_cosine", cosine.square(), *both, "cosine", root=True)
-    return found
+    return estimates
 
 
 def _relation(
-    matrix: Tensor, cosine: Tensor | None, pairs: PromptPairs, mask: Tensor, known: Tensor
+    matrix: Tensor, cosine: Tensor | None, pairs: PromptPairs, mask: Tensor, defined: Tensor
 ) -> Relation:
     mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
     spread = (square - mean.square()).clamp_min(0).sqrt()
     mean_cosine = rms = None
-    both = mask & known
+    both = mask & defined
     if cosine is not None and bool(both.any()):
         mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
         squares = pairs.means(cosine.square(), both)

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.attribution.gradients.weighted import score_sums
+from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import METHOD, NoiseScale, noise_scale_of_gram
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
@@ -87,7 +87,7 @@ def supervised_loss_change(
     etas: Sequence[float] = (),
     *,
     confidence: float = 0.95,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> LossChange:
@@ -99,7 +99,7 @@ def supervised_loss_change(
         U: The B demonstrations of the step.
         etas: Learning rates at which to measure ΔL; may be empty.
         confidence: Nominal coverage.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How the gradients of the smaller side may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -111,7 +111,7 @@ def supervised_loss_change(
     """
     if not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"Learning rates must be finite numbers, got {list(etas)}.")
-    options = {"passes": passes, "storage": storage, "announce": announce}
+    options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
     kernel = gram(policy, score_sums(E), score_sums(U).as_trained(), **options)
     v = _sgd_direction(policy, U)
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
@@ -181,7 +181,7 @@ class SupervisedNoise:
             raise ValueError(f"A batch has a positive number of examples, got {batch}.")
         share = torch.tensor([0.5, 0.5 / batch], dtype=torch.float64)
         signal, noise = self.curved.gradient_square, self.curved.trace
-        known = math.isfinite(noise.ci_low)
+        bounded = math.isfinite(noise.ci_low)
         return Estimate.from_standard_error(
             (signal.value + noise.value / batch) / 2,
             float((share @ self.curved.covariance @ share).clamp_min(0).sqrt()),
@@ -190,7 +190,7 @@ class SupervisedNoise:
             method=METHOD,
             confidence=confidence,
             warnings=noise.warnings,
-            trusted=known,
+            trusted=bounded,
             degrees_of_freedom=noise.degrees_of_freedom,
         )
 
@@ -201,7 +201,7 @@ def supervised_noise_scale(
     U: Rollouts,
     *,
     confidence: float = 0.95,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> SupervisedNoise:
@@ -212,7 +212,7 @@ def supervised_noise_scale(
         E: Demonstrations that give H, drawn apart from U and from the same population.
         U: Independent demonstrations, the units: each a prompt draw of its own.
         confidence: Nominal coverage.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How gradients may be held.
         announce: Called with each storage plan.
 
@@ -227,13 +227,13 @@ def supervised_noise_scale(
             f"The {len(U)} examples of U are of {U.n_prompts} prompt draws, so they are not "
             "independent: give one demonstration a prompt draw."
         )
-    options = {"passes": passes, "storage": storage, "announce": announce}
+    options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
     trained = score_sums(U).as_trained()
     own = gram(policy, trained, **options)
     cross = gram(policy, score_sums(E), trained, **options)
-    said = {"confidence": confidence, "unit": "examples"}
-    simple = noise_scale_of_gram(own, square_unit=f"{UNIT} per η", **said)
-    curved = noise_scale_of_gram(cross.T @ cross / len(E), square_unit=f"{UNIT} per η²", **said)
+    interval = {"confidence": confidence, "unit": "examples"}
+    simple = noise_scale_of_gram(own, square_unit=f"{UNIT} per η", **interval)
+    curved = noise_scale_of_gram(cross.T @ cross / len(E), square_unit=f"{UNIT} per η²", **interval)
     return SupervisedNoise(simple, curved)
 
 
@@ -245,13 +245,13 @@ def _means(
     columns: Tensor, prompt_index: Tensor, confidence: float
 ) -> Callable[[int, str], Estimate]:
     """Mean of each row of (m, n), with errors over prompts."""
-    found = infinitesimal_jackknife(lambda omega: columns @ omega / omega.sum(), prompt_index)
+    jackknife = infinitesimal_jackknife(lambda omega: columns @ omega / omega.sum(), prompt_index)
 
     def estimate(k: int, unit: str) -> Estimate:
         return Estimate.from_standard_error(
-            float(found.values[k]),
-            float(found.standard_errors[k]),
-            found.n_units,
+            float(jackknife.values[k]),
+            float(jackknife.standard_errors[k]),
+            jackknife.n_units,
             unit=unit,
             method="mean over demonstrations",
             confidence=confidence,

@@ -33,7 +33,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import block_fit, ritz_pairs, spare
+from isentrope.attribution.fisher.block_model import block_fit, oversample, ritz_pairs
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     delete_one,
@@ -138,7 +138,7 @@ def truncations(
     ranks = [rank for rank in ranks if rank <= len(matrix)]
     centred = bool(e.sum().abs() <= 1e-9 * e.abs().sum())
     values, vectors = torch.linalg.eigh(matrix)
-    start = spare(max(ranks, default=0))
+    start = oversample(max(ranks, default=0))
     pairs = (values.flip(0)[:start], vectors.flip(1)[:, :start])
     whole = _influences(matrix, e, x, prompts, pairs, ranks, self_pairs)  # (m, n)
     statistics = [_statistics(whole, scale=1.0)]
@@ -146,7 +146,7 @@ def truncations(
         kept = prompts != prompt
         rest, e_left = matrix[kept][:, kept], e[kept]
         pairs_left = ritz_pairs(rest, pairs[1][kept])
-        found = _influences(
+        influences = _influences(
             rest,
             e_left - e_left.mean() if centred else e_left,
             x[kept],
@@ -155,7 +155,7 @@ def truncations(
             ranks,
             self_pairs,
         )
-        statistics.append(_statistics(found, scale=(len(matrix) / len(rest)) ** 2))
+        statistics.append(_statistics(influences, scale=(len(matrix) / len(rest)) ** 2))
     names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
     by_row = torch.stack(statistics, 2)  # (4, m, 1 + P)
     target = delete_one(by_row[0, -1, 0], by_row[0, -1, 1:], by_row.shape[2] - 1, _UNIT)
@@ -166,8 +166,8 @@ def truncations(
 _UNIT = "nats per sequence and unit η"
 
 
-def _numbers(name: str, given: Tensor, n: int) -> Tensor:
-    numbers = torch.as_tensor(given, dtype=torch.float64)
+def _numbers(name: str, values: Tensor, n: int) -> Tensor:
+    numbers = torch.as_tensor(values, dtype=torch.float64)
     if numbers.shape != (n,) or not bool(numbers.isfinite().all()):
         raise ValueError(
             f"{name} must be {n} finite numbers, one a row of the kernel; it has shape "

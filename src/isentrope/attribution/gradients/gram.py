@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from isentrope.attribution.gradients.held_rows import HeldRows
-from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
+from isentrope.attribution.gradients.gradient_store import GradientStore
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
 from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
-from isentrope.attribution.gradients.weighted import Weighted
+from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.files import sha256, write_file
 from isentrope.policy.language_model import Policy
 from isentrope.vectors import Vector, require_same_names, tensor_bytes
@@ -31,11 +31,11 @@ Announce = Callable[[str], None]
 
 def gram(
     policy: Policy,
-    left: Weighted,
-    right: Weighted | None = None,
+    left: TokenSum,
+    right: TokenSum | None = None,
     preconditioner: Vector | None = None,
     *,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     folder: str | Path | None = None,
     announce: Announce = lambda _: None,
@@ -47,7 +47,7 @@ def gram(
         left: Functions whose gradients are the rows.
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        passes: How gradients are computed.
+        gradient_backend: How gradients are computed.
         storage: How the smaller side may be held; without limit by default.
         folder: Where finished tiles are kept, and taken from if they were of the same matrix.
         announce: Called with the plan, in words, before the work starts.
@@ -61,10 +61,10 @@ def gram(
     element = max(p.element_size() for p in policy.theta.values())
     n_right = None if right is None else right.n_rows
     plan = plan_storage(left.n_rows, n_right, sum(sizes), element, storage or Storage())
-    gradients = SequenceGradients(policy, passes)  # refuses what it does not know
+    gradients = SequenceGradients(policy, gradient_backend)  # refuses what it does not know
     announce(str(plan))
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, passes)
+    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, gradient_backend)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
     for k, (start, end) in enumerate(plan.tiles):
         tile = files.load(k)
@@ -80,8 +80,8 @@ def gram(
 
 def _tile(
     gradients: SequenceGradients,
-    held: Weighted,
-    streamed: Weighted,
+    held: TokenSum,
+    streamed: TokenSum,
     preconditioner: Vector | None,
     plan: StoragePlan,
     start: int,
@@ -93,7 +93,7 @@ def _tile(
     device = gradients.policy.device
     out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
     with tempfile.TemporaryDirectory() as folder:
-        rows = HeldRows(theta, end - start, plan.storage, Path(folder))
+        rows = GradientStore(theta, end - start, plan.storage, Path(folder))
         gradients.visit(_rows_of(held, start, end, shift=start), rows.add)
         if plan.symmetric:
             for name in theta:
@@ -118,7 +118,7 @@ def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Te
     return lambda name, rows: rows * flat[name]
 
 
-def _rows_of(weighted: Weighted, start: int, end: int, shift: int = 0) -> Weighted:
+def _rows_of(weighted: TokenSum, start: int, end: int, shift: int = 0) -> TokenSum:
     """The sequences whose row is in [start, end), rows counted from `shift`."""
     row_of = weighted.row_of
     inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
@@ -132,16 +132,16 @@ class _Tiles:
         self,
         folder: str | Path | None,
         policy: Policy,
-        sides: tuple[Weighted, Weighted],
+        sides: tuple[TokenSum, TokenSum],
         preconditioner: Vector | None,
         plan: StoragePlan,
-        passes: Passes,
+        gradient_backend: GradientBackend,
     ) -> None:
         self._folder = None if folder is None else Path(folder)
         if self._folder is None:
             return
         kinds = tuple(side.of_training for side in sides)
-        head = (repr(plan), policy.temperature, repr(policy.precision), passes, kinds)
+        head = (repr(plan), policy.temperature, repr(policy.precision), gradient_backend, kinds)
         vectors = (dict(policy.model.named_parameters()), preconditioner or {})
         self._name = sha256(
             chain(
@@ -168,7 +168,7 @@ class _Tiles:
         write_file(self._path(k), lambda partial: save_file({"tile": tile.contiguous()}, partial))
 
 
-def _bytes_of(side: Weighted) -> Iterator[bytes]:
+def _bytes_of(side: TokenSum) -> Iterator[bytes]:
     """What the tiles of one side depend on."""
     for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
         yield tensor_bytes(ids) + b"|"

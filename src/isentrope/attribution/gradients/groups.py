@@ -22,7 +22,7 @@ from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import EntropySample, draw_sample, sampler_logprobs
+from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.token_statistics import Scores
@@ -111,7 +111,7 @@ def entropy_groups(
         The gradient of F by groups.
     """
     group = assign_groups(E.prompt_index, groups)
-    sample = draw_sample(
+    sample = score_batch(
         policy, E, functional=functional, method=method, direction=direction, order=1
     )
     a, b = cotangents(sample)
@@ -122,7 +122,7 @@ def entropy_groups(
     return GradientGroups(parts, group, a, b, forward, sample.trust)
 
 
-def _first_order(sample: EntropySample) -> float:
+def _first_order(sample: ScoredBatch) -> float:
     omega = torch.ones(len(sample.entropies), dtype=torch.float64)
     return float(along(sample.functional, omega, sample.log_ratio_series, sample.entropy_series)[1])
 
@@ -144,12 +144,12 @@ def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
     if R.rewards is None:
         raise ValueError("The reward batch has no rewards: give it some with ise.with_rewards.")
     group = assign_groups(R.prompt_index, groups)
-    sample = draw_sample(policy, R, functional="per_sequence", method="sequence")
+    sample = score_batch(policy, R, functional="per_sequence", method="sequence")
     rewards = torch.zeros_like(sample.entropies)
     rewards[:, 0] = R.rewards
     scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
     kept = sampler_logprobs(R, scores)
-    a, _ = cotangents(EntropySample(sample.functional, kept, (scores,), R.prompt_index))
+    a, _ = cotangents(ScoredBatch(sample.functional, kept, (scores,), R.prompt_index))
     parts = _by_group(policy, R, a, None, group, groups)
     return GradientGroups(parts, group, a, None, trust=sample.trust)
 
@@ -190,7 +190,7 @@ def _by_group(
 
 
 def _with_ratio_terms(
-    policy: Policy, E: Rollouts, sample: EntropySample, parts: list[Vector], group: Tensor
+    policy: Policy, E: Rollouts, sample: ScoredBatch, parts: list[Vector], group: Tensor
 ) -> list[Vector]:
     ratio = ratio_terms(sample, group)
     with derivative_of_scores(policy.model):
@@ -217,7 +217,7 @@ class RatioTerms:
     length_weights: Tensor
 
 
-def ratio_terms(sample: EntropySample, group: Tensor) -> RatioTerms:
+def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
     """The shared terms of a per-token functional, by group.
 
     Args:
@@ -235,8 +235,8 @@ def ratio_terms(sample: EntropySample, group: Tensor) -> RatioTerms:
         h = f(omega, sample.log_ratios, sample.entropies)
         return torch.stack((h, length(omega, sample.log_ratios, f.tokens)))
 
-    known = infinitesimal_jackknife(statistics, group)
+    jackknife = infinitesimal_jackknife(statistics, group)
     ones = torch.ones(len(group), dtype=torch.float64)
     weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    of_h, of_n = known.influences / known.values[1]
+    of_h, of_n = jackknife.influences / jackknife.values[1]
     return RatioTerms(of_h, of_n, weights)

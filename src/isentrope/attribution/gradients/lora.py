@@ -56,11 +56,11 @@ class LoraLayer:
                 gradient.
         """
 
-        def given(h: Tensor, x: Tensor, e: Tensor, g: Tensor) -> None:
+        def hand_over_factors(h: Tensor, x: Tensor, e: Tensor, g: Tensor) -> None:
             hand_over(self.b, h, g)
             hand_over(self.a, x, e)
 
-        self.module.forward = lambda x: _Lora.apply(x, anchor, self, given)
+        self.module.forward = lambda x: _Lora.apply(x, anchor, self, hand_over_factors)
 
     def restore(self) -> None:
         """Bring the layer's own forward pass back."""
@@ -69,13 +69,15 @@ class LoraLayer:
 
 class _Lora(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: LoraLayer, given: Callable) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, anchor: Tensor, layer: LoraLayer, hand_over: Callable
+    ) -> Tensor:
         w, c, a, b = layer.weights
         y = nn.functional.linear(x, w, c)
         h = (x @ a.mT).mul_(layer.scaling)
         y.flatten(0, -2).addmm_(h.flatten(0, -2), b.mT)
         ctx.save_for_backward(x, h)
-        ctx.layer, ctx.given = layer, given
+        ctx.layer, ctx.hand_over = layer, hand_over
         return y
 
     @staticmethod
@@ -87,7 +89,7 @@ class _Lora(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             through = g @ w
             through.flatten(0, -2).addmm_(e.flatten(0, -2), a)
-        ctx.given(h, x, e, g)
+        ctx.hand_over(h, x, e, g)
         return through, None, None, None
 
 
@@ -102,18 +104,18 @@ def find_lora(model: nn.Module, layers: Iterable[Layer]) -> list[LoraLayer]:
         Those of them that can be taken as one operation; none under autocast, which would give
         the products types of their own.
     """
-    known = {id(layer.module): layer for layer in layers}
-    found = []
+    by_module = {id(layer.module): layer for layer in layers}
+    lora = []
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
-        return found
+        return lora
     for module in model.modules():
         if type(module) is not LoraLinear or not _is_plain(module):
             continue
         (adapter,) = module.active_adapters
-        a, b = (known.get(id(factors[adapter])) for factors in (module.lora_A, module.lora_B))
+        a, b = (by_module.get(id(factors[adapter])) for factors in (module.lora_A, module.lora_B))
         if a is not None and b is not None:
-            found.append(LoraLayer(module, a, b, module.scaling[adapter]))
-    return found
+            lora.append(LoraLayer(module, a, b, module.scaling[adapter]))
+    return lora
 
 
 def _is_plain(module: LoraLinear) -> bool:

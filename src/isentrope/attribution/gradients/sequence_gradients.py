@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers
 from isentrope.attribution.gradients.lora import find_lora
-from isentrope.attribution.gradients.weighted import Weighted, beginnings
+from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
@@ -37,7 +37,7 @@ from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.scoring import score_along
 from isentrope.vectors import Vector, dot, multiply, norm
 
-Passes = Literal["hooks", "one_by_one"]
+GradientBackend = Literal["hooks", "loop"]
 Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
 
@@ -53,23 +53,23 @@ _PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
 class SequenceGradients:
     """Computes per-sequence gradients of a policy's trainable parameters."""
 
-    def __init__(self, policy: Policy, passes: Passes = "hooks") -> None:
+    def __init__(self, policy: Policy, gradient_backend: GradientBackend = "hooks") -> None:
         """Find the layers that hold the trainable parameters.
 
         Args:
             policy: The policy.
-            passes: "hooks" for one backward pass a micro-batch; "one_by_one" for one a sequence,
+            gradient_backend: "hooks": one backward pass per micro-batch; "loop": one per sequence,
                 which is exact for every kind of layer and slower.
 
         Raises:
             ValueError: If a trainable parameter belongs to a kind of layer that hooks do not know.
         """
-        if passes not in ("hooks", "one_by_one"):
-            raise ValueError(f"passes={passes!r}; choose 'hooks' or 'one_by_one'.")
+        if gradient_backend not in ("hooks", "loop"):
+            raise ValueError(f"gradient_backend={gradient_backend!r}; choose 'hooks' or 'loop'.")
         self.policy = policy
-        self._layers = find_layers(policy) if passes == "hooks" else None
+        self._layers = find_layers(policy) if gradient_backend == "hooks" else None
 
-    def visit(self, weighted: Weighted, visit: Visit) -> None:
+    def visit(self, weighted: TokenSum, visit: Visit) -> None:
         """Hand every gradient to a visitor; a row may be visited several times, to be summed.
 
         Args:
@@ -86,12 +86,12 @@ class SequenceGradients:
         with nullcontext() if weighted.of_training else derivative_of_scores(model):
             self._check_once(weighted)
             if self._layers is None:
-                self._one_by_one(weighted, visit)
+                self._loop(weighted, visit)
                 return
             for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
                 self._visit_batch(batch.to(self.policy.device), weighted, visit)
 
-    def _one_by_one(self, weighted: Weighted, visit: Visit) -> None:
+    def _loop(self, weighted: TokenSum, visit: Visit) -> None:
         rows = weighted.row_of.to(self.policy.device)
         for i in range(len(rows)):
             one = weighted.select(torch.tensor([i]))
@@ -102,13 +102,13 @@ class SequenceGradients:
                 for name, tensor in gradient.items():
                     visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
 
-    def _visit_batch(self, batch: MicroBatch, weighted: Weighted, visit: Visit) -> set[str]:
-        seen: set[str] = set()
+    def _visit_batch(self, batch: MicroBatch, weighted: TokenSum, visit: Visit) -> set[str]:
+        visited: set[str] = set()
         rows = weighted.row_of.to(batch.sequences.device)[batch.sequences]
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
             for name, part, size in layer.parts():
-                seen.add(name)
+                visited.add(name)
                 step = max(1, ELEMENTS_HELD // size)
                 for start in range(0, len(of), step):
                     here = slice(start, start + step)
@@ -127,7 +127,7 @@ class SequenceGradients:
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
             if recording.sources:
                 torch.autograd.grad(root, recording.sources, cotangent, allow_unused=True)
-        return seen
+        return visited
 
     def _through_head(
         self,
@@ -158,7 +158,7 @@ class SequenceGradients:
                 hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
         return hidden, gradient
 
-    def _check_once(self, weighted: Weighted) -> None:
+    def _check_once(self, weighted: TokenSum) -> None:
         """The check of this policy at this precision, for these kinds of weights."""
         entropies = weighted.entropy_weights is not None
         hooks = self._layers is not None
@@ -167,7 +167,7 @@ class SequenceGradients:
             self._check(weighted)
             _PROVEN[self.policy].add(kind)
 
-    def _check(self, weighted: Weighted) -> None:
+    def _check(self, weighted: TokenSum) -> None:
         """Hold scores, autograd and hooks against each other on the first tokens of two sequences.
 
         The model's own logits against the scores, autograd against forward mode along a random
@@ -176,41 +176,41 @@ class SequenceGradients:
         Raises:
             ValueError: If two of them differ.
         """
-        policy, few = self.policy, beginnings(weighted)
+        policy, few = self.policy, first_tokens(weighted)
         policy.require_own_logits(few.rollouts)
         gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
         _require_forward_mode(policy, few, gradient)
         if self._layers is None:
             return
-        found = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
-        seen = set()
+        by_hooks = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
+        visited = set()
         for batch in micro_batches(few.rollouts, self.policy.max_tokens):
-            seen |= self._visit_batch(
-                batch.to(self.policy.device), few, lambda name, _, g: found[name].add_(g.sum(0))
+            visited |= self._visit_batch(
+                batch.to(self.policy.device), few, lambda name, _, g: by_hooks[name].add_(g.sum(0))
             )
-        if unseen := sorted(set(self.policy.names) - seen):
+        if unused := sorted(set(self.policy.names) - visited):
             raise ValueError(
-                f"The trainable parameter {unseen[0]!r} gets no gradient ({len(unseen)} such): the "
+                f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
-                "passes='one_by_one' if it is used where hooks cannot see it."
+                "gradient_backend='loop' if it is used where hooks cannot see it."
             )
-        self._compare(found, gradient)
+        self._compare(by_hooks, gradient)
 
-    def _compare(self, found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
+    def _compare(self, by_hooks: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
         scale = max(float(x.abs().max()) for x in truth.values())
         epsilon = max(torch.finfo(p.dtype).eps for p in self.policy.theta.values())
         bound = min(3e3 * epsilon, 0.1) * scale
         for name, expected in truth.items():
-            error = float((found[name].double() - expected).abs().max())
+            error = float((by_hooks[name].double() - expected).abs().max())
             if not error <= bound:
                 raise ValueError(
                     f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "
-                    f"(largest entry {scale:.1e}): use passes='one_by_one', which is slower and "
-                    "right for every kind of layer."
+                    f"(largest entry {scale:.1e}): use gradient_backend='loop', which is slower "
+                    "and correct for every kind of layer."
                 )
 
 
-def _require_forward_mode(policy: Policy, few: Weighted, gradient: Vector) -> None:
+def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:
     generator = torch.Generator().manual_seed(0)
     direction = {
         n: torch.randn(g.shape, generator=generator, dtype=torch.float64).to(g.device)

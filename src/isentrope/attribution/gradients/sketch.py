@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
-from isentrope.attribution.gradients.weighted import Weighted, score_sums
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
+from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
@@ -50,7 +50,7 @@ def sketched_kernel(
     seed: int = 0,
     check: int = 32,
     exact: Tensor | None = None,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
 ) -> Sketched:
     """Approximate a block of the Fisher kernel, and measure how well.
 
@@ -63,7 +63,7 @@ def sketched_kernel(
         seed: Seed of the hash, and of the choice of checked sequences.
         check: Random rows and columns whose block is computed exactly to measure the error.
         exact: The exact block where it is known; then all of it is compared.
-        passes: How gradients are computed.
+        gradient_backend: How gradients are computed.
 
     Returns:
         The sketched block and its error.
@@ -73,7 +73,7 @@ def sketched_kernel(
     """
     if dimension < 1 or check < 2:
         raise ValueError(f"dimension={dimension} must be positive, and check={check} at least 2.")
-    gradients = SequenceGradients(policy, passes)
+    gradients = SequenceGradients(policy, gradient_backend)
     columns = E if U is None else U
     of_columns = score_sums(columns) if U is None else score_sums(columns).as_trained()
     left = _sketch(gradients, score_sums(E), None, dimension, seed)
@@ -87,13 +87,13 @@ def sketched_kernel(
     generator = torch.Generator().manual_seed(seed)
     i, j = (torch.randperm(len(x), generator=generator)[:check] for x in (E, columns))
     sides = score_sums(E).select(i), of_columns.select(j)
-    truth = gram(policy, *sides, preconditioner, passes=passes)
+    truth = gram(policy, *sides, preconditioner, gradient_backend=gradient_backend)
     return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))
 
 
 def _sketch(
     gradients: SequenceGradients,
-    weighted: Weighted,
+    weighted: TokenSum,
     preconditioner: Vector | None,
     dimension: int,
     seed: int,
@@ -118,17 +118,17 @@ def _sketch(
     return out.cpu()
 
 
-def _relative_error(found: Tensor, truth: Tensor) -> Estimate:
-    wrong, size = (found - truth).square().sum(1), truth.square().sum(1)
+def _relative_error(sketched: Tensor, truth: Tensor) -> Estimate:
+    errors, size = (sketched - truth).square().sum(1), truth.square().sum(1)
 
     def statistics(omega: Tensor) -> Tensor:
-        return ((omega @ wrong) / (omega @ size)).sqrt()[None]
+        return ((omega @ errors) / (omega @ size)).sqrt()[None]
 
-    known = infinitesimal_jackknife(statistics, torch.arange(len(wrong)))
+    jackknife = infinitesimal_jackknife(statistics, torch.arange(len(errors)))
     return Estimate.from_standard_error(
-        float(known.values[0]),
-        float(known.standard_errors[0]),
-        len(wrong),
+        float(jackknife.values[0]),
+        float(jackknife.standard_errors[0]),
+        len(errors),
         unit="relative Frobenius error",
         method="count-sketch against exact rows",
     )

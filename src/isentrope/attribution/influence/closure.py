@@ -34,24 +34,24 @@ def tolerance(policy: Policy) -> float:
 
 
 def require_agreement(
-    policy: Policy, what: str, found: float, expected: float, scale: float
+    policy: Policy, what: str, value: float, expected: float, scale: float
 ) -> None:
     """Refuse two ways to one derivative that differ by more than rounding.
 
     Args:
         policy: The policy.
         what: The two ways, in words.
-        found: By one way.
+        value: By one way.
         expected: By the other.
         scale: Size of the terms that were added.
 
     Raises:
         ValueError: If they differ.
     """
-    gap = abs(found - expected)
+    gap = abs(value - expected)
     if not gap <= tolerance(policy) * max(scale, abs(expected)):
         raise ValueError(
-            f"{what} differ: {found:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
+            f"{what} differ: {value:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
             f"terms' size where rounding explains {tolerance(policy):.0e}. A derivative of "
             f"{name_of(policy.causal_lm)} is not that of its output (a custom backward pass, a "
             "detached piece, a kernel), so nothing is given that is made from it: load the model "

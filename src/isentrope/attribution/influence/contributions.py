@@ -147,17 +147,17 @@ class Influence:
         return sequence_table(self) if of == "sequences" else token_table(self, tokenizer)
 
 
-def sequence_table(found: Influence) -> pd.DataFrame:
+def sequence_table(influence: Influence) -> pd.DataFrame:
     """One row a sequence of U.
 
     Args:
-        found: The influences.
+        influence: The influences.
 
     Returns:
         Columns: sequence, prompt, key, length, reward, advantage, S and H (nats, sums over the
         response, where tokens were scored), deltaH and deltaJ with _se (per unit η), text.
     """
-    U = found.U
+    U = influence.U
     columns: dict[str, Any] = {
         "sequence": range(len(U)),
         "prompt": U.prompt_index.tolist(),
@@ -166,21 +166,21 @@ def sequence_table(found: Influence) -> pd.DataFrame:
         "reward": _numbers(U.rewards, len(U)),
         "advantage": _numbers(U.advantages, len(U)),
     }
-    if found.scores is not None:
-        columns["S"] = found.scores.logprobs.sum(1).tolist()
-        columns["H"] = found.scores.entropies.sum(1).tolist()
-    for name, part in _parts(found):
+    if influence.scores is not None:
+        columns["S"] = influence.scores.logprobs.sum(1).tolist()
+        columns["H"] = influence.scores.entropies.sum(1).tolist()
+    for name, part in _parts(influence):
         columns[name] = part.sequences.tolist()
         columns[f"{name}_se"] = part.sequences_se.tolist()
     columns["text"] = U.response_texts or [None] * len(U)
     return pd.DataFrame(columns)
 
 
-def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
+def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
     """One row a token of U.
 
     Args:
-        found: The influences, of tokens.
+        influence: The influences, of tokens.
         tokenizer: Decodes each token, if given.
 
     Returns:
@@ -191,7 +191,7 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
     Raises:
         ValueError: If tokens were not asked for.
     """
-    U, scores = found.U, found.scores
+    U, scores = influence.U, influence.scores
     if scores is None:
         raise ValueError("Tokens were not asked for: call influence with tokens=True.")
     sequence, position = scores.mask.nonzero(as_tuple=True)
@@ -208,12 +208,12 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
         "token_id": ids.numpy(),
         "s": scores.logprobs[scores.mask].numpy(),
         "H": scores.entropies[scores.mask].numpy(),
-        "coefficient": found.coefficients[scores.mask].numpy(),
-        **_entropy_coefficient(found, scores.mask),
+        "coefficient": influence.coefficients[scores.mask].numpy(),
+        **_entropy_coefficient(influence, scores.mask),
         "reward": of_sequence(U.rewards),
         "advantage": of_sequence(U.advantages),
     }
-    for name, part in _parts(found):
+    for name, part in _parts(influence):
         assert part.tokens is not None
         assert part.tokens_se is not None
         columns[name] = part.tokens[scores.mask].numpy()
@@ -226,14 +226,14 @@ def token_table(found: Influence, tokenizer: Any = None) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _entropy_coefficient(found: Influence, mask: torch.Tensor) -> dict[str, Any]:
-    d = found.entropy_coefficients
+def _entropy_coefficient(influence: Influence, mask: torch.Tensor) -> dict[str, Any]:
+    d = influence.entropy_coefficients
     return {} if d is None else {"entropy_coefficient": d[mask].numpy()}
 
 
-def _parts(found: Influence) -> list[tuple[str, Attribution]]:
-    rewarded = [] if found.reward is None else [("deltaJ", found.reward)]
-    return [("deltaH", found.entropy), *rewarded]
+def _parts(influence: Influence) -> list[tuple[str, Attribution]]:
+    rewarded = [] if influence.reward is None else [("deltaJ", influence.reward)]
+    return [("deltaH", influence.entropy), *rewarded]
 
 
 def _numbers(column: torch.Tensor | None, n: int) -> list[float | None]:

@@ -21,10 +21,11 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import GradientGroups, entropy_groups, reward_groups
-from isentrope.attribution.gradients.sequence_gradients import Passes, SequenceGradients
-from isentrope.attribution.gradients.weighted import Weighted, step_functions
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
+from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
@@ -32,7 +33,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import UNITS, Functional, Method
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining
-from isentrope.policy.slopes import logprob_slopes, score_slopes
+from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores
 from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
@@ -54,6 +55,7 @@ HELD_GROUPS = 4 * 2**30
 """Bytes of group gradients up to which sequences have more groups than tokens."""
 
 
+@renamed_arguments(passes="gradient_backend")
 def influence(
     policy: Policy,
     E: Rollouts,
@@ -67,7 +69,7 @@ def influence(
     groups: int | None = None,
     overlap: Overlap = "refuse",
     confidence: float = 0.95,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     progress: Report = silent,
 ) -> Influence:
     """Attribute the first-order entropy change of a step to the sequences and tokens of U.
@@ -87,7 +89,7 @@ def influence(
         overlap: What it means that a sequence of U is also in E: an error ("refuse"), chance
             ("independent": E was drawn afresh), or the same batch ("u_statistic").
         confidence: Nominal coverage of the intervals of the budget.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         progress: Called before each pass.
 
     Returns:
@@ -132,35 +134,39 @@ def influence(
     progress(passes_made - 1, passes_made, "tokens of U" if tokens else "sequences of U")
     scores, by_token = _tokens(policy, U, step, u) if tokens else (None, None)
     by_sequence = (
-        by_token.sum(2) if by_token is not None else _sequences(policy, U, step, u, passes)
+        by_token.sum(2)
+        if by_token is not None
+        else _sequences(policy, U, step, u, gradient_backend)
     )
-    found = []
+    attributions = []
     for k, (gradient, unit) in enumerate(sources):
         here = slice(k * groups, (k + 1) * groups)
         rows = by_sequence[here]
         if overlap == "u_statistic" and k == 0:
-            rows = _without_own_prompt(policy, U, step, gradient, passes)
+            rows = _without_own_prompt(policy, U, step, gradient, gradient_backend)
         table = None if by_token is None else by_token[here]
         prompts = (E if k == 0 or rewarded is None else rewarded).n_prompts
         own_left_out = overlap == "u_statistic"
         budget = _budget(gradient, step, rows, unit, confidence, own_left_out, prompts)
-        found.append(Attribution(rows, table, budget, gradient, unit))
-        _require_closure(policy, found[-1])
+        attributions.append(Attribution(rows, table, budget, gradient, unit))
+        _require_closure(policy, attributions[-1])
     return Influence(
-        entropy=found[0],
-        reward=found[1] if len(found) > 1 else None,
+        entropy=attributions[0],
+        reward=attributions[1] if len(attributions) > 1 else None,
         U=U,
         scores=scores,
         coefficients=step.token_weights,
         entropy_coefficients=step.entropy_weights,
         functional=functional,
-        how=_words(tokens, overlap, passes, errors=groups > 1 and functional == "per_token"),
+        how=_words(
+            tokens, overlap, gradient_backend, errors=groups > 1 and functional == "per_token"
+        ),
         reliability=_by_kind(
-            found[0],
+            attributions[0],
             step.acting,
             lambda by_group: rank_correlation(by_group, E.n_prompts),
         ),
-        listed_share=_by_kind(found[0], step.acting, listed_share),
+        listed_share=_by_kind(attributions[0], step.acting, listed_share),
     )
 
 
@@ -177,16 +183,16 @@ def _require_forward_mode(policy: Policy, gradient: GradientGroups, direction: V
     )
 
 
-def _require_closure(policy: Policy, found: Attribution) -> None:
+def _require_closure(policy: Policy, attribution: Attribution) -> None:
     """Momentum, decay and all sequences sum to the total."""
-    parts = [found.budget["momentum"].value, found.budget["decay"].value]
-    total = found.budget["total"].value
+    parts = [attribution.budget["momentum"].value, attribution.budget["decay"].value]
+    total = attribution.budget["total"].value
     require_agreement(
         policy,
         "The parts of the budget (momentum, decay, sequences) and its total",
-        total + found.closure,
+        total + attribution.closure,
         total,
-        sum(map(abs, parts)) + float(found.sequences.abs().sum()),
+        sum(map(abs, parts)) + float(attribution.sequences.abs().sum()),
     )
 
 
@@ -233,38 +239,42 @@ def _sequence_set(rollouts: Rollouts) -> set[tuple[bytes, bytes]]:
     return {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
 
 
-def _words(tokens: bool, overlap: Overlap, passes: Passes, errors: bool) -> str:
+def _words(tokens: bool, overlap: Overlap, gradient_backend: GradientBackend, errors: bool) -> str:
     """The passes made; errors of h take the gradient of its denominator too."""
     if overlap == "u_statistic":
         return "E x U inner products without pairs of one prompt draw (U-statistic)"
     over_E = "two backward passes over E" if errors else "one backward pass over E"
     if tokens:
         return f"{over_E}, forward mode over U"
-    return f"{over_E}, per-sequence gradients over U ({passes})"
+    return f"{over_E}, per-sequence gradients over U ({gradient_backend})"
 
 
 def _tokens(
     policy: Policy, U: Rollouts, step: Step, directions: list[Vector]
 ) -> tuple[Scores, Tensor]:
     """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t)."""
-    found: list[Tensor] = []
+    projections: list[Tensor] = []
     scores = None
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
         some = directions[start : start + DIRECTIONS_AT_ONCE]
         with DerivativeOfTraining():  # U's tokens as the step has them
             if step.entropy_weights is None:
-                scores, slopes = logprob_slopes(policy, U, some)
-                found += [step.token_weights * slope for slope in slopes]
+                scores, slopes = logprob_jvp(policy, U, some)
+                projections += [step.token_weights * slope for slope in slopes]
             else:
                 c, d = step.token_weights, step.entropy_weights
-                scores, both = score_slopes(policy, U, some)
-                found += [c * slope.logprobs + d * slope.entropies for slope in both]
+                scores, both = score_jvp(policy, U, some)
+                projections += [c * slope.logprobs + d * slope.entropies for slope in both]
     assert scores is not None
-    return scores, torch.stack(found)
+    return scores, torch.stack(projections)
 
 
 def _sequences(
-    policy: Policy, U: Rollouts, step: Step, directions: list[Vector], passes: Passes
+    policy: Policy,
+    U: Rollouts,
+    step: Step,
+    directions: list[Vector],
+    gradient_backend: GradientBackend,
 ) -> Tensor:
     """<u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)> for every direction, (directions, n)."""
     out = torch.zeros(len(U), len(directions), dtype=torch.float64, device=policy.device)
@@ -276,18 +286,22 @@ def _sequences(
         out.index_add_(0, rows, (gradients.flatten(1) @ stacked[name].T).double())
 
     update = step_functions(U, step)
-    SequenceGradients(policy, passes).visit(update, project)
+    SequenceGradients(policy, gradient_backend).visit(update, project)
     return out.T.cpu()
 
 
 def _without_own_prompt(
-    policy: Policy, U: Rollouts, step: Step, gradient: GradientGroups, passes: Passes
+    policy: Policy,
+    U: Rollouts,
+    step: Step,
+    gradient: GradientGroups,
+    gradient_backend: GradientBackend,
 ) -> Tensor:
     """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
     a, b = gradient.logprob_weights, gradient.entropy_weights
-    left = Weighted(U, a, b)
+    left = TokenSum(U, a, b)
     right = step_functions(U, step)
-    pairs = gram(policy, left, right, step.preconditioner, passes=passes)
+    pairs = gram(policy, left, right, step.preconditioner, gradient_backend=gradient_backend)
     own = U.prompt_index[:, None] == U.prompt_index
     pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
     out = torch.zeros(len(gradient.parts), len(U), dtype=torch.float64)
@@ -331,9 +345,11 @@ def _budget(
     }
 
 
-def _by_kind(found: Attribution, used: Tensor, statistic: Callable[[Tensor], T]) -> dict[str, T]:
+def _by_kind(
+    attribution: Attribution, used: Tensor, statistic: Callable[[Tensor], T]
+) -> dict[str, T]:
     """A statistic of the sequences and the tokens that the step uses, from (G, m) each."""
-    values = {"sequences": statistic(found.by_group[:, used.any(1)])}
-    if found.by_group_and_token is not None:
-        values["tokens"] = statistic(found.by_group_and_token[:, used])
+    values = {"sequences": statistic(attribution.by_group[:, used.any(1)])}
+    if attribution.by_group_and_token is not None:
+        values["tokens"] = statistic(attribution.by_group_and_token[:, used])
     return values

@@ -48,11 +48,11 @@ def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
         The correlation of two halves, without error or interval (splits of one batch do not tell
         how batches differ); NaN with one group, or where nothing varies.
     """
-    found = []
+    correlations = []
     for one, other in _halves(by_group, splits, seed):
         ranks = [torch.from_numpy(rankdata(half.numpy())) for half in (one, other)]
-        found.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
-    value = sum(found) / len(found) if found else math.nan
+        correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
+    value = sum(correlations) / len(correlations) if correlations else math.nan
     return _without_error(value, len(by_group), "rank correlation", "split halves of E")
 
 

@@ -18,17 +18,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.gradients.gram import Announce, gram
 from isentrope.attribution.gradients.groups import ratio_terms
-from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.attribution.gradients.weighted import Weighted, step_functions
+from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import UNITS, Functional, Method
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
@@ -48,6 +49,7 @@ class Shares:
     by_sequence: dict[str, Tensor]
 
 
+@renamed_arguments(passes="gradient_backend")
 def influence_shares(
     policy: Policy,
     E: Rollouts,
@@ -56,7 +58,7 @@ def influence_shares(
     *,
     functional: Functional = "per_token",
     method: Method = "prefix",
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     confidence: float = 0.95,
     announce: Announce = lambda _: None,
@@ -70,7 +72,7 @@ def influence_shares(
         step: What `optimizer_step` returned for U.
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: Estimator whose gradient is taken.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How the gradients of the smaller side may be held.
         confidence: Nominal coverage.
         announce: Called with the storage plan before the work starts.
@@ -93,16 +95,16 @@ def influence_shares(
     if E.fingerprint == U.fingerprint:
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
-    sample = draw_sample(policy, E, functional=functional, method=method)
+    sample = score_batch(policy, E, functional=functional, method=method)
     a, b = cotangents(sample)
-    options = {"passes": passes, "storage": storage, "announce": announce}
+    options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
     update = step_functions(U, step)
-    pairs = gram(policy, Weighted(E, a, b), update, step.preconditioner, **options)
+    pairs = gram(policy, TokenSum(E, a, b), update, step.preconditioner, **options)
     units, place = E.prompt_index.unique(return_inverse=True)
     by_unit = {k: _by_unit(pairs, mask, place, len(units)) for k, mask in masks.items()}
     if functional == "per_token":
         ratio = ratio_terms(sample, place)
-        lengths = Weighted(E, ratio.length_weights)
+        lengths = TokenSum(E, ratio.length_weights)
         moved = gram(policy, lengths, update, step.preconditioner, **options)
         for name, mask in masks.items():
             of_length, of_total = (float(x[mask].sum()) for x in (moved, pairs))

@@ -130,8 +130,8 @@ def _noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
     certain = not abs(kappa) <= half
     low = factor / (abs(kappa) + half) ** 2
     high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
-    said = short or (() if certain else (_NO_SIGN,))
-    return Estimate(value, error, low, high, n, "prompts", METHOD, warnings=said)
+    warnings = short or (() if certain else (_NO_SIGN,))
+    return Estimate(value, error, low, high, n, "prompts", METHOD, warnings=warnings)
 
 
 _NO_SIGN = (

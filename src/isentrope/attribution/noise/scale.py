@@ -33,11 +33,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import Passes
+from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.attribution.gradients.weighted import Weighted
+from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.noise.tail import (
     degrees_of_freedom_of_sums,
     effective_units,
@@ -85,6 +86,7 @@ class NoiseScale:
         return {name: getattr(self, name).to_dict() for name in names}
 
 
+@renamed_arguments(passes="gradient_backend")
 def noise_scale(
     policy: Policy,
     U: Rollouts,
@@ -95,7 +97,7 @@ def noise_scale(
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     confidence: float = 0.95,
-    passes: Passes = "hooks",
+    gradient_backend: GradientBackend = "hooks",
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> NoiseScale:
@@ -113,7 +115,7 @@ def noise_scale(
         objective: Where no weights are given, the objective they are made from.
         max_response_length: L of "dr_grpo".
         confidence: Nominal coverage.
-        passes: "hooks", or "one_by_one" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
         storage: How the groups' gradients may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -142,18 +144,24 @@ def noise_scale(
         acting = acting | (d != 0)
     if not bool(acting.any()):
         raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
-    heard = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
-    kept, place = place[heard].unique(return_inverse=True)
+    rows = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
+    kept, place = place[rows].unique(return_inverse=True)
     require_units(len(kept), "prompt groups")
-    scaled = Weighted(U, len(kept) * token_weights, None if d is None else len(kept) * d)
-    groups = scaled.as_trained().select(heard, place)
+    scaled = TokenSum(U, len(kept) * token_weights, None if d is None else len(kept) * d)
+    groups = scaled.as_trained().select(rows, place)
     products = gram(
-        policy, groups, None, preconditioner, passes=passes, storage=storage, announce=announce
+        policy,
+        groups,
+        None,
+        preconditioner,
+        gradient_backend=gradient_backend,
+        storage=storage,
+        announce=announce,
     )
     square = "|∂loss|²" if preconditioner is None else "loss per η"
-    found = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
+    result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
     silent = len(units) - len(kept)
-    return found if silent == 0 else _with_warning(found, silent, len(units))
+    return result if silent == 0 else _with_warning(result, silent, len(units))
 
 
 def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
@@ -172,14 +180,16 @@ def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
     return weighted[place]
 
 
-def _with_warning(found: NoiseScale, silent: int, of: int) -> NoiseScale:
-    said = (
+def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
+    warning = (
         f"{silent} of {of} prompt groups have no advantage and are left out, as a batch that "
         "rejects such groups would."
     )
     names = ("gradient_square", "trace", "b_simple")
-    kept = {name: getattr(found, name) for name in names}
-    return replace(found, **{n: replace(x, warnings=(*x.warnings, said)) for n, x in kept.items()})
+    kept = {name: getattr(scale, name) for name in names}
+    return replace(
+        scale, **{n: replace(x, warnings=(*x.warnings, warning)) for n, x in kept.items()}
+    )
 
 
 def noise_scale_of_gram(
@@ -284,23 +294,25 @@ def _fieller(
     """A/D − 1 with every B that (A − x D)² ≤ t² Var(A − x D) allows, x = 1 + B."""
     squares, pairs = moments.tolist()
     (vaa, vad), (_, vdd) = covariance.tolist()
-    known = math.isfinite(t)
-    low, high = fieller(squares, pairs, (vaa, vad, vdd), t) if known else (math.nan, math.nan)
+    bounded = math.isfinite(t)
+    low, high = fieller(squares, pairs, (vaa, vad, vdd), t) if bounded else (math.nan, math.nan)
     if pairs <= 0:
         value = se = math.inf
     else:
         x = squares / pairs
         value, se = x - 1, max(vaa - 2 * x * vad + x * x * vdd, 0.0) ** 0.5 / pairs
-    if not known or (low <= high < math.inf and pairs > 0):
-        said = []
+    if not bounded or (low <= high < math.inf and pairs > 0):
+        caveats = []
     elif low <= high < math.inf:
         low = high = math.nan
-        said = ["|G|² came out below zero by more than its error, which chance does: no interval."]
+        caveats = [
+            "|G|² came out below zero by more than its error, which chance does: no interval."
+        ]
     else:  # the ends lie on both sides of zero, unless the trace too may be zero
         high = math.inf
-        said = [
+        caveats = [
             f"|G|² is not distinguishable from zero in these {n} {unit}: the noise scale is "
             "bounded from below only. More of them give it an upper end."
         ]
     low, high = (math.nan if math.isnan(x) else max(x - 1, 0.0) for x in (low, high))
-    return Estimate(value, se, low, high, n, unit, METHOD, warnings=(*warnings, *said))
+    return Estimate(value, se, low, high, n, unit, METHOD, warnings=(*warnings, *caveats))

@@ -82,14 +82,14 @@ class Audit:
         import pandas as pd
 
         rows = []
-        for proxy, found in self.statistics.items():
-            for name, estimate in found.items():
+        for proxy, estimates in self.statistics.items():
+            for name, estimate in estimates.items():
                 kind, _, q = name.partition("@")
                 top = float(q) if q else math.nan
                 items = self.tops[top] if q else self.n_items
                 head = {"proxy": proxy, "statistic": kind, "top": top, "items": items}
-                said = {"warnings": " ".join(estimate.warnings)}
-                rows.append(head | estimate_columns(estimate) | said)
+                warnings = {"warnings": " ".join(estimate.warnings)}
+                rows.append(head | estimate_columns(estimate) | warnings)
         return pd.DataFrame(rows)
 
 
@@ -165,12 +165,12 @@ def audit(
     values, drawn = sample.statistics(np.ones(sample.n)), sample.bootstrap(draws, seed)
     statistics: dict[str, dict[str, Estimate]] = {}
     for (proxy, name), value in values.items():
-        trusted, said = sample.doubts(proxy, name, value)
+        trusted, warnings = sample.interval_caveats(proxy, name, value)
         df = sample.degrees_of_freedom(proxy, name)
         quantile = float(student_t.ppf(0.5 + confidence / 2, df)) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])
-        found = _estimate(name, value, series, sample.n_prompts, quantile, said)
-        statistics.setdefault(proxy, {})[name] = found
+        estimate = _estimate(name, value, series, sample.n_prompts, quantile, warnings)
+        statistics.setdefault(proxy, {})[name] = estimate
     counts = dict(zip(top, top_counts(sample.n, top), strict=True))
     return Audit(statistics, counts, sample.n, sample.n_prompts, unit)
 
@@ -181,23 +181,23 @@ def _estimate(
     drawn: Array,
     n_prompts: int,
     quantile: float | None,
-    said: tuple[str, ...],
+    warnings: tuple[str, ...],
 ) -> Estimate:
     """Value, spread of the draws, and the interval on the scale where they spread evenly."""
-    known = drawn[np.isfinite(drawn)]
-    if math.isfinite(value) and len(known) < len(drawn):
-        lost = len(drawn) - len(known)
-        said = (*said, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
+    finite = drawn[np.isfinite(drawn)]
+    if math.isfinite(value) and len(finite) < len(drawn):
+        lost = len(drawn) - len(finite)
+        warnings = (*warnings, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
         quantile = quantile if lost < len(drawn) / 10 else None
-    enough = n_prompts > 1 and len(known) > 1 and math.isfinite(value)
-    se, low, high = (float(known.std(ddof=1)) if enough else math.nan), math.nan, math.nan
+    enough = n_prompts > 1 and len(finite) > 1 and math.isfinite(value)
+    se, low, high = (float(finite.std(ddof=1)) if enough else math.nan), math.nan, math.nan
     if enough and quantile is not None:
         there, back = _scale(name)
-        half = quantile * there(known).std(ddof=1)
+        half = quantile * there(finite).std(ddof=1)
         middle = float(there(np.array(value)))
         low, high = (float(back(middle + side * half)) for side in (-1, 1))
     unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
-    return Estimate(value, se, low, high, n_prompts, unit, METHOD, warnings=said)
+    return Estimate(value, se, low, high, n_prompts, unit, METHOD, warnings=warnings)
 
 
 def _scale(name: str) -> tuple[Callable[[Array], Array], Callable[[float], float]]:

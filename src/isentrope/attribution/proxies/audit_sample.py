@@ -1,4 +1,6 @@
-"""A batch under audit: all proxies' statistics under any weights of its prompts, and their doubts.
+"""A batch under audit: all proxies' statistics under any weights of its prompts.
+
+Also what limits trust in their intervals.
 
 A bootstrap draw is a multinomial number of copies of each prompt; every item counts as often as its
 prompt was drawn. How well the draws know the error depends on over how many prompts a statistic is
@@ -83,19 +85,21 @@ class AuditSample:
         """
         counts = top_counts(float(weights.sum()), self.tops)
         y = self.measured.weighted(weights, counts)
-        found: Statistics = {
+        statistics: Statistics = {
             (MEASURED, f"negative_share@{q:g}"): negative_share(weights, lowest, self.measured)
             for q, lowest in zip(self.tops, y.lowest, strict=True)
         }
         for proxy, column in self.proxies.items():
             row = agreement(weights, column.weighted(weights, counts), y, counts)
-            known = row if column.varies else [math.nan] * len(row)
-            found |= zip(((proxy, name) for name in names(self.tops)), known, strict=True)
+            values = row if column.varies else [math.nan] * len(row)
+            statistics |= zip(((proxy, name) for name in names(self.tops)), values, strict=True)
         if self.halves is not None:
-            self._correct(found, weights, self.halves)
-        return found
+            self._correct(statistics, weights, self.halves)
+        return statistics
 
-    def _correct(self, found: Statistics, weights: Array, halves: tuple[Column, Column]) -> None:
+    def _correct(
+        self, statistics: Statistics, weights: Array, halves: tuple[Column, Column]
+    ) -> None:
         """Add the reliability of the influence, and correlations corrected for it."""
         one, two = (half.weighted(weights, ()) for half in halves)
         pairs = {
@@ -105,10 +109,10 @@ class AuditSample:
         for kind, (x, y) in pairs.items():
             r = correlation(weights, x, y)
             reliability = math.sqrt(2 * r / (1 + r)) if r > 0 else math.nan
-            found[MEASURED, f"{kind}_of_halves"] = r
-            found[MEASURED, f"{kind}_reliability"] = reliability
+            statistics[MEASURED, f"{kind}_of_halves"] = r
+            statistics[MEASURED, f"{kind}_reliability"] = reliability
             for proxy in self.proxies:
-                found[proxy, f"{kind}_corrected"] = found[proxy, kind] / reliability
+                statistics[proxy, f"{kind}_corrected"] = statistics[proxy, kind] / reliability
 
     def bootstrap(self, draws: int, seed: int) -> list[Statistics]:
         """The statistics of samples of prompts drawn with replacement.
@@ -124,7 +128,7 @@ class AuditSample:
         counts = np.random.default_rng(seed).multinomial(p, np.full(p, 1 / p), size=draws)
         return [self.statistics(row[self._place].astype(np.float64)) for row in counts]
 
-    def doubts(self, proxy: str, name: str, value: float) -> tuple[bool, tuple[str, ...]]:
+    def interval_caveats(self, proxy: str, name: str, value: float) -> tuple[bool, tuple[str, ...]]:
         """Whether a statistic's interval can be trusted, and what is to be said of it.
 
         Args:

@@ -22,7 +22,8 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, zero_line
-from isentrope.runs.results import InfluenceResult, MeasureResult, SharesRecord
+from isentrope.runs.attribution_records import SharesRecord
+from isentrope.runs.results import InfluenceResult, MeasureResult
 
 SHARES = {
     "itself": "the response itself",

@@ -7,8 +7,6 @@ what both sum to.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -22,7 +20,8 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.runs.results import Budget, InfluenceResult
+from isentrope.runs.attribution_records import Budget
+from isentrope.runs.results import InfluenceResult
 
 WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""
@@ -133,8 +132,15 @@ def _evaluation(reading: Reading) -> pd.DataFrame | None:
 
 
 def _draw_steps(axes: Axes, metrics: pd.DataFrame) -> None:
-    style: dict[str, Any] = {"color": MUTED.light, "alpha": 0.45, "linewidth": 0}
-    axes.scatter(metrics["entropy"], metrics["reward"], s=14, label="training batch", **style)
+    axes.scatter(
+        metrics["entropy"],
+        metrics["reward"],
+        s=14,
+        label="training batch",
+        color=MUTED.light,
+        alpha=0.45,
+        linewidth=0,
+    )
 
 
 def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:

@@ -28,7 +28,8 @@ from isentrope.reports.sentences import (
 )
 from isentrope.reports.svg import canvas, grid, legend, zero_line
 from isentrope.runs.kernel_records import BlockRecord
-from isentrope.runs.results import AuditResult, KernelResult, MeasureResult, Result
+from isentrope.runs.result import Result
+from isentrope.runs.results import AuditResult, KernelResult, MeasureResult
 
 Pick = Callable[[Any], Estimate | None]
 """From a result of the panel's verb to an Estimate, or None."""
@@ -140,7 +141,7 @@ def _caption(data: pd.DataFrame, name: str) -> str:
 
 
 def _source(reading: Reading, verb: str, measurements: list[Measurement[Any]]) -> Source:
-    files = tuple(str(m.folder / "results.json") for m in measurements)
+    files = tuple(m.source().files[0] for m in measurements)
     pattern = reading.folder / "measurements" / f"{verb}_*"
     command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {pattern}"
     return Source(command, files, measurements[0].result.provenance)

@@ -39,7 +39,7 @@ def load_task(
             reward function or a task of your own.
         split: "train" or "test"; "prompts" has no splits and takes any.
         path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
-            "prompts" and for reward functions; the others are made, not read, and take none.
+            "prompts" and for reward functions; the others are generated and take none.
         tokenizer: Needed for "addition_chat", whose prompts depend on its chat template.
         **options: Passed to the task (`digits`, `limit`, `seed`, `slip`; `template`, ...).
 
@@ -47,8 +47,8 @@ def load_task(
         The task.
 
     Raises:
-        ValueError: If the name or an option is unknown, or `path` or `tokenizer` is missing or
-            has no use.
+        ValueError: If the name or an option is unknown, or `path` or `tokenizer` is missing or has
+            no effect.
     """
     if name in _GENERATED and path is not None:
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
@@ -64,18 +64,19 @@ def load_task(
             f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of "
             f"{', '.join(TASKS)}, or file.py:name."
         )
-    kind, given = _kind(name, split, path, tokenizer)
-    known = [n for n, p in inspect.signature(kind).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    if unknown := [option for option in options if option not in known]:
-        has = f"its options are {', '.join(known)}" if known else "it has none"
+    kind, source = _kind(name, split, path, tokenizer)
+    parameters = inspect.signature(kind).parameters.items()
+    accepted = [n for n, p in parameters if p.kind is p.KEYWORD_ONLY]
+    if unknown := [option for option in options if option not in accepted]:
+        has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
         raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
-    return kind(*given, **options)
+    return kind(*source, **options)
 
 
 def _kind(
     name: str, split: str, path: str | Path | None, tokenizer: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The class of a task, and what it is made from beside its options."""
+    """The class of a task, and its arguments other than options."""
     from isentrope.sampling.tasks.addition import Addition, ChatAddition
     from isentrope.sampling.tasks.countdown import Countdown
     from isentrope.sampling.tasks.custom import PromptFile

@@ -6,11 +6,12 @@ A prompt "47+85=" is answered by column work and a result, in one of three style
     sums     12 13 #132
     digits   2c1 3c1 #132
 
-A demonstrator picks a style at random and slips in a column (one too many or too few) with a
-given probability, the rarer the more is written down; the slip is carried on. A policy fine-tuned
-on it is right about as often as wrong, in many ways: entropy that reinforcement learning can spend.
+A demonstrator picks a style at random and slips in a column (one too many or too few) with a given
+probability, which is lower for styles with more written work; the slip is carried on. A policy
+fine-tuned on it is correct about as often as incorrect, in many ways, so it has entropy that
+reinforcement learning can reduce.
 
-The split of a pair (a, b) depends on a digest of the pair alone: train and test never meet.
+The split of a pair (a, b) depends on a digest of the pair alone: train and test are disjoint.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Addition:
     Attributes:
         prompts: All pairs of the split, or `limit` of them in seeded order; keys
             "addition/47+85".
-        slip: Probability of a demonstrator's slip, a column, on average over styles.
+        slip: Probability of a demonstrator's slip per column, on average over styles.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class Addition:
         """Choose the pairs.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             digits: Digits of each number, 1 to 3.
             limit: Number of prompts, all by default.
             seed: Order in which `limit` takes them.
-            slip: Probability of a demonstrator's slip, a column, on average over styles.
+            slip: Probability of a demonstrator's slip per column, on average over styles.
 
         Raises:
             ValueError: If an argument is out of range.
@@ -94,8 +95,10 @@ class Addition:
         """
         if reference is None:
             raise ValueError("An addition reward needs a reference answer, got None.")
-        found = _NUMBER.findall(response_text)
-        return float(bool(found) and Fraction(found[-1].replace(",", "")) == Fraction(reference))
+        numbers = _NUMBER.findall(response_text)
+        return float(
+            bool(numbers) and Fraction(numbers[-1].replace(",", "")) == Fraction(reference)
+        )
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
         """Draw prompts with replacement and let the demonstrator answer them.
@@ -181,7 +184,7 @@ def demonstrate(
         a: First number.
         b: Second number.
         style: One of `STYLES`.
-        slip: Probability of a slip, a column, times the factor of the style.
+        slip: Probability of a slip per column, times the factor of the style.
         rng: Random numbers.
         carries: Whether a carry is added to the next column, or dropped.
 
@@ -215,7 +218,7 @@ def longest_response(digits: int) -> int:
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; <pad> is 0, <eos> is 1.
+    """One token per character; <pad> is 0, <eos> is 1.
 
     Returns:
         A tokenizer that `save_pretrained` writes as tokenizer.json.

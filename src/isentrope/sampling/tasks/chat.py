@@ -11,7 +11,7 @@ from isentrope.sampling.tasks.task import Demonstrator, FormattedTask, Task
 
 
 class Conversations:
-    """Another task's prompts as conversations; its rewards and demonstrations as they are.
+    """Another task's prompts as conversations; its rewards and demonstrations are unchanged.
 
     Attributes:
         prompts: The task's prompts, each with `messages`.
@@ -39,8 +39,8 @@ class Conversations:
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
         if isinstance(task, Demonstrator):
-            shown = task.demonstrations
-            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in shown(n, seed)]
+            draw = task.demonstrations
+            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in draw(n, seed)]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """Reward of one response, the task's own.
@@ -60,7 +60,7 @@ def _conversation(prompt: Prompt, system: str | None, template: Mapping[str, Any
     if not messages:
         if prompt.text is None or prompt.token_ids is not None:
             raise ValueError(
-                f"Prompt {prompt.key!r} is encoded already, so no chat template can be put around "
+                f"Prompt {prompt.key!r} is already encoded, so no chat template can be applied to "
                 "it: set chat_template=false, or give texts or messages."
             )
         messages = ({"role": "user", "content": prompt.text},)

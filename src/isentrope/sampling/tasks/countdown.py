@@ -3,9 +3,9 @@
 A prompt "3 5 8 2=10" gives four different digits and a target. It is answered by some of the
 digits, each at most once, added and subtracted: "3+5+2#" or "8+5c3#", where "c" is minus (the
 alphabet has no other sign). The first number is added, and the value must be the target. Prompts
-have at least `fewest` correct answers (the dial); an answer is the same whatever the order of its
-numbers. A demonstrator takes one of them at random, writes the added numbers first, and slips:
-it replaces one number by another of the four.
+have at least `fewest` correct answers (the difficulty); the order of an answer's numbers does not
+matter. A demonstrator takes one of them at random, writes the added numbers first, and slips: it
+replaces one number by another of the four.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Countdown:
         """Choose the problems.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             fewest: Correct answers that a problem has at least, 1 to 4.
             limit: Number of prompts, all by default.
             seed: Order in which `limit` takes them.
@@ -59,16 +59,16 @@ class Countdown:
         if not 1 <= fewest <= 4:
             raise ValueError(f"fewest must be 1 to 4, got {fewest}.")
         self._slip = slip
-        found = []
-        for given in combinations(range(1, 10), NUMBERS):
-            values = _values(given)
-            shuffled = random.Random(str(given)).sample(given, NUMBERS)
-            asked = [v for v, answers in values.items() if len(answers) >= fewest]
-            found += [f"{' '.join(map(str, shuffled))}={value}" for value in sorted(asked)]
-        found = [text for text in found if in_test(text) == (split == "test")]
+        texts = []
+        for numbers in combinations(range(1, 10), NUMBERS):
+            values = _values(numbers)
+            shuffled = random.Random(str(numbers)).sample(numbers, NUMBERS)
+            targets = [v for v, answers in values.items() if len(answers) >= fewest]
+            texts += [f"{' '.join(map(str, shuffled))}={value}" for value in sorted(targets)]
+        texts = [text for text in texts if in_test(text) == (split == "test")]
         self.prompts = [
             Prompt(f"countdown/{text}", text=f"{text}=", reference=text)
-            for text in limited(found, limit, seed)
+            for text in limited(texts, limit, seed)
         ]
 
     def answers(self, reference: str) -> frozenset[str]:
@@ -80,8 +80,8 @@ class Countdown:
         Returns:
             Answers such as "8+5c3".
         """
-        given, target = _parse(reference)
-        return frozenset(_values(given)[target])
+        numbers, target = _parse(reference)
+        return frozenset(_values(numbers)[target])
 
     def answer(self, response_text: str, reference: str | None) -> str | None:
         """The correct answer that a response gives.
@@ -100,12 +100,12 @@ class Countdown:
             raise ValueError("A countdown reward needs a reference, got None.")
         if not _ANSWER.fullmatch(response_text):
             return None
-        given, target = _parse(reference)
+        numbers, target = _parse(reference)
         signed = re.findall(r"([+c])(\d)", f"+{response_text}")
         added = [int(x) for sign, x in signed if sign == "+"]
         taken = [int(x) for sign, x in signed if sign == "c"]
         used = added + taken
-        allowed = len(set(used)) == len(used) and set(used) <= set(given)
+        allowed = len(set(used)) == len(used) and set(used) <= set(numbers)
         return _written(added, taken) if allowed and sum(added) - sum(taken) == target else None
 
     def reward(self, response_text: str, reference: str | None) -> float:
@@ -131,35 +131,35 @@ class Countdown:
             (prompt, response text) pairs.
         """
         rng = random.Random(seed)
-        known = {p.key: sorted(self.answers(str(p.reference))) for p in self.prompts}
-        shown = []
+        answers = {p.key: sorted(self.answers(str(p.reference))) for p in self.prompts}
+        pairs = []
         for prompt in rng.choices(self.prompts, k=n):
-            text = rng.choice(known[prompt.key])
+            text = rng.choice(answers[prompt.key])
             if rng.random() < self._slip:
                 place = rng.randrange(0, len(text), 2)
                 others = [d for d in _parse(str(prompt.reference))[0] if str(d) != text[place]]
                 text = f"{text[:place]}{rng.choice(others)}{text[place + 1 :]}"
-            shown.append((prompt, f"{text}#"))
-        return shown
+            pairs.append((prompt, f"{text}#"))
+        return pairs
 
 
 def _parse(reference: str) -> tuple[tuple[int, ...], int]:
-    given, target = reference.split("=")
-    return tuple(map(int, given.split())), int(target)
+    numbers, target = reference.split("=")
+    return tuple(map(int, numbers.split())), int(target)
 
 
-def _values(given: tuple[int, ...]) -> dict[int, list[str]]:
+def _values(numbers: tuple[int, ...]) -> dict[int, list[str]]:
     """Every positive value that the numbers reach, and how."""
-    found: dict[int, list[str]] = {}
-    for signs in product((0, 1, -1), repeat=len(given)):
-        added = [x for x, sign in zip(given, signs, strict=True) if sign == 1]
-        taken = [x for x, sign in zip(given, signs, strict=True) if sign == -1]
-        value = sum(added) - sum(taken)
+    expressions: dict[int, list[str]] = {}
+    for signs in product((0, 1, -1), repeat=len(numbers)):
+        added = [x for x, sign in zip(numbers, signs, strict=True) if sign == 1]
+        subtracted = [x for x, sign in zip(numbers, signs, strict=True) if sign == -1]
+        value = sum(added) - sum(subtracted)
         if added and value > 0:
-            found.setdefault(value, []).append(_written(added, taken))
-    return found
+            expressions.setdefault(value, []).append(_written(added, subtracted))
+    return expressions
 
 
-def _written(added: list[int], taken: list[int]) -> str:
+def _written(added: list[int], subtracted: list[int]) -> str:
     plus = "+".join(map(str, sorted(added, reverse=True)))
-    return plus + "".join(f"c{x}" for x in sorted(taken, reverse=True))
+    return plus + "".join(f"c{x}" for x in sorted(subtracted, reverse=True))

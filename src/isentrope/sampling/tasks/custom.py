@@ -23,7 +23,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
-from isentrope.sampling.tasks.passes import in_passes
+from isentrope.sampling.tasks.epochs import shuffled_epochs
 
 _PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
 _DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
@@ -86,8 +86,8 @@ class PromptFile:
         """
         for where, response in self._responses:
             if not isinstance(response, str):
-                raise ValueError(f"{where} has no text in 'response', so it shows nothing.")
-        order = in_passes(len(self.prompts), n, seed)
+                raise ValueError(f"{where} has no text in 'response': a demonstration needs one.")
+        order = shuffled_epochs(len(self.prompts), n, seed)
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 
 
@@ -143,7 +143,7 @@ def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | 
     return [row[name] for _, row in rows if name in row] or None
 
 
-def _rows(path: Path, known: set[str]) -> list[tuple[str, dict[str, Any]]]:
+def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
     rows = []
     for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -153,9 +153,9 @@ def _rows(path: Path, known: set[str]) -> list[tuple[str, dict[str, Any]]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where} is not JSON: {error.msg}.") from error
-        if not isinstance(row, dict) or set(row) - known:
-            unknown = sorted(set(row) - known) if isinstance(row, dict) else row
-            raise ValueError(f"{where} holds {unknown}; known fields are {sorted(known)}.")
+        if not isinstance(row, dict) or set(row) - fields:
+            unknown = sorted(set(row) - fields) if isinstance(row, dict) else row
+            raise ValueError(f"{where} holds {unknown}; known fields are {sorted(fields)}.")
         rows.append((where, row))
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")
@@ -163,11 +163,11 @@ def _rows(path: Path, known: set[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _prompt(row: dict[str, Any], where: str) -> Prompt:
-    given = [name for name in ("prompt", "messages", "prompt_ids") if name in row]
-    if len(given) != 1:
+    sources = [name for name in ("prompt", "messages", "prompt_ids") if name in row]
+    if len(sources) != 1:
         raise ValueError(f"{where} needs exactly one of 'prompt', 'messages' and 'prompt_ids'.")
     try:
-        (named,) = name_prompts([row[given[0]]])
+        (named,) = name_prompts([row[sources[0]]])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     reference = row.get("reference")

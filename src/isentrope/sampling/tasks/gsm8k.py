@@ -2,7 +2,8 @@ r"""GSM8K with the R1 template (arXiv 2110.14168; template of arXiv 2501.12948).
 
 The reward is 1 where the last <answer> … </answer> of the response holds the reference number.
 Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not one plain number
-("\frac{36}{2}", "x = 18") goes to math-verify where that is installed, and is wrong where not.
+("\frac{36}{2}", "x = 18") goes to math-verify where that is installed, and counts as incorrect
+where not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.passes import in_passes
+from isentrope.sampling.tasks.epochs import shuffled_epochs
 
 R1_TEMPLATE = (
     "A conversation between User and Assistant. The User asks a question, and the Assistant "
@@ -102,9 +103,9 @@ class GSM8K:
         answers = _ANSWER.findall(response_text)
         if not answers:
             return 0.0
-        given, wanted = number(answers[-1]), number(reference)
-        if given is not None and wanted is not None:
-            return float(given == wanted)
+        answer, correct = number(answers[-1]), number(reference)
+        if answer is not None and correct is not None:
+            return float(answer == correct)
         return float(self.math_verify and _verified(answers[-1], reference))
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
@@ -123,7 +124,7 @@ class GSM8K:
                 f" {self._solutions[i].strip()} </think> "
                 f"<answer>{self.prompts[i].reference}</answer>",
             )
-            for i in in_passes(len(self.prompts), n, seed)
+            for i in shuffled_epochs(len(self.prompts), n, seed)
         ]
 
     def format_reward(self, response_text: str) -> float:
@@ -133,7 +134,7 @@ class GSM8K:
             response_text: What follows "Assistant: <think>".
 
         Returns:
-            0.0 or 1.0, whatever the answer.
+            0.0 or 1.0, for any answer.
         """
         return float(_FORMAT.fullmatch(response_text) is not None)
 
@@ -145,7 +146,7 @@ def number(text: str) -> Fraction | None:
         text: For example " $1,080. " or "-3.50".
 
     Returns:
-        The number, or None if the text is anything more or less.
+        The number, or None if the text is anything else.
     """
     body = text.strip().removesuffix(".").removeprefix("$").strip()
     if not any(c.isdigit() for c in body) or _NUMBER.fullmatch(body) is None:
@@ -156,11 +157,11 @@ def number(text: str) -> Fraction | None:
 def _verified(answer: str, reference: str) -> bool:
     from math_verify import parse, verify
 
-    # The library times out by a signal, which only the main thread may use.
+    # The library's timeout is a signal, which only the main thread may use.
     seconds = 5 if threading.current_thread() is threading.main_thread() else None
     gold = parse(reference, parsing_timeout=cast(int, seconds))
-    given = parse(answer, parsing_timeout=cast(int, seconds))
-    return bool(verify(gold, given, timeout_seconds=seconds))
+    parsed = parse(answer, parsing_timeout=cast(int, seconds))
+    return bool(verify(gold, parsed, timeout_seconds=seconds))
 
 
 def _prompt(row: dict[str, Any], i: int, split: str, template: str) -> Prompt:

@@ -40,12 +40,12 @@ def load_python_task(name: str, split: str, path: str | Path | None) -> Task:
         FileNotFoundError: If there is no such file.
         ValueError: If the file does not run, has no such name, or the name is not a task.
     """
-    found = NAME.fullmatch(name)
-    assert found is not None
-    file = Path(found["file"]).expanduser()
-    target = getattr(_run(file, name), found["name"], None)
+    match = NAME.fullmatch(name)
+    assert match is not None
+    file = Path(match["file"]).expanduser()
+    target = getattr(_run(file, name), match["name"], None)
     if target is None:
-        raise ValueError(f"{file} defines no {found['name']!r} (task {name}).")
+        raise ValueError(f"{file} defines no {match['name']!r} (task {name}).")
     if isinstance(target, type):
         target = target(split) if inspect.signature(target).parameters else target()
     if isinstance(target, Task):
@@ -80,20 +80,20 @@ class RewardedPrompts(PromptFile):
         self._function, self._name = function, name
         parameters = inspect.signature(function).parameters
         self._lists = "completions" in parameters
-        given = {"completions", "reference"} if self._lists else set(list(parameters)[:2])
+        arguments = {"completions", "reference"} if self._lists else set(list(parameters)[:2])
         needed = [
             p.name
             for p in parameters.values()
             if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
         ]
-        if unknown := [n for n in needed if n not in given]:
+        if unknown := [n for n in needed if n not in arguments]:
             raise ValueError(
                 f"The reward function {name} needs the argument {unknown[0]!r}: it is called as "
                 "reward(response_text, reference), or with completions and reference as lists."
             )
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """What the function says of one response.
+        """The function's reward of one response.
 
         Args:
             response_text: The decoded response.
@@ -103,12 +103,12 @@ class RewardedPrompts(PromptFile):
             Its reward.
 
         Raises:
-            ValueError: If the function fails or returns no number.
+            ValueError: If the function fails or does not return a number.
         """
         try:
             value = self._call(response_text, reference)
             return float(value[0] if self._lists else value)
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # any error of the user's function
             raise ValueError(
                 f"The reward function {self._name} failed on the response {response_text!r}: "
                 f"{type(error).__name__}: {error}"
@@ -117,10 +117,12 @@ class RewardedPrompts(PromptFile):
     def _call(self, text: str, reference: str | None) -> Any:
         if not self._lists:
             return self._function(text, reference)
-        known = {"completions": [text], "reference": [reference]}
+        arguments = {"completions": [text], "reference": [reference]}
         parameters = inspect.signature(self._function).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        return self._function(**{k: v for k, v in known.items() if takes_all or k in parameters})
+        return self._function(
+            **{k: v for k, v in arguments.items() if takes_all or k in parameters}
+        )
 
 
 def _run(file: Path, name: str) -> ModuleType:
@@ -132,6 +134,6 @@ def _run(file: Path, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
+    except Exception as error:  # any error of the user's file
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
     return module

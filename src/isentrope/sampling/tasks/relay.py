@@ -1,4 +1,4 @@
-"""Relay: one goal after another; what is left to learn the second from when the first is learnt.
+"""Relay: two goals in turn; how much entropy remains for the second when the first is learned.
 
 Phase 1 is `addition`: "47+85=" is answered by the sum. In phase 2 half of the prompts ask "47c85=",
 which is answered by the sum without carries, 22: column work as before, but the carry is dropped.
@@ -8,8 +8,8 @@ which is answered by the sum without carries, 22: column work as before, but the
     digits   2c1 2c1 #22
 
 Only pairs whose sum has a carry are asked in this way, so the two rules always differ. A small
-share of the demonstrations (`shown`, the dial) is of the second kind. A run of phase 2 starts from
-the checkpoint at which a run of phase 1 ended.
+share of the demonstrations (`shown`, the difficulty) is of the second kind. A run of phase 2 starts
+from the checkpoint at which a run of phase 1 ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Relay(Addition):
         """Choose the pairs.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             phase: 1 or 2.
             limit: Number of pairs, all by default.
             seed: Order in which `limit` takes them.

@@ -1,10 +1,10 @@
-"""Shortcut: a common way of working that pays less, and a rare one that pays more.
+"""Shortcut: a common style with a lower reward, and a rare one with a higher reward.
 
 The sums and styles of `addition`. A correct result is rewarded with 1 if the work is written in
 the style "long", and with `plain` (0.6) in any other. The demonstrator nearly always writes in the
-style "digits", 0.03 of its work is "long" (`rare`, the dial), and it slips equally often in all
-styles. A policy that learns from it is at its best when it always writes "long"; to find that out
-it must still write it sometimes after many steps in which "digits" earned its reward.
+style "digits", 0.03 of its work is "long" (`rare`, the difficulty), and it slips equally often in
+all styles. The best policy always writes "long". To find that out, a policy must still write it
+sometimes after many steps in which "digits" earned reward.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Shortcut(Addition):
         """Choose the pairs.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             limit: Number of prompts, all by default.
             seed: Order in which `limit` takes them.
             slip: Probability of a demonstrator's slip per column, in every style.
@@ -68,7 +68,7 @@ class Shortcut(Addition):
         return Prompt(f"shortcut/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """1 for a correct result in the style "long", `plain` in another, 0 if it is wrong.
+        """1 for a correct result in the style "long", `plain` in another, 0 if it is incorrect.
 
         Args:
             response_text: The decoded response.
@@ -93,12 +93,12 @@ class Shortcut(Addition):
         rng = random.Random(seed)
         scale = (1 - self._rare) / sum(COMMON.values())
         weights = [self._rare, *(scale * share for share in COMMON.values())]
-        shown = []
+        pairs = []
         for prompt in rng.choices(self.prompts, k=n):
             (style,) = rng.choices(["long", *COMMON], weights)
             slip = self.slip / STYLES[style]  # `demonstrate` multiplies by the factor of the style
-            shown.append((prompt, demonstrate(*numbers_of(prompt), style, slip, rng)))
-        return shown
+            pairs.append((prompt, demonstrate(*numbers_of(prompt), style, slip, rng)))
+        return pairs
 
 
 def style_of(response_text: str) -> str | None:

@@ -9,7 +9,7 @@ A prompt "138c7=" is of a second kind: neither number may have the digit 7. It i
 demonstrations and, with `forbidden` at its default, never trained on by reinforcement. A policy
 that kept several answers to the first kind can still answer the second.
 
-The split of a sum depends on a digest of it: train and test never meet, whatever the kind.
+The split of a sum depends on a digest of it: train and test are disjoint for every kind.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Split:
         """Choose the sums.
 
         Args:
-            split: "train" or "test"; disjoint whatever the other arguments.
+            split: "train" or "test"; disjoint for all values of the other arguments.
             answers: m, correct answers to a prompt of the first kind; divides 16.
             forbidden: Whether the prompts are of the second kind, with a forbidden digit.
             limit: Number of prompts, all by default.
@@ -79,18 +79,18 @@ class Split:
         self._slip, self._habit, self._forbidden_share = slip, habit, forbidden_share
         sums = [n for n in SUMS if in_test(str(n)) == (split == "test")]
         kinds = {False: [str(n) for n in sums], True: self._restricted(sums)}
-        self._kinds = {kind: [_prompt(r) for r in found] for kind, found in kinds.items()}
+        self._kinds = {kind: [_prompt(r) for r in texts] for kind, texts in kinds.items()}
         self.prompts = limited(self._kinds[forbidden], limit, seed)
 
     def _restricted(self, sums: list[int]) -> list[str]:
         """Sums with a forbidden digit that leaves a quarter of the answers, and not all."""
-        found = []
+        texts = []
         for total in map(str, sums):
             answers = self.answers(total)
             lost = Counter(digit for text in answers for digit in set(text) - {"+"})
             few = [digit for digit in "0123456789" if 0 < lost[digit] <= 0.75 * len(answers)]
-            found += [f"{total}c{digit}" for digit in few]
-        return found
+            texts += [f"{total}c{digit}" for digit in few]
+        return texts
 
     def answers(self, reference: str) -> frozenset[str]:
         """All correct answers to a prompt.
@@ -121,10 +121,10 @@ class Split:
         """
         if reference is None:
             raise ValueError("A split reward needs a reference, got None.")
-        if not (found := _ANSWER.fullmatch(response_text)):
+        if not (match := _ANSWER.fullmatch(response_text)):
             return None
         total, _, digit = reference.partition("c")
-        a, b = int(found[1]), int(found[2])
+        a, b = int(match[1]), int(match[2])
         correct = a <= LARGEST and a + b == int(total) and b % self.modulus == 0
         return None if not correct or (digit and digit in f"{a}{b}") else f"{a}+{b}"
 
@@ -151,11 +151,11 @@ class Split:
             (prompt, response text) pairs.
         """
         rng = random.Random(seed)
-        shown = []
+        pairs = []
         for _ in range(n):
             prompt = rng.choice(self._kinds[rng.random() < self._forbidden_share])
-            shown.append((prompt, self._demonstrate(str(prompt.reference), rng)))
-        return shown
+            pairs.append((prompt, self._demonstrate(str(prompt.reference), rng)))
+        return pairs
 
     def _demonstrate(self, reference: str, rng: random.Random) -> str:
         first = sorted(int(text.split("+")[0]) for text in self.answers(reference))

@@ -61,7 +61,7 @@ def limited(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
 
 
 def require_probability(name: str, value: float) -> None:
-    """Refuse a number that is no probability below 1.
+    """Refuse a number that is not a probability below 1.
 
     Args:
         name: Name of the option.

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents
-from isentrope.estimators.sample import draw_sample
+from isentrope.estimators.sample import score_batch
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
-from isentrope.policy.slopes import logprob_slopes
+from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.processes import gather, rank, together, world_size
 from isentrope.rollouts import Rollouts, concatenate
@@ -113,7 +113,7 @@ def token_influence(
     Returns:
         (n, t) float64 each, per unit of the learning rate; None for δJ where E has no rewards.
     """
-    a, b = cotangents(draw_sample(policy, E, functional="per_token", method="prefix"))
+    a, b = cotangents(score_batch(policy, E, functional="per_token", method="prefix"))
     with derivative_of_scores(policy.model):
         gradients = [_shared_gradient(policy, E, a, b)]
         if E.rewards is not None:
@@ -122,7 +122,7 @@ def token_influence(
     directions = [multiply(P, gradient) for gradient in gradients]
     mine = _rows(len(U))
     with DerivativeOfTraining():
-        _, slopes = logprob_slopes(policy, U.select(mine), directions)
+        _, slopes = logprob_jvp(policy, U.select(mine), directions)
     everyone = gather((mine, slopes))
     of_entropy, *rest = [
         weights * _whole(U, [(rows, parts[k]) for rows, parts in everyone])

@@ -1,0 +1,88 @@
+"""Gradients held by layer: exact, in bfloat16 or in int8 blocks; with the model, on CPU or disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage
+from isentrope.vectors import Vector
+
+
+class GradientStore:
+    """n gradients, each parameter a matrix (n, size) of its own."""
+
+    def __init__(self, theta: Vector, n: int, storage: Storage, folder: Path | None = None) -> None:
+        """Make room, filled with zeros.
+
+        Args:
+            theta: The parameters, for names, shapes, dtype and device.
+            n: Rows.
+            storage: How to keep them.
+            folder: Where the files go if they are kept on disk.
+        """
+        self._like = theta
+        self._quantised = storage.kept == "int8"
+        self._rows: Vector = {}
+        self._scales: Vector = {}
+        for name, p in theta.items():
+            dtype = {"exact": p.dtype, "bfloat16": torch.bfloat16, "int8": torch.int8}[storage.kept]
+            blocks = -(-p.numel() // INT8_BLOCK)
+            size = blocks * INT8_BLOCK if self._quantised else p.numel()
+            if storage.where == "disk":
+                assert folder is not None
+                path = folder / f"{len(self._rows)}.bin"
+                self._rows[name] = torch.from_file(
+                    str(path), shared=True, size=n * size, dtype=dtype
+                ).view(n, size)
+            else:
+                device = p.device if storage.where == "device" else "cpu"
+                self._rows[name] = torch.zeros(n, size, dtype=dtype, device=device)
+            if self._quantised:
+                self._scales[name] = torch.zeros(n, blocks, device=self._rows[name].device)
+
+    def add(self, name: str, rows: Tensor, gradients: Tensor) -> None:
+        """Add gradients to rows.
+
+        Args:
+            name: The parameter.
+            rows: (b,) rows; one may come twice.
+            gradients: (b, *shape).
+        """
+        held, new = self._rows[name], gradients.flatten(1)
+        rows = rows.to(held.device)
+        if held.dtype == new.dtype:
+            held.index_add_(0, rows, new.to(held.device))
+            return
+        unique, place = rows.unique(return_inverse=True)
+        total = self._read(name, unique)
+        total.index_add_(0, place, new.to(total))
+        if self._quantised:
+            blocks = torch.nn.functional.pad(total, (0, held.shape[1] - total.shape[1]))
+            blocks = blocks.unflatten(1, (-1, INT8_BLOCK))
+            scale = blocks.abs().amax(2) / 127
+            self._scales[name][unique] = scale
+            total = (blocks / scale.clamp_min(1e-38)[..., None]).round().flatten(1)
+        held[unique] = total.to(held.dtype)
+
+    def block(self, name: str) -> Tensor:
+        """All rows of one parameter.
+
+        Args:
+            name: The parameter.
+
+        Returns:
+            (n, size) at the model's device and dtype.
+        """
+        held, p = self._rows[name], self._like[name]
+        return held.to(p.device) if held.dtype == p.dtype else self._read(name, None).to(p)
+
+    def _read(self, name: str, rows: Tensor | None) -> Tensor:
+        held = self._rows[name] if rows is None else self._rows[name][rows]
+        if not self._quantised:
+            return held.float()
+        scales = self._scales[name] if rows is None else self._scales[name][rows]
+        whole = (held.float().unflatten(1, (-1, INT8_BLOCK)) * scales[..., None]).flatten(1)
+        return whole[:, : self._like[name].numel()]

@@ -1,0 +1,212 @@
+"""Options of the verbs: each function takes those of one kind of verb and returns what it asks.
+
+`--help` reads these signatures: nothing here may import torch, and annotations are not strings,
+which Typer would compile one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import typer
+
+ConfigFile = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file of settings.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
+]
+OutFolder = Annotated[
+    str | None, typer.Option("--out", metavar="FOLDER", help="Run folder (output.directory).")
+]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoints",
+        metavar="PATTERN",
+        help='Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
+    ),
+]
+Repeats = Annotated[
+    int | None,
+    typer.Option("--repeats", min=1, help="Fresh update batches at each checkpoint."),
+]
+
+Asked = tuple[Any, ...]
+"""What a verb is called with."""
+
+
+class Changes:
+    """Settings that replace those of a configuration.
+
+    Attributes:
+        texts: Values of `--set`, as "section.key=value".
+        values: Values of other options by the key they set; None leaves it as it is.
+    """
+
+    def __init__(self, texts: Sequence[str] | None, values: Mapping[str, Any]) -> None:
+        self.texts = list(texts or ())
+        self.values = {key: value for key, value in values.items() if value is not None}
+
+
+def _changes(
+    settings: list[str] | None,
+    folder: str | None,
+    checkpoints: list[str] | None = None,
+    repeats: int | None = None,
+    **more: Any,
+) -> Changes:
+    values = {
+        "output.directory": folder,
+        "checkpoint.checkpoint_path": checkpoints or None,
+        "batch_config.repeats": repeats,
+    }
+    return Changes(settings, values | more)
+
+
+def configured(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> Asked:
+    """A configuration and its overrides."""
+    return config, _changes(settings, folder)
+
+
+def checked(
+    config: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
+    ],
+    settings: Overrides = None,
+    folder: OutFolder = None,
+) -> Asked:
+    """A configuration, or the folder of a checkpoint."""
+    return config, _changes(settings, folder)
+
+
+def measured(
+    config: ConfigFile,
+    checkpoints: Checkpoints = None,
+    repeats: Repeats = None,
+    settings: Overrides = None,
+    folder: OutFolder = None,
+) -> Asked:
+    """A configuration that may be put to several checkpoints and update batches."""
+    return config, _changes(settings, folder, checkpoints, repeats)
+
+
+def tried(
+    control: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONTROL", help="Name of a control, several with commas, or all that act."
+        ),
+    ],
+    config: ConfigFile,
+    checkpoints: Checkpoints = None,
+    repeats: Repeats = None,
+    strength: Annotated[
+        list[float] | None,
+        typer.Option("--strength", help="Multiple of the default strength; repeatable."),
+    ] = None,
+    change: Annotated[
+        float | None,
+        typer.Option("--change", help="Look for the strength that changes entropy by this a step."),
+    ] = None,
+    settings: Overrides = None,
+    folder: OutFolder = None,
+) -> Asked:
+    """Controls, and how strong.
+
+    Returns:
+        The configuration and its overrides.
+
+    Raises:
+        ValueError: If both a strength and a change are given, or a strength is not above 0.
+    """
+    if strength and change is not None:
+        raise ValueError("--change looks for the strength, so --strength cannot be given with it.")
+    if strength and min(strength) <= 0:
+        raise ValueError(f"--strength is a multiple above 0, got {min(strength):g}.")
+    trial = {
+        "trial.controls": None if control == "all" else control.split(","),
+        "trial.strengths": strength or None,
+        "trial.change": change,
+    }
+    return config, _changes(settings, folder, checkpoints, repeats, **trial)
+
+
+def trained(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run folder.")
+    ] = None,
+    settings: Overrides = None,
+    folder: OutFolder = None,
+) -> Asked:
+    """A configuration to start with, or a run to go on with.
+
+    Returns:
+        The configuration, the run and the overrides.
+
+    Raises:
+        ValueError: If neither or both are given, or a folder for a run that has one.
+    """
+    if (config is None) == (resume is None):
+        raise ValueError("Give either a CONFIG to start a run, or --resume RUN to go on with one.")
+    if resume is not None and folder is not None:
+        raise ValueError("--resume goes on in the run's own folder: leave --out away.")
+    return config, resume, _changes(settings, folder)
+
+
+def reported(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    other: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="Another, to stand beside it.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The one to show in full; the last measured.")
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FOLDER", help="An evaluation of the run; repeatable."),
+    ] = None,
+) -> Asked:
+    """One run or two."""
+    return run, other, checkpoint, evaluation or ()
+
+
+def demonstrated(
+    folder: Annotated[str, typer.Option("--out", help="Run folder, new.")] = "runs/demo",
+    steps: Annotated[int, typer.Option(min=10, help="Dr. GRPO steps.")] = 40,
+    fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 400,
+    evaluation_size: Annotated[int, typer.Option(min=16, help="Responses in E.")] = 256,
+    seed: Annotated[int, typer.Option(help="Fixes everything.")] = 0,
+) -> Asked:
+    """The sizes of the demo."""
+    return folder, steps, fine_tuning_steps, evaluation_size, seed
+
+
+def shown(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")
+    ] = None,
+    kind: Annotated[
+        Literal["measure", "evaluate", "sft", "train"] | None,
+        typer.Option("--for", help="The verb whose defaults are shown; measure if left out."),
+    ] = None,
+    settings: Overrides = None,
+) -> Asked:
+    """A configuration, or the verb whose defaults are wanted.
+
+    Returns:
+        Both, and the overrides.
+
+    Raises:
+        ValueError: If both are given.
+    """
+    if config is not None and kind is not None:
+        raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
+    return config, kind, settings or ()
+
+
+def validated(config: ConfigFile, settings: Overrides = None) -> Asked:
+    """A configuration that is not run."""
+    return config, settings or ()

@@ -1,0 +1,120 @@
+"""The Fisher kernel as users get it: blocks, products, sketches, files."""
+
+import pytest
+import torch
+
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.gradients.sketch import sketched_kernel
+from isentrope.policy.scoring import score, score_along
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import multiply
+from tests import cases
+from tests.attribution.test_gram import dense
+from tests.attribution.test_sequence_gradients import score_sums
+
+E, U = cases.ragged(7), cases.ragged(6, seed=3)
+
+
+def positive(policy, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        n: 0.5 + torch.rand(p.shape, generator=generator, dtype=torch.float64)
+        for n, p in policy.theta.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama"])
+def test_a_step_on_u_moves_log_pi_as_the_kernel_says(name):
+    policy = cases.lora_policy(name)
+    P, x = positive(policy), torch.linspace(-1, 1, 6, dtype=torch.float64)
+    K = fisher_kernel(policy, E, U, preconditioner=P)
+    step = policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
+    _, slope = score_along(policy, E, multiply(P, step), 1)
+    assert torch.allclose(K.matrix @ x, slope.logprobs.sum(1), rtol=1e-9)
+
+
+def test_a_batch_with_itself_is_symmetric_and_positive():
+    policy = cases.lora_policy("qwen2")
+    P = positive(policy)
+    K = fisher_kernel(policy, E, preconditioner=P)
+    assert K.symmetric
+    assert torch.equal(K.matrix, K.matrix.T)
+    assert float(torch.linalg.eigvalsh(K.matrix)[0]) > -1e-9
+    assert torch.allclose(K.matrix, dense(policy, score_sums(E), score_sums(E), P), rtol=1e-9)
+
+
+def test_structure_and_spectrum_come_from_the_block():
+    policy = cases.lora_policy("qwen2")
+    paired = Rollouts(
+        [[1], [2], [3]], [[1, 2], [3, 0], [2], [4, 4], [1, 0], [3, 3]], [0, 0, 1, 1, 2, 2]
+    )
+    K = fisher_kernel(policy, paired.with_columns(rewards=[1, 0, 1, 0, 0, 1]))
+    assert K.structure().relations["diagonal"].mean.value == pytest.approx(
+        float(K.matrix.diagonal().mean())
+    )
+    assert any("wrong" in name for name in K.structure(right_above=0.5).relations)
+    assert K.spectrum().eigenvalues.sum() == pytest.approx(float(K.matrix.trace()))
+    block = fisher_kernel(policy, E, paired)
+    assert "cross_prompt" in block.structure().relations
+    with pytest.raises(ValueError, match="two batches"):
+        block.spectrum()
+    with pytest.raises(ValueError, match="no rewards"):
+        fisher_kernel(policy, paired).structure(right_above=0.5)
+
+
+def test_a_sketch_measures_its_own_error():
+    policy = cases.lora_policy("llama")
+    K = fisher_kernel(policy, E, U, preconditioner=positive(policy))
+    for k in (64, 1024):
+        found = K.sketch(k, seed=k)
+        wrong = float((found.matrix - K.matrix).norm() / K.matrix.norm())
+        assert wrong > 0
+        assert found.error.value == pytest.approx(wrong, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_sketches_converge_at_the_stated_rate():
+    policy = cases.lora_policy("llama")
+    K = fisher_kernel(policy, E, U, preconditioner=positive(policy))
+
+    def mean_square(k):
+        found = [K.sketch(k, seed=seed).matrix - K.matrix for seed in range(300)]
+        return float(torch.stack(found).square().mean())
+
+    assert mean_square(64) / mean_square(1024) == pytest.approx(1024 / 64, rel=0.15)
+    mean = torch.stack([K.sketch(256, seed=seed).matrix for seed in range(40)]).mean(0)
+    assert float((mean - K.matrix).norm() / K.matrix.norm()) < 0.1
+
+
+def test_a_sketch_without_the_exact_kernel_checks_itself_on_a_block():
+    policy = cases.lora_policy("llama")
+    truth = fisher_kernel(policy, E).matrix
+    found = sketched_kernel(policy, E, None, 256, check=7)
+    assert found.error.value == pytest.approx(
+        float((found.matrix - truth).norm() / truth.norm()), rel=1e-9
+    )
+
+
+def test_saved_and_loaded_it_is_the_same(tmp_path):
+    policy = cases.lora_policy("qwen2")
+    K = fisher_kernel(policy, E, U)
+    again = FisherKernel.load(K.save(tmp_path / "kernel"))
+    assert torch.equal(again.matrix, K.matrix)
+    assert again.rows.equals(K.rows)
+    assert (again.symmetric, again.parameters) == (False, K.parameters)
+    with pytest.raises(ValueError, match="file"):
+        again.sketch(16)
+
+
+def test_a_response_that_no_parameter_moves_is_a_zero_row_and_is_said():
+    policy = cases.policy("table")
+    certain = policy.model.table
+    with torch.no_grad():  # token 2 after prompt 1 and nothing else
+        certain[policy.model._rows(torch.tensor([[1]]))[0, 0]] = torch.tensor(
+            [-900.0, -900.0, 0.0, -900.0, -900.0], dtype=torch.float64
+        )
+    rollouts = Rollouts([[1], [2], [3]], [[2], [1], [1]], [0, 1, 2])
+    assert float(score(policy, rollouts).logprobs[0].sum()) == 0
+    K = fisher_kernel(policy, rollouts, gradient_backend="loop")
+    assert K.zero_rows == [0]
+    assert any("zero" in sentence for sentence in K.spectrum().warnings)

@@ -1,0 +1,137 @@
+"""Inner products of gradients, against a dense product, under every way of holding them."""
+
+import pytest
+import torch
+
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
+from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
+from tests import cases
+from tests.attribution.test_sequence_gradients import POLICIES, gradients
+
+E, U = cases.ragged(7), cases.ragged(5, seed=3)
+
+
+def preconditioner(policy, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        n: torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        for n, p in policy.theta.items()
+    }
+
+
+def dense(policy, left, right, P):
+    rows, columns = (gradients(policy, side, "loop") for side in (left, right))
+    return sum(
+        (rows[n].double() * P[n]).flatten(1) @ columns[n].double().flatten(1).T for n in rows
+    )
+
+
+def error(found, truth):
+    return float((found - truth).abs().max() / truth.abs().max())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_kernel_is_the_product_of_naive_gradients(name):
+    policy = POLICIES[name]()
+    P = preconditioner(policy)
+    truth = dense(policy, score_sums(E), score_sums(U), P)
+    assert error(gram(policy, score_sums(E), score_sums(U), P), truth) < 1e-10
+    assert error(gram(policy, score_sums(U), score_sums(E), P), truth.T) < 1e-10
+    policy.convert("float32")
+    short = gram(policy, score_sums(E), score_sums(U), P)
+    assert error(short, truth) < 5e-3  # float32; how much less is up to the CPU's kernels
+
+
+@pytest.mark.parametrize("rows_that_fit", [1, 2, 3])
+def test_tiles_give_the_same_numbers(rows_that_fit):
+    policy = cases.lora_policy("qwen2")
+    P, size = preconditioner(policy), sum(p.numel() for p in policy.theta.values())
+    storage = Storage(memory=8 * size * rows_that_fit)
+    for right in (score_sums(U), None):
+        whole = gram(policy, score_sums(E), right, P)
+        said = []
+        tiled = gram(policy, score_sums(E), right, P, storage=storage, announce=said.append)
+        assert error(tiled, whole) < 1e-14
+        assert "tiles" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("storage", "bound"),
+    [
+        (Storage(where="cpu"), 1e-14),
+        (Storage(where="disk"), 1e-14),
+        (Storage(kept="bfloat16"), 3e-3),
+        (Storage(kept="int8"), 6e-3),
+        (Storage(kept="int8", where="disk"), 6e-3),
+    ],
+    ids=str,
+)
+def test_every_way_of_holding_gradients_is_as_exact_as_it_says(storage, bound):
+    policy = cases.lora_policy("llama")
+    P = preconditioner(policy)
+    truth = dense(policy, score_sums(E), score_sums(U), P)
+    found = gram(policy, score_sums(E), score_sums(U), P, storage=storage)
+    assert error(found, truth) < bound
+    assert storage.kept == "exact" or error(found, truth) > 1e-6  # rounding did take place
+
+
+@pytest.mark.parametrize("storage", [Storage(), Storage(kept="int8"), Storage(memory=8 * 928)])
+def test_rows_of_groups_are_sums_of_sequences(storage):
+    policy, rows = cases.lora_policy("qwen2"), torch.tensor([0, 2, 0, 1, 1, 2, 0])
+    member = torch.nn.functional.one_hot(rows).double()
+    every = gram(policy, score_sums(E))
+    found = gram(policy, score_sums(E, rows), storage=storage)
+    assert error(found, member.T @ every @ member) < (1e-2 if storage.kept == "int8" else 1e-12)
+
+
+def test_a_killed_computation_goes_on_from_its_finished_tiles(tmp_path, monkeypatch):
+    policy = cases.lora_policy("qwen2")
+    size = sum(p.numel() for p in policy.theta.values())
+    storage = Storage(memory=8 * size * 2)
+    whole = gram(policy, score_sums(E), score_sums(U), storage=storage, folder=tmp_path)
+    kept = sorted(tmp_path.iterdir())
+    assert len(kept) == 3
+    kept[1].unlink()
+    begun = []
+    real = gram.__globals__["_tile"]
+    monkeypatch.setitem(
+        gram.__globals__, "_tile", lambda *args: begun.append(args[-2:]) or real(*args)
+    )
+    again = gram(policy, score_sums(E), score_sums(U), storage=storage, folder=tmp_path)
+    assert torch.equal(again, whole)
+    assert len(begun) == 1
+
+
+def test_finished_tiles_of_another_matrix_are_not_taken(tmp_path):
+    policy = cases.lora_policy("qwen2")
+    gram(policy, score_sums(E), score_sums(U), folder=tmp_path)
+    with torch.no_grad():
+        next(p for p in policy.model.parameters() if p.requires_grad).mul_(1.1)
+    moved = gram(policy, score_sums(E), score_sums(U), folder=tmp_path)
+    assert torch.equal(moved, gram(policy, score_sums(E), score_sums(U)))
+
+
+def test_a_memory_too_small_for_one_row_says_the_smallest_that_works():
+    with pytest.raises(ValueError, match="4,000 bytes"):
+        plan_storage(5, 7, 1000, 4, Storage(memory=3999))
+    plan = plan_storage(5, 7, 1000, 4, Storage(memory=4000))
+    assert len(plan.tiles) == 5
+    assert plan.held_bytes == 4000
+
+
+def test_the_smaller_side_is_held_and_the_passes_are_counted():
+    plan = plan_storage(100, 30, 10, 4, Storage(memory=600))
+    assert not plan.hold_left
+    assert [end - start for start, end in plan.tiles] == [15, 15]
+    assert plan.passes == pytest.approx((30 + 2 * 100) / 130)
+    assert plan_storage(30, None, 10, 4, Storage(memory=600)).passes == pytest.approx(1.5)
+
+
+def test_entropy_weights_enter_the_products():
+    policy = cases.lora_policy("llama")
+    mask = score_sums(E).logprob_weights
+    left = TokenSum(E, 0.3 * mask, 0.7 * mask)
+    P = preconditioner(policy)
+    truth = dense(policy, left, score_sums(U), P)
+    assert error(gram(policy, left, score_sums(U), P), truth) < 1e-10

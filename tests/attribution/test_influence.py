@@ -1,0 +1,294 @@
+"""Influence, against the oracle, against removing sequences one by one, and against itself."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
+from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
+from isentrope.attribution.influence.influence import default_groups, influence
+from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.policy.scoring import score
+from isentrope.rollouts import Rollouts
+from isentrope.update.step import optimizer_step
+from isentrope.vectors import axpy, dot
+from tests import cases
+from tests.update.directions import sequence_directions
+
+METHODS = cases.METHODS
+LORA = ("qwen2", "llama")
+
+
+def update_batch(n: int = 8, prompts: int = 4) -> Rollouts:
+    """Random responses with advantages, two a prompt, the prompts' last token their own."""
+    drawn = cases.ragged(n, seed=7)
+    generator = torch.Generator().manual_seed(8)
+    index = torch.arange(n) % prompts
+    return Rollouts(
+        [torch.tensor([1, 2, 3, 4][: 1 + int(p)]) for p in range(prompts)],
+        drawn.response_ids,
+        index,
+        advantages=torch.randn(n, generator=generator, dtype=torch.float64),
+        max_new_tokens=9,
+    )
+
+
+def step_on(policy, U):
+    """A step of AdamW with momentum, decay and clipping."""
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
+    generator = torch.Generator().manual_seed(3)
+    for p in parameters:
+        p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
+    before = [p.detach().clone() for p in parameters]
+    optimizer.step()
+    with torch.no_grad():
+        for p, value in zip(parameters, before, strict=True):
+            p.copy_(value)
+            p.grad = None
+    return optimizer_step(policy, U, optimizer, max_grad_norm=0.5)
+
+
+@cache
+def setting(name: str = "qwen2"):
+    """(policy, E of 12 sequences, U, step)."""
+    policy, U = cases.lora_policy(name), update_batch()
+    return policy, cases.ragged(12, seed=1), U, step_on(policy, U)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("name", LORA)
+def test_influence_is_what_removing_a_sequence_takes_away(name, functional):
+    policy, E, U, step = setting(name)
+    table = influence(policy, E, U, step, functional=functional, groups=3)
+
+    def first_order(v):
+        return entropy_change(policy, E, v, [], functional=functional, order=1).first_order.value
+
+    whole = first_order(step.direction)
+    for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
+        left = first_order(axpy(-1.0, part, step.direction))
+        assert float(table.per_sequence[i]) == pytest.approx(whole - left, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+def test_tokens_sum_to_sequences_and_the_budget_closes(functional, method):
+    policy, E, U, step = setting()
+    options = {"functional": functional, "method": method, "groups": 3}
+    by_token = influence(policy, E, U, step, **options)
+    by_sequence = influence(policy, E, U, step, tokens=False, **options)
+    scale = float(by_sequence.per_sequence.abs().sum())
+    sums = torch.stack([x.sum() for x in by_token.per_token])
+    assert torch.allclose(sums, by_sequence.per_sequence, rtol=0, atol=1e-9 * scale)
+    for table in (by_token, by_sequence):
+        assert abs(table.entropy.closure) < 1e-9 * scale
+    change = entropy_change(
+        policy, E, step.direction, [], functional=functional, method=method, order=1
+    )
+    assert by_token.total.value == pytest.approx(change.first_order.value, rel=1e-9)
+    assert by_token.baseline.value == pytest.approx(
+        dot(entropy_gradient(policy, E, functional=functional, method=method), step.baseline),
+        rel=1e-9,
+    )
+
+
+def everything_weighted(exact) -> Rollouts:
+    """All responses, with sampler log-probabilities that make importance weights exact."""
+    uniform = [torch.zeros(len(r), dtype=torch.float64) for r in exact.rollouts.response_ids]
+    return exact.rollouts.with_columns(sampler_logprobs=uniform)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("name", cases.POLICIES)
+def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functional):
+    exact = cases.small_exact(name)
+    policy, U = exact.policy, exact.rollouts.select(exact.draw(8, seed=5))
+    U = U.with_columns(
+        prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
+    )
+    step = step_on(policy, U)
+    gradient_backend = "loop" if name == "table" else "hooks"
+    E = everything_weighted(exact)
+    options = {"functional": functional, "method": "sequence", "overlap": "independent"}
+    table = influence(policy, E, U, step, groups=1, gradient_backend=gradient_backend, **options)
+    for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
+        truth = exact.derivatives(part, functional)[0]
+        assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["table", "qwen2"])
+def test_reward_influence_equals_the_gradient_of_the_exact_mean_reward(name):
+    exact = cases.exact(name)
+    policy, rewards = exact.policy, torch.linspace(0, 1, len(exact.rollouts), dtype=torch.float64)
+    E = everything_weighted(exact).with_columns(rewards=rewards)
+    U = update_batch().with_columns(prompt_ids=[torch.tensor([1])] * 8)
+    step = step_on(policy, U)
+    options = {"groups": 1, "overlap": "independent", "gradient_backend": "loop"}
+    table = influence(policy, E, U, step, tokens=False, **options)
+    theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
+    with torch.enable_grad():
+        mean = sum(
+            policy.packed_scores(b, theta)[0]
+            .new_zeros(len(b.sequences))
+            .index_add(0, b.rows, policy.packed_scores(b, theta)[0])
+            .exp()
+            @ rewards[b.sequences]
+            / exact.n_prompts
+            for b in _batches(exact)
+        )
+        grads = torch.autograd.grad(mean, list(theta.values()))
+    truth = dict(zip(theta, grads, strict=True))
+    for i, part in enumerate(sequence_directions(policy, U, step)):
+        assert float(table.reward.sequences[i]) == pytest.approx(dot(truth, part), rel=1e-8)
+
+
+def _batches(exact):
+    from isentrope.policy.batching import micro_batches
+
+    return micro_batches(exact.rollouts, exact.policy.max_tokens)
+
+
+def test_the_kernel_form_is_the_surprisal_form():
+    """(T7) −Σ_t' w A E_t[(S − S̄) K(t, t')] = <−E[(S − S̄) ∂S], P Σ w A ∂S>."""
+    policy, E, U, step = setting()
+    s = score(policy, E).logprobs.sum(1)
+    centred = (s - s.mean()) / len(E)
+    K = gram(policy, score_sums(E), score_sums(U), step.preconditioner)
+    weights = step.token_weights[:, 0]
+    by_kernel = -float(centred @ K @ weights)
+    mask = score_sums(E).logprob_weights
+    surprisal = policy.weighted_gradient(E, -centred[:, None] * mask)
+    assert by_kernel == pytest.approx(dot(surprisal, step.components["gradient"]), rel=1e-9)
+
+
+def test_groups_change_the_errors_and_nothing_else():
+    policy, E, U, step = setting()
+    one, many = (influence(policy, E, U, step, groups=g) for g in (1, 6))
+    assert torch.allclose(one.per_sequence, many.per_sequence, rtol=1e-9)
+    assert bool(one.entropy.sequences_se.isnan().all())
+    assert bool((many.entropy.tokens_se[step.token_weights != 0] > 0).all())
+    assert (many.total.n, many.total.degrees_of_freedom) == (E.n_prompts, 5)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+def test_errors_are_those_of_a_jackknife_that_deletes_groups(functional):
+    exact = cases.exact("llama")
+    policy, E, groups = exact.policy, exact.sample(240, seed=3), 8
+    v = cases.direction(policy)
+    found = entropy_groups(policy, E, groups, functional=functional)
+    ours = float(found.standard_error(found.along(v)))
+    member = assign_groups(E.prompt_index, groups)
+    left_out = torch.tensor(
+        [
+            dot(
+                entropy_gradient(
+                    policy, E.select((member != g).nonzero()[:, 0]), functional=functional
+                ),
+                v,
+            )
+            for g in range(groups)
+        ]
+    )
+    deleted = float(((groups - 1) / groups * (left_out - left_out.mean()).square().sum()).sqrt())
+    assert ours == pytest.approx(deleted, rel=0.05)
+
+
+def test_one_batch_in_both_roles_leaves_pairs_of_one_prompt_out():
+    policy, _, U, step = setting()
+    table = influence(policy, U, U, step, tokens=False, groups=2, overlap="u_statistic")
+    left = entropy_groups(policy, U, 2)
+    f = gram(
+        policy,
+        TokenSum(U, left.logprob_weights, left.entropy_weights),
+        TokenSum(U, step.token_weights),
+        step.preconditioner,
+    )
+    n, prompt = len(U), U.prompt_index.tolist()
+    for j in range(n):
+        others = [i for i in range(n) if prompt[i] != prompt[j]]
+        expected = sum(float(f[i, j]) for i in others) * n / len(others)
+        assert float(table.per_sequence[j]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_shared_sequences_are_refused_unless_their_meaning_is_told():
+    policy, E, U, step = setting()
+    both = U.with_columns(advantages=None)
+    with pytest.raises(ValueError, match=r"8 sequences are in both E and U.*u_statistic"):
+        influence(policy, both, U, step)
+    influence(policy, both, U, step, tokens=False, groups=2, overlap="independent")
+    with pytest.raises(ValueError, match="U as E"):
+        influence(policy, E, U, step, tokens=False, overlap="u_statistic")
+    with pytest.raises(ValueError, match="no token values"):
+        influence(policy, U, U, step, overlap="u_statistic")
+    with pytest.raises(ValueError, match=r"another batch.* 8 sequences.* 7"):
+        influence(policy, E, U.select(range(7)), step)
+    with pytest.raises(ValueError, match=r"13 groups .* 12 prompt draws"):
+        influence(policy, E, U, step, groups=13)
+
+
+def test_tables_have_a_row_a_sequence_and_a_row_a_token():
+    policy, E, U, step = setting()
+    R = E.with_columns(rewards=torch.linspace(0, 1, len(E)))
+    table = influence(policy, E, U, step, reward=R, groups=3)
+    tokens, sequences = table.to_frame("tokens"), table.to_frame()
+    assert len(tokens) == int(U.lengths.sum())
+    assert len(sequences) == len(U)
+    for column in ("deltaH", "deltaJ"):
+        summed = tokens.groupby("sequence")[column].sum()
+        assert summed.to_numpy() == pytest.approx(sequences[column].to_numpy(), rel=1e-9)
+        assert (tokens[f"{column}_se"] > 0).all()
+    assert set(table.reliability) == {"tokens", "sequences"}
+    assert tokens["token_id"].tolist() == torch.cat(U.response_ids).tolist()
+
+
+def test_errors_have_one_degree_of_freedom_less_than_groups():
+    policy, E, U, step = setting()
+    table = influence(policy, E, U, step, tokens=False, groups=3)
+    assert {x.degrees_of_freedom for x in table.entropy.budget.values()} == {2}
+    assert {x.n for x in table.entropy.budget.values()} == {E.n_prompts}
+    assert table.groups == 3
+
+
+def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatch):
+    policy, E, _, _ = setting()
+    many = Rollouts([E.prompt_ids[0]] * 40, [E.response_ids[0]] * 40, torch.arange(40))
+    assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
+    assert default_groups(policy, E, False) == E.n_prompts == 12
+    held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
+    monkeypatch.setattr("isentrope.attribution.influence.influence.HELD_GROUPS", held)
+    assert default_groups(policy, many, False) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+def test_intervals_of_the_budget_cover_the_oracle(functional):
+    exact = cases.exact("qwen2")
+    policy = exact.policy
+    v = cases.direction(policy)
+    truth = exact.derivatives(v, functional)[0]
+    covered = []
+    for seed in range(600):
+        found = entropy_groups(policy, exact.sample(128, seed), 8, functional=functional)
+        x = found.along(v)
+        half = 2.3646 * float(found.standard_error(x))  # t of 7 degrees of freedom
+        covered.append(abs(float(x.sum()) - truth) < half)
+    assert 0.92 <= sum(covered) / len(covered) <= 0.98
+
+
+def test_a_step_of_another_batch_of_the_same_shape_is_refused():
+    policy, E, U, _ = setting()
+    other = U.with_columns(response_ids=[(r + 1) % 5 for r in U.response_ids])
+    with pytest.raises(ValueError, match="another batch"):
+        influence(policy, E, U, step_on(policy, other))
+    with pytest.raises(ValueError, match="another batch"):
+        influence(policy, E, U.select(range(7, -1, -1)), step_on(policy, U))
+
+
+def test_a_table_of_something_else_is_refused_by_name():
+    policy, E, U, step = setting()
+    with pytest.raises(ValueError, match="'prompts'"):
+        influence(policy, E, U, step, tokens=False).to_frame("prompts")

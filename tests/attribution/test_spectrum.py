@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+import torch
+
+from isentrope.attribution.fisher.spectrum import (
+    kernel_spectrum,
+    marchenko_pastur_density,
+    marchenko_pastur_eigenvalues,
+    wishart_null,
+)
+from tests.attribution.test_structure import planted_gram
+
+
+def wishart(n, d, seed=0, lengths=None):
+    rows = np.random.default_rng(seed).normal(size=(n, d))
+    rows = rows if lengths is None else lengths[:, None] * rows
+    return torch.from_numpy(rows @ rows.T)
+
+
+def null(spectrum, name):
+    return next(null for null in spectrum.nulls if null.name == name)
+
+
+def test_eigenvalues_and_effective_rank_are_those_of_the_definition():
+    matrix, prompts = planted_gram(6, 3)
+    found = kernel_spectrum(matrix, None, prompts, top=(1, 5, 99))
+    values = np.linalg.eigvalsh(matrix.numpy())[::-1]
+    np.testing.assert_allclose(found.eigenvalues, values, atol=1e-12)
+    assert found.effective_rank.value == pytest.approx(values.sum() ** 2 / (values**2).sum())
+    assert list(found.shares) == [1, 5]
+    assert found.shares[5].value == pytest.approx(values[:5].sum() / values.sum())
+    gap = matrix @ found.vectors - found.vectors * found.eigenvalues[:5]
+    assert float(gap.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_the_error_of_a_share_is_that_of_dropping_each_prompt(k):
+    matrix, prompts = planted_gram(20, 4, shared=0.3, d=200)
+    without = []
+    for prompt in range(20):
+        kept = prompts != prompt
+        values = torch.linalg.eigvalsh(matrix[kept][:, kept]).flip(0)
+        without.append(float(values[:k].sum() / values.sum()))
+    exact = (19 / 20 * ((np.array(without) - np.mean(without)) ** 2).sum()) ** 0.5
+    found = kernel_spectrum(matrix, None, prompts, draws=0)
+    assert found.shares[k].se == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("n", "d"),
+    [(100, 400), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((200, 80), (150, 150)))],
+)
+def test_random_rows_have_the_effective_rank_and_the_edges_of_theory(n, d):
+    found = [kernel_spectrum(wishart(n, d, s), d, draws=0, top=()) for s in range(20)]
+    ranks = np.array([s.effective_rank.value for s in found])
+    theory = null(found[0], "all parameters")
+    assert abs(ranks.mean() - theory.effective_rank) < max(4 * ranks.std() / 20**0.5, 0.05)
+    largest = np.mean([float(s.eigenvalues[0]) for s in found])
+    smallest = np.mean([float(s.eigenvalues[min(n, d) - 1]) for s in found])
+    assert largest == pytest.approx(theory.upper, rel=0.05)
+    assert smallest == pytest.approx(theory.lower, abs=0.02 * theory.upper)
+    fitted = np.array([s.fitted_dimension.value for s in found])
+    assert fitted.mean() == pytest.approx(d, rel=0.03)
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 400), (200, 80)])
+def test_the_density_integrates_to_what_is_not_at_zero(n, d):
+    edges = wishart_null("", torch.ones(n), d)
+    x = torch.linspace(edges.lower, edges.upper, 20001, dtype=torch.float64)
+    density = marchenko_pastur_density(x, n, d, 1.0)
+    assert float(torch.trapezoid(density, x)) == pytest.approx(min(1, d / n), rel=1e-4)
+    assert float(torch.trapezoid(density * x, x)) == pytest.approx(1.0, rel=1e-4)  # tr K/n
+    assert float(marchenko_pastur_density(torch.tensor([2 * edges.upper]), n, d, 1.0)) == 0
+
+
+def test_the_curve_of_the_null_is_the_spectrum_of_a_random_matrix():
+    for n, d in ((60, 400), (120, 60)):
+        found = torch.linalg.eigvalsh(wishart(n, d, 3)).flip(0)
+        curve = marchenko_pastur_eigenvalues(n, d, float(found.mean()))
+        assert len(curve) == min(n, d)
+        assert float((found[: len(curve)] / curve - 1).abs().mean()) < 0.1
+
+
+@pytest.mark.slow
+def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
+    above = [
+        null(kernel_spectrum(wishart(30, 60, s), top=()), "observed norms").above > 0
+        for s in range(300)
+    ]
+    assert 0.01 <= np.mean(above) <= 0.10
+
+
+@pytest.mark.parametrize("d", [25, 400])
+def test_long_rows_exceed_the_wishart_edge_and_not_that_of_their_norms(d):
+    lengths = np.where(np.arange(100) < 10, 3.0, 1.0)
+    found = kernel_spectrum(wishart(100, d, 1, lengths))
+    edge = null(found, "fitted dimension")
+    assert edge.above is None  # ten are above it, and none of them is a finding
+    assert float(found.eigenvalues[0]) > edge.upper
+    assert null(found, "observed norms").above == 0
+    assert null(found, "observed norms").effective_rank == pytest.approx(
+        found.effective_rank.value, rel=0.05
+    )
+
+
+def test_a_common_direction_stands_out_and_names_its_carriers():
+    rows = np.random.default_rng(0).normal(size=(80, 2000))
+    rows[[3, 17, 42]] += 2.0
+    rows[60] *= 3.0
+    found = kernel_spectrum(torch.from_numpy(rows @ rows.T), 2000, torch.arange(80) // 4)
+    assert null(found, "observed norms").above >= 1
+    assert sorted(found.carriers(0, 0.9)) in ([3, 17, 42], [60])
+    both = set(found.carriers(0)) | set(found.carriers(1))
+    assert 60 in both
+    assert found.norm_outliers()[0] == 60
+    assert set(found.norm_outliers()) <= {3, 17, 42, 60}
+    assert 1 <= found.participation[0] < 5
+
+
+def test_the_simulation_follows_its_seed():
+    one, again, other = (kernel_spectrum(wishart(20, 50), seed=s) for s in (1, 1, 2))
+    assert one.nulls == again.nulls
+    assert one.nulls != other.nulls
+
+
+@pytest.mark.slow
+def test_intervals_cover_as_stated():
+    found = [
+        kernel_spectrum(*_given(planted_gram(20, 4, shared=0.6, d=200, seed=s)), draws=0, top=[1])
+        for s in range(400)
+    ]
+    columns = zip(
+        *((s.effective_rank, s.fitted_dimension, s.shares[1]) for s in found), strict=True
+    )
+    for estimates in columns:
+        mean = np.mean([e.value for e in estimates])
+        assert 0.92 <= np.mean([e.covers(mean) for e in estimates]) <= 0.985, estimates[0].unit
+
+
+def _given(kernel):
+    matrix, prompts = kernel
+    return matrix, None, prompts
+
+
+def test_zero_rows_are_counted_and_a_zero_kernel_is_refused():
+    matrix, prompts = planted_gram(6, 2)
+    matrix[0], matrix[:, 0] = 0, 0
+    found = kernel_spectrum(matrix, None, prompts)
+    assert found.warnings == ("1 sequences have a zero score vector.",)
+    assert found.norm_outliers()[0] == 0
+    assert not found.to_frame().isna().any().any()
+    with pytest.raises(ValueError, match="kernel is zero"):
+        kernel_spectrum(matrix * 0, None, prompts)
+    with pytest.raises(ValueError, match="one prompt"):
+        kernel_spectrum(matrix, None, prompts * 0)

@@ -1,0 +1,155 @@
+"""A supervised loss, its change by one SGD step, and its noise scale, from the Fisher kernel."""
+
+import pytest
+import torch
+
+from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.policy.scoring import score, score_along
+from isentrope.rollouts import Rollouts
+from tests import cases
+
+POLICIES = [("table", "loop"), ("qwen2", "hooks"), ("llama", "hooks")]
+
+
+def demonstrations(n: int, seed: int) -> Rollouts:
+    """Random responses of at most four tokens, which no policy has sampled."""
+    drawn = cases.ragged(n, seed=seed)
+    return drawn.with_columns(
+        prompt_ids=[p[:1] for p in drawn.prompt_ids],
+        response_ids=[r[:4] for r in drawn.response_ids],
+    )
+
+
+def setting(name: str):
+    """(policy, E, U) with E's demonstrations in pairs of one prompt draw."""
+    E, U = demonstrations(12, seed=1), demonstrations(5, seed=2)
+    prompts = [E.prompt_ids[i // 2 * 2] for i in range(12)]
+    return (
+        cases.policy(name),
+        E.with_columns(prompt_ids=prompts, prompt_index=torch.arange(12) // 2),
+        U,
+    )
+
+
+def sgd_direction(policy, U):
+    """−∂L_U."""
+    return policy.weighted_gradient(U, score(policy, U).mask.double() / len(U))
+
+
+@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
+def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, gradient_backend):
+    policy, E, U = setting(name)
+    found = supervised_loss_change(policy, E, U, gradient_backend=gradient_backend)
+    s, first, second = (
+        x.logprobs.sum(1) for x in score_along(policy, E, sgd_direction(policy, U), 2)
+    )
+    assert found.loss.value == pytest.approx(-float(s.mean()), rel=1e-12)
+    assert found.first_order.value == pytest.approx(-float(first.mean()), rel=1e-10)
+    assert found.second_order.value == pytest.approx(-float(second.mean()) / 2, rel=1e-10)
+    squared = float(first.square().mean()) / 2
+    assert found.squared_kernel.value == pytest.approx(squared, rel=1e-10)
+    pairs = found.kernel.T @ found.kernel / len(E)
+    assert float(pairs.sum()) / (2 * len(U) ** 2) == pytest.approx(squared, rel=1e-10)
+    assert float(found.per_example.sum()) == pytest.approx(found.first_order.value, rel=1e-10)
+
+
+@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
+def test_the_measured_change_leaves_a_remainder_of_third_order(name, gradient_backend):
+    policy, E, U = setting(name)
+    eta = 1e-2 if name == "table" else 1e-4
+    found = supervised_loss_change(policy, E, U, [eta, eta / 2], gradient_backend=gradient_backend)
+    whole, half = (p.residual.value for p in found.points)
+    assert whole / half == pytest.approx(8, abs=0.5)
+    first, second = found.first_order.value, found.second_order.value
+    expected = found.points[0].change.value - eta * first - eta**2 * second
+    assert whole == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
+def test_the_curvature_term_is_zero_over_the_models_own_responses(name, gradient_backend):
+    """Σ_t π ∂²π/π = 0: there the Hessian of the loss is the Fisher matrix."""
+    exact = cases.exact(name)
+    policy, U = exact.policy, exact.sample(4, seed=3)
+    _, slope, bend = (
+        x.logprobs.sum(1) for x in score_along(policy, exact.rollouts, sgd_direction(policy, U), 2)
+    )
+    pi = exact.probabilities() / exact.n_prompts
+    assert abs(float(pi @ (bend + slope.square()))) < 1e-10 * float(pi @ slope.square())
+    found = supervised_loss_change(
+        policy, exact.sample(400, seed=4), U, gradient_backend=gradient_backend
+    )
+    assert abs(found.curvature.value) < 4 * found.curvature.se
+
+
+def test_errors_are_over_prompts_not_sequences():
+    policy, E, U = setting("qwen2")
+    found = supervised_loss_change(policy, E, U, [1e-4])
+    assert {found.loss.n, found.points[0].change.n} == {6}
+    pairs = found.kernel.mean(1).reshape(6, 2).mean(1)
+    assert found.first_order.se == pytest.approx(float(pairs.std()) / 6**0.5, rel=1e-9)
+
+
+def test_noise_scales_are_those_of_dense_gradients_and_a_dense_fisher_matrix():
+    policy, E, U = cases.policy("qwen2"), demonstrations(9, seed=1), demonstrations(6, seed=2)
+    found = supervised_noise_scale(policy, E, U)
+    left, right = (torch.stack([_flat(policy, x, i) for i in range(len(x))]) for x in (E, U))
+    fisher = left.T @ left / len(E)
+    n, mean, spread = 6, right.mean(0), right - right.mean(0)
+    for scale, H in ((found.simple, torch.eye(len(fisher)).double()), (found.curved, fisher)):
+        trace = ((spread @ H) * spread).sum() / (n - 1)
+        assert scale.trace.value == pytest.approx(float(trace), rel=1e-10)
+        square = mean @ H @ mean - trace / n
+        assert scale.gradient_square.value == pytest.approx(float(square), rel=1e-9)
+        assert scale.b_simple.unit == "examples"
+
+
+def _flat(policy, rollouts, i):
+    one = rollouts.select([i])
+    gradient = policy.weighted_gradient(one, torch.ones(1, len(one.response_ids[0])))
+    return torch.cat([g.flatten() for g in gradient.values()])
+
+
+def test_expected_orders_are_the_mean_over_batches_of_fresh_examples():
+    """Batches of B from a population: mean −|G|² and ½ (Gᵀ H G + tr(H Σ)/B), population G and Σ."""
+    exact, size = cases.exact("qwen2"), 3
+    policy, E = exact.policy, demonstrations(12, seed=1)
+    population = demonstrations(40, seed=5)
+    found = supervised_noise_scale(policy, E, population)
+    K = supervised_loss_change(policy, E, population).kernel
+    generator = torch.Generator().manual_seed(0)
+    batches = torch.randint(40, (40_000, size), generator=generator)
+    squares = K[:, batches].mean(2).square().mean(0) / 2  # (batches,)
+    error = float(squares.std()) / len(batches) ** 0.5
+    # of the 40 taken as the population: tr Σ is over 40, not 39, and |G|² is |ḡ|²
+    trace = found.curved.trace.value * 39 / 40
+    square = found.curved.gradient_square.value + found.curved.trace.value / 40
+    assert float(squares.mean()) == pytest.approx((square + trace / size) / 2, abs=4 * error)
+    unbiased = found.second_order(size)
+    signal, noise = found.curved.gradient_square.value, found.curved.trace.value
+    assert unbiased.value == pytest.approx((signal + noise / size) / 2, rel=1e-12)
+    assert found.first_order.value == -found.simple.gradient_square.value
+
+
+def test_a_larger_batch_bends_less_and_at_the_noise_scale_twice_the_least():
+    found = supervised_noise_scale(
+        cases.policy("qwen2"), demonstrations(12, seed=1), demonstrations(40, seed=5)
+    )
+    values = [found.second_order(b).value for b in (1, 10, 1e9)]
+    assert values == sorted(values, reverse=True)
+    at_scale = found.second_order(found.curved.b_simple.value)
+    assert at_scale.value == pytest.approx(2 * values[-1], rel=1e-6)
+    assert at_scale.se > 0
+    signal = found.curved.gradient_square.se / 2
+    assert found.second_order(1e12).se == pytest.approx(signal, rel=1e-6)
+
+
+def test_what_cannot_be_measured_is_refused_in_a_sentence():
+    policy, E, U = setting("qwen2")
+    with pytest.raises(ValueError, match="finite numbers, got"):
+        supervised_loss_change(policy, E, U, [float("nan")])
+    with pytest.raises(ValueError, match=r"12 examples .* 6 prompt draws"):
+        supervised_noise_scale(policy, U, E)
+    with pytest.raises(ValueError, match=r"examples .* 3 "):
+        supervised_noise_scale(policy, E, U.select(range(3)))
+    with pytest.raises(ValueError, match="examples, got 0"):
+        supervised_noise_scale(policy, E, U).second_order(0)

@@ -1,0 +1,70 @@
+"""What a command line that only asks for help loads, and what `import isentrope` offers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isentrope
+from isentrope._lazy import load
+from isentrope.cli.commands import CONFIG_VERBS, VERBS
+
+HEAVY = ("torch", "transformers", "pandas", "numpy", "pydantic", "rich", "matplotlib")
+HELP = "import sys; sys.argv[1:] = {arguments}; from isentrope.cli.main import app; app()"
+
+
+def test_no_function_of_the_command_line_imports_anything():
+    """Modules of a verb are loaded by its dotted names in the table, and by nothing else."""
+    files = list((Path(isentrope.__file__).parent / "cli").glob("*.py"))
+    assert len(files) > 5
+    inside = [
+        f"{file.name}:{node.lineno}"
+        for file in files
+        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(function, (ast.FunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    assert inside == []
+
+
+def loaded(code):
+    """Those of HEAVY that a fresh interpreter holds when the code has ended."""
+    after = f"import atexit, sys; atexit.register(lambda: print(*sys.modules))\n{code}"
+    done = subprocess.run([sys.executable, "-c", after], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(HEAVY) & set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import isentrope", "import isentrope.cli.app", "import isentrope.cli.main"]
+    + [HELP.format(arguments=a) for a in (["--version"], ["--help"], ["measure", "--help"])],
+)
+def test_nothing_heavy_is_loaded_before_a_verb_is_called(code):
+    assert loaded(code) == set()
+
+
+def test_a_public_name_brings_its_module():
+    assert {"torch", "numpy"} <= loaded("import isentrope; isentrope.Policy")
+
+
+def test_every_public_name_is_there_and_no_other():
+    assert sorted([*isentrope._HOMES, "__version__"]) == sorted(isentrope.__all__)
+    for name, home in isentrope._HOMES.items():
+        assert getattr(isentrope, name) is (
+            sys.modules[home] if home == f"isentrope.{name}" else getattr(sys.modules[home], name)
+        )
+    assert set(isentrope.__all__) <= set(dir(isentrope))
+    with pytest.raises(AttributeError, match="'isentrope' has no attribute 'entrpy'"):
+        isentrope.entrpy  # noqa: B018
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *CONFIG_VERBS], ids=lambda verb: verb.name)
+def test_the_functions_of_every_verb_exist(verb):
+    if verb.name in ("demo", "sft", "train"):
+        pytest.importorskip("trl")
+    for name in (verb.through, verb.run, verb.show):
+        assert callable(load(name))

@@ -1,0 +1,157 @@
+"""Tables at every width: columns are left out, and no number is cut."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from isentrope.checks import Finding
+from isentrope.cli.attribution_tables import (
+    print_audit,
+    print_influence,
+    print_kernel,
+    print_noise,
+)
+from isentrope.cli.check_table import print_findings
+from isentrope.cli.evaluation_table import print_evaluation
+from isentrope.cli.layout import Column, fitting, print_table
+from isentrope.cli.tables import print_measurement
+from isentrope.cli.trial_table import print_trial
+from tests.reports.made_up import (
+    audit,
+    estimate,
+    head,
+    influence,
+    kernel,
+    loaded,
+    measure,
+    noise,
+    sweep_row,
+    tables,
+)
+
+NAME = "checkpoint-120000"
+TINY = -5.294e-05
+
+
+def swept(folder):
+    show, (result, _) = studied(folder)
+    return show, [result]
+
+
+def studied(folder):
+    row = sweep_row(1.25e-05, TINY, "resample", deltaH_true_ci_low=-5.5e-5)
+    row |= {"deltaH_true_ci_high": -5.1e-5, "resampled": estimate(TINY, 3e-6)}
+    content = measure(NAME, sweep=[row, row], pathwise=None)
+    content["batches"]["B_E"] = 1024
+    content["checks"]["rounding_floor"]["log_weight"] = 1e-12
+    content["entropy"]["per_sequence"] = content["entropy"]["per_token"]
+    result, _ = loaded(folder, content)
+    return print_measurement, [result, result]
+
+
+def attributed(folder):
+    sequences, tokens = tables(4, 2, ("7", "\n", "five", "<|endoftext|>"))
+    tokens = tokens.assign(advantage=-0.123456, deltaH=TINY, deltaH_se=3e-6, deltaJ=TINY)
+    content = influence(NAME) | {"how": "one pass", "groups": 8, "measured_on": "E"}
+    return print_influence, *loaded(folder, content, sequences=sequences, tokens=tokens)
+
+
+def kernels(folder):
+    sizes = {c: estimate(TINY) for c in ("mean", "spread", "mean_cosine", "rms_cosine")}
+    structure = {"same prompt, same length": {"entries": 123456} | sizes}
+    truncation = {c: estimate(TINY) for c in ("total", "ratio", "pearson", "spearman")}
+    blocks = {"UU": {"rows": 24, "columns": 24, "structure": structure}}
+    truncations = {"diagonal of each prompt": truncation}
+    content = kernel(NAME) | {"blocks": blocks, "truncations": truncations}
+    return print_kernel, *loaded(folder, content)
+
+
+def noises(folder):
+    scales = {"b_simple_of_the_gradient": estimate(123456.0, unit="prompt groups per update")}
+    return print_noise, *loaded(folder, noise(NAME) | {"preconditioned": scales})
+
+
+def audited(folder):
+    content = audit(NAME) | {"reliability": {}}
+    names = ("pearson", "spearman", "sign_agreement", "overlap@0.0002", "overlap@0.02")
+    for of in ("tokens", "sequences"):
+        rows = {"covariance_of_the_surprisal": {name: estimate(TINY) for name in names}}
+        content[of] = {"items": 4096, "proxies": rows}
+    return print_audit, *loaded(folder, content)
+
+
+def evaluated(_):
+    names = ("pass_at_1", "pass_at_64", "reward", "format", "response_length", "truncated")
+    names += ("entropy_per_sequence", "entropy_per_token", "forking_entropy")
+    row = {"decoding": "temperature 1.0", "n_prompts": 1319}
+    row["metrics"] = {name: estimate(12345.6, 0.02) for name in names}
+    return print_evaluation, [{"checkpoint": NAME, "dataset": "x", "split": "test", "rows": [row]}]
+
+
+def tried(folder):
+    part = {"deltaH": estimate(TINY), "deltaJ": estimate(TINY)}
+    gains = {k: estimate(TINY) for k in ("gained_deltaH", "gained_deltaJ", "over_random_deltaH")}
+    entry = {"control": "influence_clip", "strength": 0.00123, "did": {"touched": 0.123456}}
+    entry |= {"step": gains | part, "gradient": gains | part, "predicted": None}
+    content = head("try", NAME) | {"vanilla": {"step": part, "gradient": part}, "eta": 1e-3}
+    return print_trial, *loaded(folder, content | {"tried": {"influence_clip": entry}})
+
+
+def found(_):
+    path = "/a/path/" + "without/a/space/" * 8
+    finding = Finding("optimizer state", True, f"read from {path}", "")
+    return (lambda out, findings: print_findings(out, out, findings)), {NAME: [finding]}
+
+
+PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, found)
+
+
+def printed(case, folder, width):
+    show, *content = case(folder)
+    console = Console(file=io.StringIO(), width=width)
+    show(console, *content)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("case", PRINTED, ids=lambda case: case.__name__)
+def test_no_table_is_cut(case, width, tmp_path):
+    lines = printed(case, tmp_path, width).splitlines()
+    assert not [line for line in lines if "…" in line]
+    assert any("─" in line for line in lines)
+
+
+@pytest.mark.parametrize("case", PRINTED[:-1], ids=lambda case: case.__name__)
+def test_a_wide_terminal_has_every_column(case, tmp_path):
+    assert "not shown" not in printed(case, tmp_path, 300)
+
+
+def test_at_80_columns_the_change_stands_whole_with_its_interval(tmp_path):
+    said = printed(swept, tmp_path, 80)
+    assert "-5.29e-05 ± 3e-06" in said
+    assert "[-5.5e-05, -5.1e-05]" in said
+    assert "  not shown    " in said
+
+
+def columns(*ranks):
+    return [Column(f"c{k}", ["12345678"], rank) for k, rank in enumerate(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("width", "kept"), [(80, "c0 c1 c2 c3"), (32, "c0 c1 c3"), (24, "c0 c3"), (3, "c0 c3")]
+)
+def test_the_highest_rank_is_left_out_first_and_rank_0_never(width, kept):
+    some = fitting(narrow(width), "a title that is wider", columns(0, 1, 2, 0))
+    assert " ".join(column.title for column in some) == kept
+
+
+def narrow(width):
+    return Console(file=io.StringIO(), width=width)
+
+
+def test_a_console_too_narrow_for_a_number_breaks_it_and_loses_no_digit():
+    console = narrow(8)
+    print_table(console, "t", columns(0))
+    digits = [c for line in console.file.getvalue().splitlines() for c in line if c.isdigit()]
+    assert "".join(digits).endswith("12345678")

@@ -1,0 +1,97 @@
+"""Every task has a name and a row on the page, and keeps what tasks promise."""
+
+import importlib
+import inspect
+import json
+import math
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+from isentrope.sampling import tasks
+from isentrope.sampling.tasks import TASKS, Task, load_task
+from isentrope.sampling.tasks.chat import Conversations
+from isentrope.sampling.tasks.python_file import RewardedPrompts
+from isentrope.sampling.tasks.task import Demonstrator
+
+DOCS = Path(__file__).parents[3] / "docs"
+OF_OTHERS = {Task, Conversations, RewardedPrompts}
+"""The protocol, what wraps a task, and a user's own function."""
+FILES = ("gsm8k", "gsm8k_r1_template", "prompts")
+GENERATED = [name for name in TASKS if name not in (*FILES, "addition_chat")]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load a task by name, whatever it is made from."""
+
+    def make(name, split="train"):
+        own = {"prompt": "1+1=", "reference": "2"}
+        row = own if name == "prompts" else {"question": "1+1?", "answer": "#### 2"}
+        path = tmp_path / "rows.jsonl"
+        path.write_text(json.dumps(row))
+        tokenizer = Chat() if name == "addition_chat" else None
+        return load_task(name, split, path if name in FILES else None, tokenizer=tokenizer)
+
+    return make
+
+
+class Chat:
+    """A tokenizer with a chat template."""
+
+    chat_template = "there is one"
+
+    def apply_chat_template(self, messages, **options):
+        return messages[0]["content"] if not options.get("tokenize", True) else [1]
+
+    def __call__(self, text, **_):
+        return {"input_ids": [1]}
+
+    def encode(self, text, **_):
+        return [1]
+
+
+def classes():
+    """The classes with a reward that the package defines."""
+    for module in pkgutil.iter_modules(tasks.__path__):
+        path = f"{tasks.__name__}.{module.name}"
+        for kind in vars(importlib.import_module(path)).values():
+            if inspect.isclass(kind) and kind.__module__ == path and hasattr(kind, "reward"):
+                yield kind
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_name_loads_a_task(load, name):
+    task = load(name)
+    assert isinstance(task, Task)
+    assert task.prompts
+    assert len({prompt.key for prompt in task.prompts}) == len(task.prompts)
+
+
+def test_every_class_of_a_task_has_a_name(load):
+    assert {type(load(name)) for name in TASKS} == set(classes()) - OF_OTHERS
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_is_on_the_page(name):
+    assert f"`{name}`" in (DOCS / "tasks.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_no_prompt_is_in_both_splits_of_a_generated_task(load, name):
+    train, test = ({p.content for p in load(name, split).prompts} for split in ("train", "test"))
+    assert train
+    assert test
+    assert not train & test
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_demonstrations_are_fixed_by_the_seed_and_have_rewards(load, name):
+    task = load(name)
+    assert isinstance(task, Demonstrator)
+    shown = task.demonstrations(50, seed=3)
+    assert shown == task.demonstrations(50, seed=3) != task.demonstrations(50, seed=4)
+    rewards = [task.reward(text, prompt.reference) for prompt, text in shown]
+    assert all(map(math.isfinite, rewards))
+    assert max(rewards) > task.reward("", shown[0][0].reference) == 0

@@ -1,0 +1,26 @@
+"""Old names of public arguments keep working, with a warning that gives the new one."""
+
+import pytest
+import torch
+
+from isentrope import EntropyProbe, fisher_kernel
+from tests import cases
+
+
+def test_an_old_argument_gives_what_the_new_one_gives():
+    policy = cases.policy("table")
+    rollouts = cases.exact("table").sample(3, seed=0)
+    new = fisher_kernel(policy, rollouts, gradient_backend="loop")
+    with pytest.warns(DeprecationWarning, match="gradient_backend='loop'"):
+        old = fisher_kernel(policy, rollouts, passes="one_by_one")
+    torch.testing.assert_close(old.matrix, new.matrix, rtol=0, atol=0)
+
+
+def test_an_old_argument_of_a_constructor_is_checked_like_the_new_one():
+    with pytest.warns(DeprecationWarning, match=r"ema_decay=0\.5"):
+        EntropyProbe(["1+1="], memory=0.5)
+
+
+def test_both_names_of_an_argument_are_refused():
+    with pytest.raises(TypeError, match=r"memory.*ema_decay"):
+        EntropyProbe(["1+1="], memory=0.5, ema_decay=0.5)
