@@ -17,6 +17,8 @@ from isentrope.cli.evaluation_table import print_evaluation
 from isentrope.cli.layout import Column, fitting, print_table
 from isentrope.cli.tables import print_measurement
 from isentrope.cli.trial_table import print_trial
+from isentrope.estimate import Estimate
+from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
 from tests.reports.made_up import (
     audit,
     estimate,
@@ -84,9 +86,22 @@ def audited(folder):
 def evaluated(_):
     names = ("pass_at_1", "pass_at_64", "reward", "format", "response_length", "truncated")
     names += ("entropy_per_sequence", "entropy_per_token", "forking_entropy")
-    row = {"decoding": "temperature 1.0", "n_prompts": 1319}
-    row["metrics"] = {name: estimate(12345.6, 0.02) for name in names}
-    return print_evaluation, [{"checkpoint": NAME, "dataset": "x", "split": "test", "rows": [row]}]
+    found = Estimate(12345.6, 0.02, 12345.5, 12345.7, 1319, "", "")
+    row = EvaluatedRow(
+        "temperature 1.0", 1319, 1, dict.fromkeys(names, found), RewardCounts((0.0, 1.0), (1,))
+    )
+    result = EvaluationResult(
+        schema="made up",
+        checkpoint=NAME,
+        path=NAME,
+        step=120000,
+        dataset="x",
+        split="test",
+        temperature=1.0,
+        max_new_tokens=8,
+        rows=(row,),
+    )
+    return print_evaluation, [result]
 
 
 def tried(folder):

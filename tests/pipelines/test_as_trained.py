@@ -15,7 +15,7 @@ from isentrope.pipelines.measure import measure
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
-from isentrope.runs.as_trained import refuse, settle
+from isentrope.runs.as_trained import Origin, refuse, settle
 from tests.tiny_checkpoint import settings
 
 trl = pytest.importorskip("trl")
@@ -77,13 +77,8 @@ def test_keys_that_are_not_set_are_those_of_training(trained):
     assert config.estimator.objective == "dr_grpo_longest"
     assert config.batch_config.G == 3
     assert found.obstacles == ()
-    record = found.to_dict()["keys"]
-    assert record["sampling.temperature"] == {
-        "value": 0.7,
-        "from": "contract.json",
-        "training": 0.7,
-    }
-    assert record["estimator.clip"]["from"] == "default"
+    assert found.origins["sampling.temperature"] == Origin(0.7, "contract.json", 0.7)
+    assert found.origins["estimator.clip"].source == "default"
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_a_folder_of_checkpoints_stands_for_all_in_it(evaluated, others):
         (others / "training_state" / name / "optimizer.pt").unlink()  # evaluation needs none
     path = f"checkpoint.checkpoint_path={others / 'training_state'}"
     made = evaluated(path, "evaluation.n_prompts=4", folder=others)
-    assert [r["checkpoint"] for r in made.results] == ["step_4", "step_8"]
+    assert [r.checkpoint for r in made.results] == ["step_4", "step_8"]
 
 
 def test_checkpoints_of_another_base_are_refused_by_name(evaluated, others):
@@ -247,7 +247,7 @@ def test_a_base_model_and_its_adapters_are_one_model_and_another_architecture_is
 ):
     study = f"checkpoint.checkpoint_path=[{others}/base, {others}/step_4]"
     made = evaluated(study, "evaluation.n_prompts=4", folder=others)
-    assert [(r["checkpoint"], r["step"]) for r in made.results] == [("base", None), ("step_4", 4)]
+    assert [(r.checkpoint, r.step) for r in made.results] == [("base", None), ("step_4", 4)]
     config = json.loads((others / "base" / "config.json").read_text())
     (others / "copy").mkdir()
     for file in (others / "base").iterdir():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
+from isentrope.estimate import Estimate
+from isentrope.formatting import known
+from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult
 
 COLUMNS = {
     "reward": "reward",
@@ -21,42 +24,42 @@ COLUMNS = {
 """Metrics on the screen besides pass@k; the rest is in the file."""
 
 
-def print_evaluation(console: Console, results: list[dict[str, Any]]) -> None:
+def print_evaluation(console: Console, results: Sequence[EvaluationResult]) -> None:
     """Print the table of an evaluation, and what limits its numbers.
 
     Args:
         console: Where to.
-        results: Contents of metrics.json files.
+        results: One per checkpoint.
     """
     print_rows(console, results)
     for sentence in notes(results):
         say(f"  note  {sentence}", console)
 
 
-def print_rows(console: Console, results: list[dict[str, Any]]) -> None:
+def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
     """Print a row per checkpoint and decoding, with the metrics that have a value somewhere.
 
     Args:
         console: Where to.
-        results: Contents of metrics.json files.
+        results: One per checkpoint.
     """
-    rows = [(result["checkpoint"], row) for result in results for row in result["rows"]]
-    known = [name for name, found in rows[0][1]["metrics"].items() if found]
-    passes = [name for name in known if name.startswith("pass_at_")]
+    rows = [(result.checkpoint, row) for result in results for row in result.rows]
+    given = [name for name, found in rows[0][1].metrics.items() if found]
+    passes = [name for name in given if name.startswith("pass_at_")]
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
-    shown |= {name: title for name, title in COLUMNS.items() if name in known}
+    shown |= {name: title for name, title in COLUMNS.items() if name in given}
     if all(_value(row, "reward") == _value(row, "pass_at_1") for _, row in rows):
         shown.pop("reward", None)  # right or wrong, and nothing else
     title = (
-        f"{results[0]['dataset']}, {results[0]['split']}: {rows[0][1]['n_prompts']} prompts, "
+        f"{results[0].dataset}, {results[0].split}: {rows[0][1].n_prompts} prompts, "
         "± standard error; ℋ and h in nats per sequence and per token"
     )
     columns = [
         Column("checkpoint", [checkpoint for checkpoint, _ in rows], left=True),
-        Column("decoding", [row["decoding"] for _, row in rows], left=True),
+        Column("decoding", [row.decoding for _, row in rows], left=True),
     ]
     for rank, (name, heading) in enumerate(shown.items()):
-        cells = [_measured(row["metrics"][name]) for _, row in rows]
+        cells = [_measured(row.metrics[name]) for _, row in rows]
         columns.append(Column(heading, cells, rank=_RANKS.get(name, rank)))
     print_table(console, title, columns)
 
@@ -65,11 +68,11 @@ _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
 """What is kept before the others besides the first metric; those come by their order."""
 
 
-def notes(results: list[dict[str, Any]]) -> list[str]:
+def notes(results: Sequence[EvaluationResult]) -> list[str]:
     """What limits the numbers of a table, each sentence once.
 
     Args:
-        results: Contents of metrics.json files.
+        results: One per checkpoint.
 
     Returns:
         The warnings of all estimates.
@@ -77,20 +80,21 @@ def notes(results: list[dict[str, Any]]) -> list[str]:
     said = [
         sentence
         for result in results
-        for row in result["rows"]
-        for estimate in row["metrics"].values()
-        if estimate
-        for sentence in estimate.get("warnings", [])
+        for row in result.rows
+        for estimate in row.metrics.values()
+        if estimate is not None
+        for sentence in estimate.warnings
     ]
     return list(dict.fromkeys(said))
 
 
-def _value(row: dict[str, Any], name: str) -> float | None:
-    return (row["metrics"].get(name) or {}).get("value")
+def _value(row: EvaluatedRow, name: str) -> float | None:
+    found = row.metrics.get(name)
+    return None if found is None else known(found.value)
 
 
-def _measured(estimate: dict[str, Any] | None) -> str:
-    if estimate is None or estimate["value"] is None:
+def _measured(estimate: Estimate | None) -> str:
+    if estimate is None or known(estimate.value) is None:
         return "–"
-    error = "–" if estimate["se"] is None else f"{estimate['se']:.1g}"
-    return f"{estimate['value']:.3g}±{error}"
+    error = "–" if known(estimate.se) is None else f"{estimate.se:.1g}"
+    return f"{estimate.value:.3g}±{error}"

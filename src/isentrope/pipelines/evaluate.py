@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import dump_config
@@ -30,6 +29,7 @@ from isentrope.runs.evaluation_folder import (
     require_same_settings,
     write_table,
 )
+from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.folder import differences, versions
 from isentrope.runs.one_writer import one_writer
 
@@ -43,12 +43,12 @@ class Evaluated:
     Attributes:
         folder: Its folder.
         table: The consolidated table.
-        results: The content of each metrics.json, in the order of the checkpoints.
+        results: In the order of the checkpoints.
     """
 
     folder: Path
     table: Path
-    results: list[dict[str, Any]]
+    results: list[EvaluationResult]
 
 
 def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
@@ -146,13 +146,13 @@ def _evaluate(
     folder: Path,
     engine: VllmEngine | None,
     progress: Progress,
-) -> dict[str, Any]:
+) -> EvaluationResult:
     made_from = {"weights": sha256_of_files(sorted(checkpoint.path.glob("*.safetensors")))}
     if config.data.dataset_path is not None:
         made_from["data"] = sha256_of_files(_data_files(Path(config.data.dataset_path)))
     step = StepFolder(folder / checkpoint.name, made_from)
     step.require_same_origin()
-    if step.results() is None:
+    if step.result() is None:
         log.info("evaluating %s", checkpoint.path)
         work = Work(config, checkpoint, step, engine)  # refuses what it can before any file
         barrier()
@@ -168,7 +168,7 @@ def _evaluate(
     else:
         log.info("%s is done already", checkpoint.name)
         step.remove_chunks()
-    done = step.results()
+    done = step.result()
     assert done is not None
     return done
 

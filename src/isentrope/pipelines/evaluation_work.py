@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +33,7 @@ from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.evaluation_folder import StepFolder
+from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
 
@@ -146,11 +146,11 @@ class Work:
                 batch_size=sampling.batch_size,
             )
 
-    def consolidated(self) -> tuple[pd.DataFrame, dict[str, Any]]:
+    def consolidated(self) -> tuple[pd.DataFrame, EvaluationResult]:
         """Read all chunks back.
 
         Returns:
-            All records of the checkpoint, and the content of metrics.json.
+            All records of the checkpoint, and its result.
         """
         rows, tables = [], []
         for decoding in self.samples:
@@ -160,33 +160,34 @@ class Work:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
-        return pd.concat(tables, ignore_index=True), self._head() | {"rows": rows}
+        return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
 
-    def _row(self, decoding: Decoding, records: pd.DataFrame) -> dict[str, Any]:
+    def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
         profile = self._config.evaluation
         found = estimate_metrics(
             records, profile.chosen, profile.tries, sampled=decoding == "sampled"
         )
         counts, edges = np.histogram(records["reward"], bins=20)
-        return {
-            "decoding": decoding,
-            "n_prompts": len(self.prompts),
-            "samples_per_prompt": self.samples[decoding],
-            "metrics": {name: e and e.to_dict() for name, e in found.items()},
-            "rewards": {"edges": edges.tolist(), "counts": counts.tolist()},
-        }
+        return EvaluatedRow(
+            decoding=decoding,
+            n_prompts=len(self.prompts),
+            samples_per_prompt=self.samples[decoding],
+            metrics=dict(found),
+            rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
+        )
 
-    def _head(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "checkpoint": self._checkpoint.name,
-            "path": str(self._checkpoint.path),
-            "step": self._checkpoint.step,
-            "dataset": self._config.data.dataset_name,
-            "split": self._config.data.split,
-            "temperature": self._config.sampling.temperature,
-            "max_new_tokens": self._config.sampling.max_new_tokens,
-        }
+    def _result(self, rows: tuple[EvaluatedRow, ...]) -> EvaluationResult:
+        return EvaluationResult(
+            schema=SCHEMA,
+            checkpoint=self._checkpoint.name,
+            path=str(self._checkpoint.path),
+            step=self._checkpoint.step,
+            dataset=self._config.data.dataset_name,
+            split=self._config.data.split,
+            temperature=self._config.sampling.temperature,
+            max_new_tokens=self._config.sampling.max_new_tokens,
+            rows=rows,
+        )
 
 
 def _on_own_device(config: EvaluateConfig) -> EvaluateConfig:

@@ -18,7 +18,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,14 @@ import pandas as pd
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
 from isentrope.files import parquet, write_bytes, write_json
+from isentrope.formatting import known
+from isentrope.runs.evaluation_result import EvaluationResult
 
 log = logging.getLogger("isentrope")
 
 CONFIG, TABLE, NEW_TABLE = "config.yaml", "consolidated_metrics.csv", "consolidated_metrics.new.csv"
+
+METRICS = "metrics.json"
 
 HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")
 """Columns before those of the metrics."""
@@ -65,14 +69,14 @@ class StepFolder:
     def _chunks(self) -> Path:
         return self.path / ".chunks"
 
-    def results(self) -> dict[str, Any] | None:
-        """The content of metrics.json, or None if the step is not done.
+    def result(self) -> EvaluationResult | None:
+        """What metrics.json holds, or None if the step is not done.
 
         Returns:
             What `finish` was given.
         """
-        file = self.path / "metrics.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        file = self.path / METRICS
+        return EvaluationResult.load(file) if file.is_file() else None
 
     def require_same_origin(self) -> None:
         """Refuse to go on from results or chunks of other weights or data.
@@ -81,10 +85,10 @@ class StepFolder:
             ValueError: Naming which of them changed.
         """
         file = self._chunks / "made_from.json"
-        done = self.results()
+        done = self.result()
         if done is None and not file.is_file():
             return
-        before = done["made_from"] if done else json.loads(file.read_text(encoding="utf-8"))
+        before = done.made_from if done else json.loads(file.read_text(encoding="utf-8"))
         if changed := [name for name in self.made_from if before.get(name) != self.made_from[name]]:
             raise ValueError(
                 f"{self.path} was made from other {' and '.join(changed)} than are there now: "
@@ -134,15 +138,15 @@ class StepFolder:
         parts = [pd.read_parquet(self._file(decoding, number)) for number in range(chunks)]
         return pd.concat(parts, ignore_index=True)
 
-    def finish(self, records: pd.DataFrame, results: Mapping[str, Any]) -> None:
+    def finish(self, records: pd.DataFrame, result: EvaluationResult) -> None:
         """Write the step's tables, the one that says it is done last, and let the chunks go.
 
         Args:
             records: One row a response.
-            results: The content of metrics.json.
+            result: What was found.
         """
         write_bytes(self.path / "records.parquet", parquet(records))
-        write_json(self.path / "metrics.json", dict(results) | {"made_from": dict(self.made_from)})
+        replace(result, made_from=dict(self.made_from)).save(self.path / METRICS)
         self.remove_chunks()
 
     def _file(self, decoding: str, number: int) -> Path:
@@ -183,11 +187,11 @@ def _flat(config: EvaluateConfig) -> dict[str, Any]:
     return {f"{section}.{key}": content[section][key] for section, key in pairs}
 
 
-def table_of(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
     """The consolidated table.
 
     Args:
-        results: Contents of metrics.json files.
+        results: One per checkpoint.
         names: The metrics.
 
     Returns:
@@ -197,23 +201,23 @@ def table_of(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)])
     for result in results:
-        for row in result["rows"]:
-            cells = {**row, "checkpoint": result["checkpoint"], "step": result["step"]}
+        for row in result.rows:
+            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
             numbers = [
-                (row["metrics"][name] or {}).get(field)
+                None if (found := row.metrics[name]) is None else known(getattr(found, field))
                 for name in names
                 for field in FIELDS.values()
             ]
-            writer.writerow([*(cells[column] for column in HEAD), *numbers])
+            writer.writerow([*head, row.samples_per_prompt, *numbers])
     return text.getvalue()
 
 
-def write_table(folder: Path, results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Path:
+def write_table(folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]) -> Path:
     """Write the consolidated table; where another program holds it open, beside it.
 
     Args:
         folder: The folder of the evaluation.
-        results: Contents of metrics.json files.
+        results: One per checkpoint.
         names: The metrics.
 
     Returns:

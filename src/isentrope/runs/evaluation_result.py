@@ -1,0 +1,101 @@
+"""What `isentrope evaluate` finds at one checkpoint, written as metrics.json and read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+from isentrope.files import write_json
+from isentrope.runs.result_coding import Value, decode, encode
+
+
+@dataclass(frozen=True)
+class RewardCounts:
+    """How rewards are distributed.
+
+    Attributes:
+        edges: Of the bins, one more than there are bins.
+        counts: Responses in each bin.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EvaluatedRow:
+    """The numbers of one decoding.
+
+    Attributes:
+        decoding: "sampled" or "greedy".
+        n_prompts: Prompts.
+        samples_per_prompt: Responses per prompt.
+        metrics: By name; None where a metric has no value for this decoding.
+        rewards: Of all responses.
+    """
+
+    decoding: str
+    n_prompts: int
+    samples_per_prompt: int
+    metrics: dict[str, Value | None]
+    rewards: RewardCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """The evaluation of one checkpoint.
+
+    Attributes:
+        schema: Of the file.
+        checkpoint: Its name.
+        path: Its folder.
+        step: Its training step; None where its name has none.
+        dataset: Name of the task.
+        split: Of its prompts.
+        temperature: Of sampling.
+        max_new_tokens: Of a response.
+        rows: One per decoding.
+        made_from: Digests of weights and data.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True)
+
+    schema: str
+    checkpoint: str
+    path: str
+    step: int | None
+    dataset: str
+    split: str
+    temperature: float
+    max_new_tokens: int
+    rows: tuple[EvaluatedRow, ...]
+    made_from: dict[str, str] = field(default_factory=dict)
+
+    def save(self, file: Path) -> None:
+        """Write metrics.json.
+
+        Args:
+            file: Where.
+        """
+        write_json(file, encode(_adapter(), self))
+
+    @classmethod
+    def load(cls, file: Path) -> EvaluationResult:
+        """Read metrics.json.
+
+        Args:
+            file: Where it is.
+
+        Returns:
+            What was saved.
+        """
+        return decode(_adapter(), file.read_text(encoding="utf-8"), file)
+
+
+@cache
+def _adapter() -> TypeAdapter[EvaluationResult]:
+    return TypeAdapter(EvaluationResult)
