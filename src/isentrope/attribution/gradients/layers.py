@@ -1,4 +1,4 @@
-"""The kinds of layer whose per-sequence gradients hooks can form, and which of them a model has.
+"""The kinds of layer whose per-sequence gradients hooks can compute, and those of a model.
 
 For a micro-batch with inputs x (b, l, in) and output gradients g (b, l, out):
 
@@ -87,7 +87,7 @@ def find_layers(policy: Policy) -> list[Layer]:
         policy: The policy.
 
     Returns:
-        One layer a module.
+        One layer per module.
 
     Raises:
         ValueError: If a trainable parameter is in a module of another kind.
@@ -130,7 +130,7 @@ def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
         batch: The micro-batch.
 
     Returns:
-        One row a sequence.
+        One row per sequence.
 
     Raises:
         ValueError: If the tensor does not keep the sequences apart.

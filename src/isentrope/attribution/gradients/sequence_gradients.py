@@ -1,16 +1,16 @@
 """Per-sequence gradients from one backward pass, layer by layer as it goes (T7).
 
-    G_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik),     one a sequence, a = 1 and b = 0 for ∂S(t_i)
+    G_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik),     one per sequence, a = 1 and b = 0 for ∂S(t_i)
 
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
-sequence i: all it takes is its input and its output gradient, which hooks see. An embedding adds
+sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
 layers. The output embedding is differentiated by hand (`policy.head`).
 
-No summed weight gradients are formed, and nothing is kept: each layer's rows are handed to a
-visitor as they come. What the hooks cannot see is refused by name, and on the first tokens of two
-sequences their gradients are held against autograd, and autograd against forward mode, before any
-work is done.
+No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
+visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
+on the first tokens of two sequences, the hooks' gradients are compared with autograd, and autograd
+with forward mode.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
 
 ELEMENTS_HELD = 2**24
-"""Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
+"""Largest number of gradient elements passed to a visitor at once, at least one sequence."""
 
 Kind = tuple[Precision, tuple[str, ...], bool, bool, bool]
 
 _PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
-"""Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
+"""Policies whose hooks agreed with autograd, by kind of sum: a check reads all weights twice."""
 
 
 class SequenceGradients:
@@ -70,10 +70,10 @@ class SequenceGradients:
         self._layers = find_layers(policy) if gradient_backend == "hooks" else None
 
     def visit(self, weighted: TokenSum, visit: Visit) -> None:
-        """Hand every gradient to a visitor; a row may be visited several times, to be summed.
+        """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
         Args:
-            weighted: Whose gradients.
+            weighted: The sums to differentiate.
             visit: Called with name, rows and gradients, at the policy's runtime dtype.
 
         Raises:
@@ -138,7 +138,7 @@ class SequenceGradients:
         rows: Tensor,
         hand_over: Callable[[Layer, Tensor, Tensor, Tensor], None],
     ) -> tuple[Tensor, Tensor]:
-        """The tensor to go back from, and its gradient; rows of a trainable head on the way."""
+        """The root of the backward pass and its gradient; visits rows of a trainable head."""
         head, temperature = self.policy.head, self.policy.temperature
         if is_frozen_linear(head):
             return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
@@ -168,7 +168,7 @@ class SequenceGradients:
             _PROVEN[self.policy].add(kind)
 
     def _check(self, weighted: TokenSum) -> None:
-        """Hold scores, autograd and hooks against each other on the first tokens of two sequences.
+        """Compare scores, autograd and hooks with each other on the first tokens of two sequences.
 
         The model's own logits against the scores, autograd against forward mode along a random
         direction (where the model has it), and the hooks against autograd.
@@ -270,7 +270,7 @@ class _Recording:
             handle.remove()
         for layer in self._lora:
             layer.restore()
-        self.sources = []  # they know their hooks, and the hooks know us: a circle holds memory
+        self.sources = []  # hooks and tensors refer to each other: a cycle would hold memory
 
     def _hook(self, layer: Layer):
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:

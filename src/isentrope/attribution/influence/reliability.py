@@ -1,4 +1,4 @@
-"""How well an E of this size ranks, and how much the largest of a list are inflated (T6).
+"""How well an E of this size ranks, and by how much listed values are overestimated (T6).
 
 E's groups are split in two equal halves at random. r is the mean Spearman correlation between the
 influences that the two halves give. With k the number of times a half goes into E (2, or more where
@@ -7,13 +7,14 @@ whose root is the correlation with an infinite E:
 
     ρ = k r/(1 + (k − 1) r),     rank correlation with an infinite E ≈ √ρ
 
-The largest values of a list are the largest because their errors add to them too. The sum of those
-that one half lists, as the other half measures them, over the sum as the first half does, is the
-share that is real at half the size; the same formula brings it to the size of E:
+The largest values of a list are selected partly by their errors. Take the sum of the values that
+one half lists, measured by the other half, over the same sum measured by the first half: this is
+the share that is real at half the size. The same formula converts it to the size of E:
 
     λ½ = Σ_listed sign(x_A) x_B / Σ_listed |x_A|,     λ = k λ½/(1 + (k − 1) λ½)
 
-λ x is the size to expect of a listed x. Both hold on average over E's: for one small E they vary.
+λ x is the expected size of a listed x. Both hold on average over batches E; for one small E they
+vary.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from isentrope.estimate import Estimate
 UNIT = "rank correlation with an infinite E"
 
 LISTED = (8, 4)
-"""The lists that are printed: so many of the most negative, so many of the most positive."""
+"""Number of the most negative and of the most positive values in a printed list."""
 
 SMALL = 128
 """Prompts of E below which √ρ itself varies by more than about .02 from one E to the next."""
@@ -74,8 +75,8 @@ def rank_correlation(by_group: Tensor, prompts: int, splits: int = 20, seed: int
     warnings = ()
     if prompts < SMALL and r == r:
         warnings = (
-            f"With {prompts} prompts in E the rank correlation with an infinite E is right on "
-            f"average over such batches, and of this one says little: that takes {SMALL} prompts.",
+            f"With {prompts} prompts in E the rank correlation with an infinite E is correct on "
+            f"average over such batches, and uncertain for this one: that takes {SMALL} prompts.",
         )
     return _without_error(value, prompts, UNIT, "split halves of E", warnings)
 
@@ -112,7 +113,7 @@ def of_whole(half: float, groups: int) -> float:
 def listed_share(
     by_group: Tensor, listed: tuple[int, int] = LISTED, splits: int = 20, seed: int = 0
 ) -> float:
-    """What share of the listed sizes is to be expected of an infinite E.
+    """The share of the listed sizes to expect from an infinite E.
 
     Args:
         by_group: (G, m) what each group contributes to each of m influences.
