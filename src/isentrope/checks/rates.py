@@ -1,8 +1,8 @@
-"""The settings of the param groups, held against what the checkpoint says of them elsewhere.
+"""The settings of the param groups, compared with other records of the checkpoint.
 
-Records, the first that is there: `contract.json` (settings by parameter name), `scheduler.pt` (the
-last rate of each group), `trainer_state.json` (the rate logged last, which is the first group's),
-and the initial rate that a scheduler leaves in each group.
+Records, in this order; the first that exists is used: `contract.json` (settings by parameter name),
+`scheduler.pt` (the last rate of each group), `trainer_state.json` (the rate logged last, which is
+the first group's), and the initial rate that a scheduler leaves in each group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
         checkpoint: The checkpoint's folder.
 
     Returns:
-        The finding, all groups in its words; not checked where nothing else says what they are.
+        The finding, with all groups; not checked where there is no other record.
     """
     groups = groups_in_words(state)
     record, difference = disagreement(state, Path(checkpoint))
@@ -50,7 +50,7 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
 
 
 def groups_in_words(state: OptimizerState) -> str:
-    """The settings of every param group, and what η is where rates differ.
+    """The settings of every param group, and η where rates differ.
 
     Args:
         state: The optimizer's state.
@@ -67,7 +67,7 @@ def groups_in_words(state: OptimizerState) -> str:
 
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str | None]:
-    """What a record of training says otherwise.
+    """The first difference from a record of training.
 
     Args:
         state: The optimizer's state.
