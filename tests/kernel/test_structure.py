@@ -201,7 +201,7 @@ def test_where_unrelated_rows_are_at_right_angles_the_error_is_too_large_not_too
     ("change", "message"),
     [
         (lambda k, p: (k[:5], p), "is square; this one is \\(5, 11\\)"),
-        (lambda k, p: (k, p[:5]), "must be 11 integers, one a row"),
+        (lambda k, p: (k, p[:5]), "must be 11 integers, one per row"),
         (lambda k, p: (k + torch.eye(11).roll(1, 0), p), "mirror images by up to 1,"),
         (lambda k, p: (k - 3 * torch.eye(11), p), "this one has -3 "),
         (lambda k, p: (k, p * 0), "one prompt: there is no cross-prompt"),

@@ -63,7 +63,7 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
     ("reward", "error", "said"),
     [
         (lambda r: [1.0] * len(r), ValueError, "After 2 redraws only 0 of 4 prompt groups have"),
-        (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses; one number a response"),
+        (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses; one number per response"),
         (lambda r: [float("nan")] * len(r), ValueError, "reward of response 0 is nan, not finite"),
         (lambda r: {}["x"], RuntimeError, "The reward function failed with KeyError: 'x'"),
     ],
