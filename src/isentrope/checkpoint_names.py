@@ -15,9 +15,6 @@ _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
 def step_name(step: int) -> str:
     """The name of a checkpoint.
 
-    Args:
-        step: Its training step.
-
     Returns:
         For example "step_40".
     """

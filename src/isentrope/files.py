@@ -59,15 +59,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def write_json(path: Path, content: Any) -> Path:
-    """Write JSON, complete or not at all; NaN and infinity become null.
-
-    Args:
-        path: Target file.
-        content: Dictionaries, lists, numbers and texts.
-
-    Returns:
-        The path.
-    """
+    """Write JSON, complete or not at all; NaN and infinity become null."""
     text = json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False)
     return write_bytes(path, f"{text}\n".encode())
 
@@ -88,9 +80,6 @@ def append_line(path: Path, line: str) -> None:
 
 def complete_lines(path: Path) -> list[str]:
     """The lines of a log, without a last one that a killed process left unfinished.
-
-    Args:
-        path: The log.
 
     Returns:
         Lines with their line breaks.
@@ -217,14 +206,7 @@ def sha256(parts: Iterable[bytes]) -> str:
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:
-    """SHA-256 over the digests of files, in this order.
-
-    Args:
-        paths: Files.
-
-    Returns:
-        In hexadecimal.
-    """
+    """SHA-256 over the digests of files, in this order."""
 
     def digests() -> Iterator[bytes]:
         for path in paths:
@@ -235,15 +217,7 @@ def sha256_of_files(paths: Iterable[Path]) -> str:
 
 
 def short_digest(text: str, size: int) -> bytes:
-    """BLAKE2b of a text, for keys and for splits that depend on nothing else.
-
-    Args:
-        text: The text.
-        size: Number of bytes.
-
-    Returns:
-        The digest.
-    """
+    """BLAKE2b of a text, for keys and for splits that depend on nothing else."""
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 

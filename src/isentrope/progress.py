@@ -26,13 +26,7 @@ class Report(Protocol):
 
 
 def silent(done: int, total: int, stage: str = "", /) -> None:
-    """A `Report` without output.
-
-    Args:
-        done: Not used.
-        total: Not used.
-        stage: Not used.
-    """
+    """A `Report` without output."""
 
 
 def part_of(report: Report, done: int, total: int) -> Report:
@@ -93,9 +87,6 @@ class Progress:
     def training(self, steps: int) -> Callable[[dict[str, float]], None]:
         """A line for a training run: reward, entropy, δH₁ of the last reading, tokens per second.
 
-        Args:
-            steps: Steps of the run.
-
         Returns:
             Called with the metrics of each step.
         """
@@ -116,9 +107,6 @@ class Progress:
 
     def fine_tuning(self, steps: int) -> Callable[[dict[str, float]], None]:
         """A line for supervised fine-tuning: its loss.
-
-        Args:
-            steps: Steps of the run.
 
         Returns:
             Called with the metrics of each step.

@@ -19,10 +19,6 @@ Vector = dict[str, Tensor]
 def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
     """Refuse two vectors that are not over the same parameters.
 
-    Args:
-        a: A named vector.
-        b: Another.
-
     Raises:
         ValueError: If the names or the shapes differ; the message names the first of them.
     """
@@ -40,15 +36,7 @@ def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None
 
 
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Inner product <a, b>, summed in float64.
-
-    Args:
-        a: A named vector.
-        b: Another over the same parameters.
-
-    Returns:
-        The inner product.
-    """
+    """Inner product <a, b>, summed in float64."""
     require_same_names(a, b)
     return math.fsum(
         float(torch.dot(x.double().flatten(), b[name].double().flatten().to(x.device)))

@@ -130,10 +130,6 @@ class Draws:
 def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
     """Place every response token in the distribution that it was drawn from.
 
-    Args:
-        policy: The policy, as scored.
-        rollouts: n sequences.
-
     Returns:
         The counts, from one forward pass and one sort of the vocabulary per token.
     """

@@ -27,10 +27,6 @@ SCHEDULER, TRAINER_STATE = "scheduler.pt", "trainer_state.json"
 def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
     """Compare learning rates, weight decay and betas with the checkpoint's own records.
 
-    Args:
-        state: The optimizer's state.
-        checkpoint: The checkpoint's folder.
-
     Returns:
         The finding, with all groups; not checked where there is no other record.
     """
@@ -52,9 +48,6 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
 def groups_in_words(state: OptimizerState) -> str:
     """The settings of every param group, and η where rates differ.
 
-    Args:
-        state: The optimizer's state.
-
     Returns:
         For example "lr 0.001, weight decay 0.01 (28 tensors)".
     """
@@ -68,10 +61,6 @@ def groups_in_words(state: OptimizerState) -> str:
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str | None]:
     """The first difference from a record of training.
-
-    Args:
-        state: The optimizer's state.
-        checkpoint: The checkpoint's folder.
 
     Returns:
         The record's name, or None where there is none; and the difference in words, or None.

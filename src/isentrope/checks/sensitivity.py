@@ -24,15 +24,7 @@ MARGIN = 0.8416
 
 
 def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
-    """The smallest faults that a batch of these prefixes finds, in words.
-
-    Args:
-        sample: A scored batch, with variances.
-        draws: Its counts.
-
-    Returns:
-        A sentence.
-    """
+    """The smallest faults that a batch of these prefixes finds, in words."""
     variances = sample.series[0].variances
     assert variances is not None
     parts = [

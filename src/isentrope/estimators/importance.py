@@ -11,7 +11,7 @@ diagnostic and does not enter the verdict where χ² is known.
     carriers = n (mean_i Σ_k W_ik² χ²_ik)² / mean_i Σ_k W_ik⁴ κ_ik
 
 is the number of responses of a batch of n that are expected to carry the variance of the weights;
-the same with ρ for what is left of ΔH beyond its second order. Below a few of them an error bar
+the same with ρ for the part of ΔH beyond its second order. Below a few of them an error bar
 rests on events that most batches do not contain, even where the weights are nearly equal.
 
 Verdicts: "trust" (value and interval), "smooth" (the value is indicative, no interval), "resample"

@@ -116,9 +116,6 @@ def evaluate(
 def require_known(metrics: Sequence[str]) -> None:
     """Refuse an unknown metric.
 
-    Args:
-        metrics: Names of metrics.
-
     Raises:
         ValueError: Naming it, or if there is none.
     """
@@ -129,11 +126,6 @@ def require_known(metrics: Sequence[str]) -> None:
 
 def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
     """Refuse the metric `format` for a task without a format.
-
-    Args:
-        task: The task.
-        metrics: Names of metrics.
-        name: The task's name.
 
     Raises:
         ValueError: If `format` is among the metrics and the task has no `format_reward`.

@@ -26,15 +26,7 @@ SEGMENT = 256
 
 
 def score_any_length(policy: Policy, rollouts: Rollouts) -> Scores:
-    """Score every response under the policy.
-
-    Args:
-        policy: The policy.
-        rollouts: n sequences.
-
-    Returns:
-        Scores at θ.
-    """
+    """Score every response under the policy."""
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
         if batch.input_ids.shape[1] <= AT_ONCE:

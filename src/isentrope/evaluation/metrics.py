@@ -71,23 +71,12 @@ BY_PROMPT, JACKKNIFE = "mean over prompts", "jackknife over prompts"
 
 
 def powers_of_two(n: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to n.
-
-    Args:
-        n: At least 1.
-
-    Returns:
-        The powers.
-    """
+    """1, 2, 4, ... up to n."""
     return tuple(2**i for i in range(n.bit_length()))
 
 
 def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
     """Refuse pass@k where there are fewer than k responses to a prompt.
-
-    Args:
-        ks: The k.
-        samples_per_prompt: Responses to each prompt.
 
     Raises:
         ValueError: Naming the k, or if one is below 1 or given twice.
@@ -103,10 +92,6 @@ def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
 
 def metric_names(metrics: Sequence[Metric], ks: Sequence[int]) -> list[str]:
     """Names of the numbers of metrics, in the order of the tables.
-
-    Args:
-        metrics: Names of metrics.
-        ks: The k of pass@k.
 
     Returns:
         "pass_at_1", ..., "forking_entropy".
@@ -266,9 +251,6 @@ def _jackknifed(
 
 def few_prompts(n: int) -> tuple[str, ...]:
     """Warnings on the interval of a skewed quantity.
-
-    Args:
-        n: Prompts.
 
     Returns:
         One sentence below 48 prompts.

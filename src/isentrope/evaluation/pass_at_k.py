@@ -41,18 +41,18 @@ def pass_at_k(
     Raises:
         ValueError: If k is below 1 or above n, or c is not in 0..n.
     """
-    right = torch.as_tensor(c).reshape(-1)
-    drawn = torch.as_tensor(n).reshape(-1).expand(len(right))
-    if right.is_floating_point() or drawn.is_floating_point():
+    correct = torch.as_tensor(c).reshape(-1)
+    drawn = torch.as_tensor(n).reshape(-1).expand(len(correct))
+    if correct.is_floating_point() or drawn.is_floating_point():
         raise ValueError("n and c are counts: give whole numbers.")
-    if bool(((right < 0) | (right > drawn)).any()):
+    if bool(((correct < 0) | (correct > drawn)).any()):
         raise ValueError("c counts correct responses among n, so it must lie between 0 and n.")
     if not 1 <= k <= int(drawn.min()):
         raise ValueError(
             f"pass@{k} needs at least {k} responses to every prompt, and one has {int(drawn.min())}"
             ": draw more, or choose a smaller k (1 or more)."
         )
-    return bounded_mean(prompt_scores(drawn, right, k), f"pass@{k}", confidence=confidence)
+    return bounded_mean(prompt_scores(drawn, correct, k), f"pass@{k}", confidence=confidence)
 
 
 def prompt_scores(n: Tensor, c: Tensor, k: int) -> Tensor:
@@ -67,8 +67,8 @@ def prompt_scores(n: Tensor, c: Tensor, k: int) -> Tensor:
         (P,) float64.
     """
     tries = torch.arange(k, dtype=torch.float64)
-    wrong, drawn = (n - c)[:, None].double(), n[:, None].double()
-    return 1 - ((wrong - tries).clamp_min(0) / (drawn - tries)).prod(1)
+    incorrect, drawn = (n - c)[:, None].double(), n[:, None].double()
+    return 1 - ((incorrect - tries).clamp_min(0) / (drawn - tries)).prod(1)
 
 
 def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Estimate:

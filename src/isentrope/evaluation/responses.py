@@ -59,9 +59,6 @@ def choose_prompts(
 def random_numbers(seed: int) -> torch.Generator:
     """The stream of uniform numbers that the responses to all prompts are read from, in order.
 
-    Args:
-        seed: Fixes them.
-
     Returns:
         A generator on the CPU.
     """

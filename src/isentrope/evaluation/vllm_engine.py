@@ -40,7 +40,7 @@ def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
 
     Raises:
         ImportError: If it is not installed, or in another version.
-        ValueError: If several full models or several processes are asked for.
+        ValueError: If several full models or several processes are requested.
     """
     try:
         installed = version("vllm")

@@ -138,7 +138,7 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
 
     Everything is first put to "ieee", parents before children. A child that then says something
     else has that value as its own, and one that says "ieee" needs no setting: so nothing is
-    written back to a switch that followed its parent. "tf32" goes on top in the same way.
+    written back to a switch that followed its parent. "tf32" is then set in the same way.
 
     Raises:
         RuntimeError: If a switch does not stay where it was put.

@@ -120,7 +120,7 @@ class Alarm(TrainerCallback):
             self._stopping = False
             if rank() == 0:
                 log.warning(
-                    "Training stops after step %d with a checkpoint, as alarm.stop asks.",
+                    "Training stops after step %d with a checkpoint, as set by alarm.stop.",
                     state.global_step,
                 )
 

@@ -1,12 +1,13 @@
 """The gradient noise scale during training, from the micro-batches of each step (T8).
 
 A step has n micro-batches over all processes, each the mean gradient g_m of b prompt groups, and
-ḡ is their mean. With S the mean of |g_m|² over the micro-batches whose gradient was seen alone,
+ḡ is their mean. With S the mean of |g_m|² over the micro-batches whose gradient is known
+separately,
 
     |G|² = (n |ḡ|² − S)/(n − 1),     tr Σ = b n (S − |ḡ|²)/(n − 1),     B_simple = tr Σ/|G|²
 
 which is (T8) with groups of b prompts as the unit, and stays unbiased when S is a mean over some of
-them: under DDP a process sees its last micro-batch only after it was averaged with the others'.
+them: under DDP the last micro-batch of a process is known only after averaging with the others'.
 tr Σ and |G|² are averaged over steps by exponential weights w_k = β^(t−k), each for itself, and
 then divided: R = Σ w_k num_k / Σ w_k den_k. Its error is that of a ratio of weighted sums,
 
@@ -231,7 +232,7 @@ class NoiseScaleMonitor:
             ema_decay: β of the moving averages, in [0, 1).
 
         Raises:
-            ValueError: If no micro-batch of a process can be seen alone.
+            ValueError: If no micro-batch of a process is known separately.
         """
         if accumulation < 2:
             raise ValueError(

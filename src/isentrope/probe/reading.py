@@ -213,10 +213,6 @@ def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
 def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     """Score the same mini-batch at θ'; every process must call this.
 
-    Args:
-        policy: The policy after the step.
-        before: The mini-batch scored before it.
-
     Returns:
         Scores of the whole mini-batch.
     """

@@ -91,9 +91,6 @@ def require_unfiltered(trainer: Any) -> None:
 def require_whole_parameters(trainer: Any) -> None:
     """Refuse a trainer that shards parameters or gradients.
 
-    Args:
-        trainer: A transformers Trainer.
-
     Raises:
         ValueError: If it runs under FSDP or DeepSpeed.
     """
@@ -133,9 +130,6 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
 
 def require_recordable(trainer: Any) -> None:
     """Refuse to record a trainer whose steps could not be replayed.
-
-    Args:
-        trainer: A transformers Trainer.
 
     Raises:
         ValueError: If it saves no checkpoints, saves them without optimizer, or has dropout.

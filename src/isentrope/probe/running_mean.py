@@ -24,12 +24,7 @@ class RunningMean:
         self._weight = self._value = self._variance = 0.0
 
     def update(self, value: float, se: float) -> None:
-        """Add an estimate.
-
-        Args:
-            value: x.
-            se: Its standard error.
-        """
+        """Add an estimate."""
         self._weight = self._ema_decay * self._weight + 1
         self._value = self._ema_decay * self._value + value
         self._variance = self._ema_decay**2 * self._variance + se**2

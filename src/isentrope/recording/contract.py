@@ -57,9 +57,6 @@ _UNSAID = {"control": None}
 def frozen_hash(model: nn.Module) -> str:
     """A hash of every weight that is not trained.
 
-    Args:
-        model: The model.
-
     Returns:
         sha256 over names and bytes of the frozen parameters.
     """
@@ -73,9 +70,6 @@ def frozen_hash(model: nn.Module) -> str:
 def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
     """The trainable set.
 
-    Args:
-        model: The model.
-
     Returns:
         Shape by parameter name, in the model's order.
     """
@@ -84,10 +78,6 @@ def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
 
 def optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
     """Names of the optimizer's parameters, by identity.
-
-    Args:
-        model: The model.
-        optimizer: An optimizer of its parameters.
 
     Returns:
         One list per param group, in the optimizer's order.
@@ -98,9 +88,6 @@ def optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 def hyper_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The settings of each param group.
-
-    Args:
-        optimizer: The optimizer.
 
     Returns:
         One dictionary per group, without its parameters.
@@ -132,9 +119,6 @@ def write_names(folder: Path, names: list[list[str]]) -> None:
 
 def read_contract(folder: Path) -> dict[str, Any]:
     """Read the contract of a checkpoint.
-
-    Args:
-        folder: The checkpoint.
 
     Returns:
         Its content.
@@ -212,9 +196,6 @@ def write_next_update(
 def read_control(checkpoint: str | Path) -> Vector | None:
     """The part that a step control added to the step taken from a checkpoint.
 
-    Args:
-        checkpoint: Folder of step N.
-
     Returns:
         λu by parameter name, float64, per unit learning rate; None if nothing was added.
 
@@ -235,9 +216,6 @@ def read_control(checkpoint: str | Path) -> Vector | None:
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
     """The record of the step from θ_N to θ_N+1.
-
-    Args:
-        checkpoint: Folder of step N.
 
     Returns:
         The update batch with its token weights, and the content of update.json.

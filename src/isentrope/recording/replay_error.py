@@ -23,10 +23,6 @@ ROUNDED_TOLERANCE = 3e-2
 def replay_tolerance(args: Any, policy: Policy) -> float:
     """Largest relative error up to which a record replays its step.
 
-    Args:
-        args: The trainer's.
-        policy: The policy in training.
-
     Returns:
         By the type of the forward pass.
     """

@@ -90,12 +90,7 @@ class StepRecorder:
         self.trainer.compute_loss = compute_loss
 
     def begin(self, model: Any, step: int) -> None:
-        """Start to record if the step starts from a checkpoint without a record.
-
-        Args:
-            model: The model in training.
-            step: Steps taken so far.
-        """
+        """Start to record if the step starts from a checkpoint without a record."""
         self.stop()
         checkpoint = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
         if gather(checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists())[0]:

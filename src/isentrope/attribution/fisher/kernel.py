@@ -220,7 +220,7 @@ def fisher_kernel(
         E: The rows.
         U: The columns; None: E with itself.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the gradients of the smaller side may be held.
         folder: Where finished tiles are kept, so that a stopped computation can be resumed.
         announce: Called with the plan, in words, before the work starts.

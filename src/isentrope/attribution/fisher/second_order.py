@@ -48,7 +48,7 @@ def second_order_kernel(
         E: Unfiltered evaluation batch, drawn independently of U.
         U: Sequences whose gradients form the step.
         omega: (n_E,) weights of E's sequences, of any positive sum; equal by default.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
 
     Returns:
         (n_U, n_U) float64, symmetric to rounding: ½ xᵀ K₂ x is δH₂ in nats per sequence per η².

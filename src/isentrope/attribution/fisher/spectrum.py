@@ -23,7 +23,7 @@ For n rows in d dimensions with mean K_ii = m the Marchenko–Pastur law (n, d �
 These two are curves to be drawn beside the eigenvalues, and nothing is counted against their edges:
 a finite Wishart matrix exceeds λ₊ in about one draw of six (Tracy–Widom), and isotropic rows of
 log-normal length put seven to nine eigenvalues above it. Outlying eigenvalues are counted against
-the simulated edge only, the largest eigenvalue seen in `draws` draws: under that null K exceeds it
+the simulated edge only, the largest eigenvalue in `draws` draws: under that null K exceeds it
 with probability 1/(draws + 1).
 """
 

@@ -99,7 +99,7 @@ def supervised_loss_change(
         U: The B demonstrations of the step.
         etas: Learning rates at which to measure ΔL; may be empty.
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the gradients of the smaller side may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -212,7 +212,7 @@ def supervised_noise_scale(
         E: Demonstrations that give H, drawn independently of U from the same population.
         U: Independent demonstrations, the units: one per prompt draw.
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How gradients may be held.
         announce: Called with each storage plan.
 

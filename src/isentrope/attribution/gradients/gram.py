@@ -118,11 +118,11 @@ def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Te
     return lambda name, rows: rows * flat[name]
 
 
-def _rows_of(weighted: TokenSum, start: int, end: int, shift: int = 0) -> TokenSum:
+def _rows_of(token_sum: TokenSum, start: int, end: int, shift: int = 0) -> TokenSum:
     """The sequences whose row is in [start, end), rows counted from `shift`."""
-    row_of = weighted.row_of
+    row_of = token_sum.row_of
     inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
-    return weighted.select(inside, row_of[inside] - shift)
+    return token_sum.select(inside, row_of[inside] - shift)
 
 
 class _Tiles:

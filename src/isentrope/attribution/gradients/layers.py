@@ -103,8 +103,8 @@ def find_layers(policy: Policy) -> list[Layer]:
             raise ValueError(
                 f"The trainable parameter {next(iter(names.values()))!r} is in "
                 f"{path or 'the model'!r}, a {type(module).__name__}, a kind of layer whose "
-                "per-sequence gradients the hooks do not know. Use gradient_backend='loop' (in a "
-                "config: analysis.passes=one_by_one), which takes one backward pass per sequence "
+                "per-sequence gradients the hooks do not support. Use gradient_backend='loop' (in "
+                "a config: analysis.passes=one_by_one), which takes one backward pass per sequence "
                 "and is exact for every kind of layer; or freeze the parameter."
             )
         layers.append(Layer(module, names))

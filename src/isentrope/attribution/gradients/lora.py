@@ -52,7 +52,7 @@ class LoraLayer:
         """Replace the layer's forward pass.
 
         Args:
-            anchor: A tensor that requires a gradient: autograd is asked for its gradient.
+            anchor: A tensor that requires a gradient: autograd computes its gradient.
             hand_over: Called in the backward pass with each factor, its input and its output
                 gradient.
         """

@@ -93,7 +93,7 @@ def sketched_kernel(
 
 def _sketch(
     gradients: SequenceGradients,
-    weighted: TokenSum,
+    token_sum: TokenSum,
     preconditioner: Vector | None,
     dimension: int,
     seed: int,
@@ -101,7 +101,7 @@ def _sketch(
     policy = gradients.policy
     if preconditioner is not None:
         require_same_names(policy.theta, preconditioner)
-    out = torch.zeros(weighted.n_rows, dimension, dtype=torch.float64, device=policy.device)
+    out = torch.zeros(token_sum.n_rows, dimension, dtype=torch.float64, device=policy.device)
     seeds = {name: seed * len(policy.names) + k for k, name in enumerate(policy.names)}
 
     def add(name: str, rows: Tensor, new: Tensor) -> None:
@@ -114,7 +114,7 @@ def _sketch(
         hashed = new.new_zeros(len(new), dimension).index_add_(1, bucket, new * sign.to(new))
         out.index_add_(0, rows, hashed.double())
 
-    gradients.visit(weighted, add)
+    gradients.visit(token_sum, add)
     return out.cpu()
 
 

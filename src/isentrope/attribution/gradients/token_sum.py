@@ -94,19 +94,19 @@ def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> TokenSum:
     return TokenSum(rollouts, rollouts.mask.double(), rows=rows)
 
 
-def first_tokens(weighted: TokenSum) -> TokenSum:
+def first_tokens(token_sum: TokenSum) -> TokenSum:
     """Two sequences cut to a few tokens, to try a computation on.
 
     Args:
-        weighted: At least one sequence.
+        token_sum: At least one sequence.
 
     Returns:
         Their first tokens, with weights 1 on s and, if it is used, on H.
     """
-    rollouts = weighted.rollouts
+    rollouts = token_sum.rollouts
     pair = [0, len(rollouts) - 1]
     prompts = [rollouts.prompt_ids[i][-3:] for i in pair]
     responses = [rollouts.response_ids[i][: 4 - k] for k, i in enumerate(pair)]
     few = score_sums(Rollouts(prompts, responses, torch.arange(2)))
-    b = None if weighted.entropy_weights is None else few.logprob_weights
-    return replace(few, entropy_weights=b, of_training=weighted.of_training)
+    b = None if token_sum.entropy_weights is None else few.logprob_weights
+    return replace(few, entropy_weights=b, of_training=token_sum.of_training)

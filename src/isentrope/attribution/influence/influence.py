@@ -89,7 +89,7 @@ def influence(
         overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
             ("independent": E was drawn afresh), or the same batch ("u_statistic").
         confidence: Nominal coverage of the intervals of the budget.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         progress: Called before each pass.
 
     Returns:

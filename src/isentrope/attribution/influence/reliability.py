@@ -47,7 +47,7 @@ def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
         seed: Seed of the splits.
 
     Returns:
-        The correlation of two halves, without error or interval (splits of one batch do not tell
+        The correlation of two halves, without error or interval (splits of one batch do not show
         how batches differ); NaN with one group, or where nothing varies.
     """
     correlations = []
@@ -137,7 +137,7 @@ def listed_share(
 
 
 def _halves(by_group: Tensor, splits: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(m,) sums over two random halves of the groups; an odd group is left out."""
+    """(m,) sums over two random halves of the groups; an odd group is omitted."""
     groups, m = by_group.shape
     half = groups // 2
     generator = torch.Generator().manual_seed(seed)

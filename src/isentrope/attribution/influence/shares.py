@@ -72,7 +72,7 @@ def influence_shares(
         step: What `optimizer_step` returned for U.
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: Estimator whose gradient is taken.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the gradients of the smaller side may be held.
         confidence: Nominal coverage.
         announce: Called with the storage plan before the work starts.

@@ -115,7 +115,7 @@ def noise_scale(
         objective: Where no weights are given, the objective they are made from.
         max_response_length: L of "dr_grpo".
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the groups' gradients may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -182,8 +182,8 @@ def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
 
 def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
     warning = (
-        f"{silent} of {of} prompt groups have no advantage and are left out, as a batch that "
-        "rejects such groups would."
+        f"{silent} of {of} prompt groups have no advantage and are omitted, as in a batch that "
+        "rejects such groups."
     )
     names = ("gradient_square", "trace", "b_simple")
     kept = {name: getattr(scale, name) for name in names}

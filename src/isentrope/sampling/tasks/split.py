@@ -24,7 +24,7 @@ from isentrope.sampling.tasks.splits import in_test, limited, require_probabilit
 LARGEST = 16
 """Largest first number, and the largest number of correct answers."""
 SUMS = range(101, 1000)
-"""Sums that are asked for."""
+"""Sums in the prompts."""
 SMALL = range(1, 4)
 """First numbers of the demonstrator's habit."""
 LONGEST = len("16+983#") + 1
