@@ -128,7 +128,7 @@ def check_optimizer(
         return Finding(
             name,
             False,
-            f"{detail}; {words_of_misplaced(wrong)}",
+            f"{detail}; {describe_misplaced(wrong)}",
             "The optimizer state is in the wrong order: save its parameter names beside it "
             "(parameter_names.json) or build the optimizer from named_parameters().",
         )
@@ -151,7 +151,7 @@ def misplaced_states(state: OptimizerState, gradient: Vector) -> dict[str, str] 
     return misplaced(gradient, {name: moments[key] for name, moments in state.moments.items()})
 
 
-def words_of_misplaced(wrong: Mapping[str, str]) -> str:
+def describe_misplaced(wrong: Mapping[str, str]) -> str:
     """The first of the states that fit other parameters better, in words."""
     first, better = next(iter(wrong.items()))
     return (

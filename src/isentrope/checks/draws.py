@@ -89,7 +89,7 @@ class Filter:
         """Probability that the policy's own draws all stay within that setting."""
         return math.exp(float(self.log_within[self.strictest]))
 
-    def weakest_found(self, p_limit: float) -> float | None:
+    def weakest_detected(self, p_limit: float) -> float | None:
         """The weakest setting that this batch's prefixes would reveal; None if there is none."""
         within = (self.log_within <= math.log(p_limit)).nonzero()
         return self.settings[int(within[-1])] if len(within) else None

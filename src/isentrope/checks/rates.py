@@ -30,7 +30,7 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
     Returns:
         The finding, with all groups; not checked where there is no other record.
     """
-    groups = groups_in_words(state)
+    groups = describe_groups(state)
     record, difference = disagreement(state, Path(checkpoint))
     if difference:
         return Finding(
@@ -45,7 +45,7 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
     return Finding(NAME, True, f"{groups}; as in {record}")
 
 
-def groups_in_words(state: OptimizerState) -> str:
+def describe_groups(state: OptimizerState) -> str:
     """The settings of every param group, and η where rates differ.
 
     Returns:

@@ -27,12 +27,12 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 AGREEMENT = "sampler = scorer"
-KEEP = (
+KEEP_LOGPROBS = (
     "Keep the log-probabilities that the tokens were drawn with, after temperature and filters: "
     "they reveal every fault. Raw ones, which many engines return, hide temperature and "
     "filters (vLLM: logprobs_mode=processed_logprobs)."
 )
-RAW = (
+RAW_LOGPROBS = (
     "The log-probabilities in the batch agree with the scorer nevertheless: they are raw ones, "
     "from before the sampler's filters and penalties."
 )
@@ -64,10 +64,11 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     findings = identity_findings(martingale_z(sample), score_identity_z(sample), draws)
     if agreement.passed is None:
         detail = f"{agreement.detail}. {sensitivity(sample, draws)}"
-        agreement = replace(agreement, detail=detail, advice=KEEP)
+        agreement = replace(agreement, detail=detail, advice=KEEP_LOGPROBS)
     elif agreement.passed:
         findings = [
-            replace(f, advice=f"{f.advice} {RAW}") if f.passed is False else f for f in findings
+            replace(f, advice=f"{f.advice} {RAW_LOGPROBS}") if f.passed is False else f
+            for f in findings
         ]
     return [eos, agreement, *findings]
 
@@ -114,7 +115,8 @@ def _diagnosis(
         if _fits(policy, rollouts, policy.temperature) > _fits(policy, rollouts, temperature):
             return (
                 f"The sampler's log-probabilities are those of temperature {temperature:.3g}, but "
-                f"the responses are not: they fit the scorer's {policy.temperature:g}. {KEEP}"
+                f"the responses are not: they fit the scorer's {policy.temperature:g}. "
+                f"{KEEP_LOGPROBS}"
             )
         return (
             f"The sampler's log-probabilities are those of temperature {match.temperature:.3g}, "

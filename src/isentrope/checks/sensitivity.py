@@ -32,7 +32,7 @@ def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
         "" if draws.eos is None else eos_found(draws.eos),
     ]
     for filter_ in draws.filters:
-        setting = filter_.weakest_found(P_LIMIT)
+        setting = filter_.weakest_detected(P_LIMIT)
         if setting is not None:
             relation = "or more" if filter_.name == "min_p" else "or less"
             parts.append(f"{filter_.name} {setting:.4g} {relation}")

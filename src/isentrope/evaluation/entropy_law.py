@@ -33,13 +33,13 @@ import numpy as np
 from isentrope.estimate import Estimate
 
 BLOCKS = 5
-FEWEST = 10
+MIN_STEPS = 10
 """Fewest steps: two per block."""
 
-ENOUGH = 40
+MIN_STEPS_FOR_INTERVAL = 40
 """Steps from which on there are intervals: fewer cannot separate autocorrelation from a trend."""
 
-LONG_MEMORY = 0.5
+HIGH_AUTOCORRELATION = 0.5
 """Autocorrelation of the residuals from which a run must be long to have intervals."""
 
 _METHOD = "least squares, delete-a-block jackknife"
@@ -97,9 +97,9 @@ def fit_entropy_law(
             entropy does not change.
     """
     h, r = np.asarray(entropy, dtype=float), np.asarray(reward, dtype=float)
-    if h.shape != r.shape or h.ndim != 1 or len(h) < FEWEST:
+    if h.shape != r.shape or h.ndim != 1 or len(h) < MIN_STEPS:
         raise ValueError(
-            f"The law is fitted to one entropy and one reward per step, {FEWEST} steps or more; "
+            f"The law is fitted to one entropy and one reward per step, {MIN_STEPS} steps or more; "
             f"got shapes {h.shape} and {r.shape}."
         )
     if not (np.isfinite(h).all() and np.isfinite(r).all()):
@@ -143,8 +143,8 @@ def steps_needed(rho: float) -> float:
     Returns:
         40 where neighbouring steps are weakly correlated, else 100 or ten correlation times.
     """
-    if rho <= LONG_MEMORY:
-        return ENOUGH
+    if rho <= HIGH_AUTOCORRELATION:
+        return MIN_STEPS_FOR_INTERVAL
     return max(100.0, 10 * (1 + rho) / (1 - rho)) if rho < 1 else np.inf
 
 
@@ -200,9 +200,10 @@ def _autocorrelation(rest: np.ndarray) -> float:
 
 
 def _too_short(rho: float, steps: int) -> str:
-    if rho <= LONG_MEMORY:
+    if rho <= HIGH_AUTOCORRELATION:
         return (
-            f"No interval from {steps} steps: fewer than {ENOUGH} cannot separate correlated noise "
+            f"No interval from {steps} steps: fewer than {MIN_STEPS_FOR_INTERVAL} cannot separate "
+            "correlated noise "
             "from a trend."
         )
     return (

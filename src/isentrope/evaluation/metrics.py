@@ -64,7 +64,7 @@ NEED_SCORES = ("entropy", "surprisal", "forking_entropy")
 FORKING_SHARE = 0.2
 """Share of tokens that count as forking."""
 
-ENOUGH = 48
+MIN_PROMPTS_FOR_INTERVAL = 48
 """Prompts from which on intervals of skewed quantities hold, if the skew is moderate."""
 
 BY_PROMPT, JACKKNIFE = "mean over prompts", "jackknife over prompts"
@@ -255,11 +255,11 @@ def few_prompts(n: int) -> tuple[str, ...]:
     Returns:
         One sentence below 48 prompts.
     """
-    if n >= ENOUGH:
+    if n >= MIN_PROMPTS_FOR_INTERVAL:
         return ()
     return (
         f"From {n} prompts: where prompts differ widely in length or entropy, the intervals of "
-        f"both are too short below {ENOUGH}, mainly at the upper end.",
+        f"both are too short below {MIN_PROMPTS_FOR_INTERVAL}, mainly at the upper end.",
     )
 
 

@@ -30,13 +30,13 @@ log = logging.getLogger("isentrope")
 
 CONFIDENCE = 0.95
 """Coverage of the reported intervals."""
-FEWEST = 3
+MIN_READINGS = 3
 """Readings before a rate is reported."""
-CONFIRMED = 3
+CONFIRMING_READINGS = 3
 """Readings after a change before it is reported: one outlier is not a change."""
-MOST = 256
+MAX_READINGS = 256
 """Readings of one rate that are kept."""
-HELD = 0.9
+ENTROPY_SHARE = 0.9
 """Share of the entropy whose tokens are counted."""
 
 
@@ -148,13 +148,13 @@ class Alarm(TrainerCallback):
         self._rates.append(rate)
         self._errors.append(se)
         for column in (self._steps, self._rates, self._errors):
-            del column[:-MOST]
+            del column[:-MAX_READINGS]
         sentence = self._change(step) or self._spent(step)
         now = mean_of(self._rates, self._errors)
         self._latest = {"alarm/rate": now.value, "alarm/raised": float(sentence is not None)}
         if math.isfinite(now.se):
             self._latest["alarm/rate_se"] = now.se
-        if len(self._rates) >= FEWEST:
+        if len(self._rates) >= MIN_READINGS:
             value, low, high = half_life(now)
             ends = {"": value, "_ci_low": low, "_ci_high": high}
             self._latest |= {
@@ -168,7 +168,7 @@ class Alarm(TrainerCallback):
         split = find_change(self._rates, self._errors, self._level)
         if split is None or split.p_value > self._level:
             return None
-        if len(self._rates) - split.place < CONFIRMED:
+        if len(self._rates) - split.place < CONFIRMING_READINGS:
             return None
         for column in (self._steps, self._rates, self._errors):
             del column[: split.place]
@@ -183,7 +183,7 @@ class Alarm(TrainerCallback):
         )
 
     def _spent(self, step: int) -> str | None:
-        if self._announced or len(self._rates) < FEWEST:
+        if self._announced or len(self._rates) < MIN_READINGS:
             return None
         now = mean_of(self._rates, self._errors)
         _, high = now.interval(1 - 2 * self._level)
@@ -203,9 +203,10 @@ class Alarm(TrainerCallback):
             )
         entropies = self.batch_entropies()
         if entropies is not None:
-            share = holding(torch.cat(list(entropies)), HELD)
+            share = holding(torch.cat(list(entropies)), ENTROPY_SHARE)
             parts.append(
-                f"In the last batch {100 * share:.2g} % of the tokens hold {100 * HELD:.0f} % of "
+                f"In the last batch {100 * share:.2g} % of the tokens hold "
+                f"{100 * ENTROPY_SHARE:.0f} % of "
                 "the entropy."
             )
         first = (

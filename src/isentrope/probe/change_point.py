@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student_t
 
-LEAST = 2
+MIN_SIDE = 2
 """Readings on either side of a split."""
 WINDOW = 32
 """Splits are looked for among this many of the newest readings."""
@@ -112,9 +112,9 @@ def find_change(values: Sequence[float], errors: Sequence[float], level: float) 
     """
     x, w = _checked(values, errors)
     n = len(x)
-    if n <= 2 * LEAST:
+    if n <= 2 * MIN_SIDE:
         return None
-    places = np.arange(max(LEAST, n - WINDOW), n - LEAST + 1)
+    places = np.arange(max(MIN_SIDE, n - WINDOW), n - MIN_SIDE + 1)
     squares, means, scales = _statistics(x[None], w, places)
     k = int(np.argmax(squares[0]))
     sums = np.cumsum(w)

@@ -43,10 +43,10 @@ from isentrope.estimators.ratio import fieller
 from isentrope.processes import gather
 
 UNIT = "prompts"
-ENOUGH = 16
+MIN_EFFECTIVE_STEPS = 16
 """Effective steps f from which on there is an interval: fewer rarely show a heavy tail."""
 
-LONGEST = 400
+MAX_TAIL_STEPS = 400
 """Largest number of recent steps from which the tail is estimated."""
 
 _COLUMNS = ("w", "ww", "num", "den", "nn", "nd", "dd")
@@ -90,7 +90,7 @@ class OnlineNoiseScale:
         self._ema_decay = ema_decay
         self._steps = 0
         self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
-        kept = min(2 * (1 + ema_decay) / (1 - ema_decay), LONGEST)
+        kept = min(2 * (1 + ema_decay) / (1 - ema_decay), MAX_TAIL_STEPS)
         self._recent: deque[tuple[float, float]] = deque(maxlen=math.ceil(kept))
 
     def update(self, trace: float, square: float) -> None:
@@ -120,7 +120,7 @@ class OnlineNoiseScale:
         effective = s["w"] ** 2 / (s["ww"] or 1.0)
         if self._steps < 3 or effective < 2 or s["den"] == 0:
             return None
-        if effective < ENOUGH:
+        if effective < MIN_EFFECTIVE_STEPS:
             low, high, warnings = math.nan, math.nan, (_FEW,)
         elif len(self._recent) < min(self._steps, self._recent.maxlen or 0):
             low, high, warnings = math.nan, math.nan, (_RESUMED,)
@@ -202,7 +202,8 @@ _BLURRED = (
 
 
 _FEW = (
-    f"Fewer than {ENOUGH} steps are in the running means, too few for an interval: it needs "
+    f"Fewer than {MIN_EFFECTIVE_STEPS} steps are in the running means, too few for an interval: "
+    "it needs "
     "more steps, or a larger noise_scale.memory (0.9 or more)."
 )
 

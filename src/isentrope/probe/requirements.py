@@ -42,7 +42,7 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "remove_invalid_values": (False, True),
 }
 """Settings that change the sampler's distribution, and the values that switch each off."""
-_HARMLESS = (
+_WITHOUT_EFFECT = (
     "max_new_tokens",
     "max_length",
     "pad_token_id",
@@ -79,7 +79,7 @@ def require_unfiltered(trainer: Any) -> None:
         settings |= {f"model.generation_config.{k}": (k, v) for k, v in own_values.items()}
     for where, (key, value) in settings.items():
         same_temperature = key == "temperature" and value == args.temperature
-        off = value is None or key in _HARMLESS or same_temperature
+        off = value is None or key in _WITHOUT_EFFECT or same_temperature
         if not off and not any(value is x or value == x for x in _OFF.get(key, ())):
             raise ValueError(
                 f"The trainer samples with {where}={value!r}, so its responses are not draws of "

@@ -30,7 +30,7 @@ from isentrope.vectors import Vector, tensor_bytes
 CONTRACT = "contract.json"
 NEXT_UPDATE = "next_update"
 CONTROL = "control.safetensors"
-_FIXED = {
+_MUST_AGREE = {
     "trainable": "the trainable parameters",
     "frozen_sha256": "the frozen weights of the base model",
     "world_size": "the number of processes",
@@ -48,9 +48,9 @@ _FIXED = {
     "dataset_sha256": "the training prompts",
 }
 """Settings that must be equal to resume a run, in words."""
-_ADDED = ("eos_token_ids",)
+_MAY_BE_MISSING = ("eos_token_ids",)
 """Settings that older checkpoints do not hold and that cannot be inferred."""
-_UNSAID = {"control": None}
+_OLD_DEFAULTS = {"control": None}
 """Settings that older checkpoints do not hold, and their values there."""
 
 
@@ -142,12 +142,12 @@ def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Raises:
         ValueError: Naming the first thing that differs.
     """
-    for key, words in _FIXED.items():
-        if key in _ADDED and key not in saved:
+    for key, words in _MUST_AGREE.items():
+        if key in _MAY_BE_MISSING and key not in saved:
             continue
         if key == "objective" and now[key] == "recorded":
             continue  # these names now cover more: the loss's settings are compared separately
-        before = saved.get(key, _UNSAID[key]) if key in _UNSAID else saved[key]
+        before = saved.get(key, _OLD_DEFAULTS[key]) if key in _OLD_DEFAULTS else saved[key]
         if before != now[key]:
             differ = _other_shapes if key == "trainable" else _other_value
             raise ValueError(

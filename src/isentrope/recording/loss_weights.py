@@ -83,8 +83,8 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
         for part in torch.arange(len(rows), device=rows.device).split(_CHUNK):
             at = rows[part], columns[part]
             following = rows[part], columns[part] + 1
-            pulls = _pulls(piece.hidden[at], head, piece.ids[following], temperature)
-            solved[:, *following] = _solve(piece.gradient[at].double(), *pulls)
+            gradients = _grad_hidden(piece.hidden[at], head, piece.ids[following], temperature)
+            solved[:, *following] = _solve(piece.gradient[at].double(), *gradients)
     weights = []
     for i in range(len(piece.ids)):
         places = piece.mask[i].nonzero()[:, 0]
@@ -123,7 +123,9 @@ def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:
     return torch.stack([alone, c, d])
 
 
-def _pulls(hidden: Tensor, head: Any, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _grad_hidden(
+    hidden: Tensor, head: Any, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """(m, d) float64 ∂s/∂h and ∂H/∂h of each target, through any output embedding."""
     with torch.enable_grad():
         h = hidden.detach().to(next(head.parameters()).dtype).requires_grad_()

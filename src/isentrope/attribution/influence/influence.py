@@ -51,7 +51,7 @@ DIRECTIONS_AT_ONCE = 4
 TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
 """Default groups of prompts; each costs a forward pass for tokens, none for sequences."""
 
-HELD_GROUPS = 4 * 2**30
+MAX_GROUP_BYTES = 4 * 2**30
 """Bytes of group gradients up to which sequences have more groups than tokens."""
 
 
@@ -211,7 +211,7 @@ def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:
     most = TOKEN_GROUPS
     if not tokens:
         parameters = sum(p.numel() for p in policy.theta.values())
-        most = max(most, min(SEQUENCE_GROUPS, HELD_GROUPS // (8 * parameters)))
+        most = max(most, min(SEQUENCE_GROUPS, MAX_GROUP_BYTES // (8 * parameters)))
     return min(most, E.n_prompts)
 
 

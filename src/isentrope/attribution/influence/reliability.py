@@ -34,7 +34,7 @@ UNIT = "rank correlation with an infinite E"
 LISTED = (8, 4)
 """Number of the most negative and of the most positive values in a printed list."""
 
-SMALL = 128
+MIN_PROMPTS = 128
 """Prompts of E below which √ρ itself varies by more than about .02 from one E to the next."""
 
 
@@ -73,10 +73,11 @@ def rank_correlation(by_group: Tensor, prompts: int, splits: int = 20, seed: int
     r = split_half(by_group, splits, seed).value
     value = math.sqrt(max(of_whole(r, len(by_group)), 0.0)) if r == r else r
     warnings = ()
-    if prompts < SMALL and r == r:
+    if prompts < MIN_PROMPTS and r == r:
         warnings = (
             f"With {prompts} prompts in E the rank correlation with an infinite E is correct on "
-            f"average over such batches, and uncertain for this one: that takes {SMALL} prompts.",
+            f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} "
+            "prompts.",
         )
     return _without_error(value, prompts, UNIT, "split halves of E", warnings)
 

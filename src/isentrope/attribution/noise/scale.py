@@ -53,7 +53,7 @@ from isentrope.update.objective import entropy_weights as of_entropies
 from isentrope.update.objective import token_weights as objective_weights
 from isentrope.vectors import Vector
 
-FEWEST = 4
+MIN_UNITS = 4
 """Fewest groups: with three, α and β cannot be separated."""
 
 METHOD = "delete-one jackknife"
@@ -259,10 +259,10 @@ def require_units(n: int, unit: str) -> None:
     Raises:
         ValueError: If there are fewer than four.
     """
-    if n < FEWEST:
+    if n < MIN_UNITS:
         raise ValueError(
             f"The noise scale is computed from how {unit} differ, and there are {n} of them: give "
-            f"{FEWEST} or more (16 for a useful interval)."
+            f"{MIN_UNITS} or more (16 for a useful interval)."
         )
 
 

@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-ENOUGH = 32
+MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""
 
 LIGHT_TAILS = (
@@ -79,10 +79,11 @@ def too_few(n: int, unit: str) -> tuple[str, ...]:
     Returns:
         One sentence; none from 32 units on.
     """
-    if n >= ENOUGH:
+    if n >= MIN_UNITS_FOR_INTERVAL:
         return ()
     return (
-        f"{n} {unit} are too few for an interval of their noise: below {ENOUGH} a heavy tail "
+        f"{n} {unit} are too few for an interval of their noise: below {MIN_UNITS_FOR_INTERVAL} a "
+        "heavy tail "
         "cannot be distinguished from a light one.",
     )
 

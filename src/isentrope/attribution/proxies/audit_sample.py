@@ -30,10 +30,10 @@ from isentrope.attribution.proxies.weighted_ranks import Array
 MEASURED = "measured"
 """The name under which the influence itself is in the table: its concentration and reliability."""
 
-SPREAD = 15
+MIN_SPREAD = 15
 """Prompts, if equal ones, over which a top must be spread for a valid bootstrap error."""
 
-HELD_BY_FEW = 0.4
+CONCENTRATED_SHARE = 0.4
 """Share of the prompts, if equal ones, below which a warning says that few of them hold a sum."""
 
 Statistics = dict[tuple[str, str], float]
@@ -144,13 +144,13 @@ class AuditSample:
         if self.n_prompts == 1:
             return False, ("There is one prompt: no error can be given.",)
         spread = self._spread.get((proxy, name), float(self.n_prompts))
-        if "@" in name and spread < SPREAD:
+        if "@" in name and spread < MIN_SPREAD:
             k = top_counts(self.n, [float(name.partition("@")[2])])[0]
             return False, (
                 f"The top is {k} of {self.n}, spread as over {spread:.1f} equal prompts: "
-                f"no interval below {SPREAD}.",
+                f"no interval below {MIN_SPREAD}.",
             )
-        if "@" not in name and spread < HELD_BY_FEW * self.n_prompts:
+        if "@" not in name and spread < CONCENTRATED_SHARE * self.n_prompts:
             return True, (
                 f"Few of the {self.n_prompts} prompts hold most of the influence (as {spread:.1f} "
                 "equal ones would): the interval is likely too short. Ranks are not affected.",
