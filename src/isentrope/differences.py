@@ -32,7 +32,7 @@ STEPS = {
     torch.float64: (1e-6, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2),
     torch.float32: (3e-4, 1e-4, 1e-3, 1e-2),
 }
-"""h by the type f is computed in, tried in turn until one is sharp enough."""
+"""h by the type f is computed in, tried in this order until one is accurate enough."""
 
 
 @dataclass(frozen=True)

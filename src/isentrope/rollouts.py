@@ -215,7 +215,7 @@ class Rollouts:
             indices: Positions in 0..n-1.
 
         Returns:
-            New rollouts with every column subset alike.
+            New rollouts with the same subset of every column.
 
         Raises:
             ValueError: If given a mask.

@@ -53,7 +53,7 @@ class Functionals:
         if self.method not in METHODS:
             raise ValueError(f"method={self.method!r}; choose one of {METHODS}.")
         if (self.method == "doubly-robust") != (self.baseline is not None):
-            raise ValueError("A baseline goes with the doubly-robust method, and only with it.")
+            raise ValueError("A baseline belongs to the doubly-robust method, and only to it.")
 
     @property
     def unit(self) -> str:

@@ -3,7 +3,7 @@
     E[ S + Σ_k H_k ] = 0         (martingale: surprisal and exact entropy have the same mean)
     E[ Σ_k ∂_v s_k ] = 0         (score identity, along any v)
 
-Each is a z-test on the E-batch at hand. A hidden top-k, another temperature, a masked EOS or a
+Each is a z-test on the E-batch. A hidden top-k, another temperature, a masked EOS or a
 shifted prompt all break them.
 
 Given its prefix, every term X_ik has mean zero and a variance V_ik that follows from the softmax

@@ -1,7 +1,7 @@
 """A policy: a causal language model, with or without adapter, as a function of its trainable θ.
 
 `Policy` evaluates π at θ, at θ + ηv (without touching the model) and differentiates through it
-in both modes. θ is the asserted set of parameters that require a gradient, no more, no less.
+in both modes. θ is the asserted set of parameters that require a gradient, exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Policy:
     """A causal LM as a function of its trainable parameters.
 
     The model is converted in place to the runtime dtype of `precision`, its experts run as plain
-    matrix products if it has any, and nothing else of it is changed. It must be in evaluation mode
+    matrix products if it has any, and is not changed otherwise. It must be in evaluation mode
     wherever it has dropout.
 
     Attributes:

@@ -8,8 +8,8 @@ separately,
 
 which is (T8) with groups of b prompts as the unit, and stays unbiased when S is a mean over some of
 them: under DDP the last micro-batch of a process is known only after averaging with the others'.
-tr Σ and |G|² are averaged over steps by exponential weights w_k = β^(t−k), each for itself, and
-then divided: R = Σ w_k num_k / Σ w_k den_k. Its error is that of a ratio of weighted sums,
+tr Σ and |G|² are averaged over steps by exponential weights w_k = β^(t−k), separately, and then
+divided: R = Σ w_k num_k / Σ w_k den_k. Its error is that of a ratio of weighted sums,
 
     SE² = f/(f − 1) · Σ w_k² (num_k − R den_k)² / (Σ w_k den_k)²,     f = (Σ w_k)²/Σ w_k²
 

@@ -29,7 +29,7 @@ Part = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trainable parameters of its own.
+    """A module with its own trainable parameters.
 
     Attributes:
         module: The module.

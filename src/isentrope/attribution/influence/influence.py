@@ -108,7 +108,7 @@ def influence(
             )
         if tokens:
             raise ValueError(
-                "With one batch for both roles each sequence has a direction of its own, so there "
+                "With one batch for both roles each sequence has its own direction, so there "
                 "are no token values: pass tokens=False, or a fresh E."
             )
     elif overlap == "refuse":
