@@ -200,13 +200,8 @@ def test_where_unrelated_rows_are_at_right_angles_the_error_is_too_large_not_too
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-<<<<<<< HEAD:tests/attribution/test_structure.py
         (lambda k, p: (k[:5], p), "square.*\\(5, 11\\)"),
         (lambda k, p: (k, p[:5]), "11 integers"),
-=======
-        (lambda k, p: (k[:5], p), "is square; this one is \\(5, 11\\)"),
-        (lambda k, p: (k, p[:5]), "must be 11 integers, one per row"),
->>>>>>> p13-maths:tests/kernel/test_structure.py
         (lambda k, p: (k + torch.eye(11).roll(1, 0), p), "mirror images by up to 1,"),
         (lambda k, p: (k - 3 * torch.eye(11), p), "this one has -3 "),
         (lambda k, p: (k, p * 0), "cross-prompt"),
