@@ -86,7 +86,7 @@ def tried(run: Path, seed: int, size: int) -> list[dict[str, Any]]:
         },
         root=MeasureConfig,
     )
-    return run_verb("try", find_trial, config).results
+    return [result.to_dict() for result in run_verb("try", find_trial, config).results]
 
 
 def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,17 @@ from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.files import finite
 from isentrope.pipelines.audit import audits_of
 from isentrope.pipelines.influence import influence_of, shares_of
 from isentrope.pipelines.kernel import find_kernel
-from isentrope.pipelines.loop import plain
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.pipelines.sft import sft
 from isentrope.pipelines.train import train
 from isentrope.progress import Clock, Progress
 from isentrope.runs.checkpoints import find_subjects
+from isentrope.runs.header import Header
 
 STEPS = (8, 16, 24, 32, 40)
 SEEDS = (0, 1, 2)
@@ -61,6 +63,9 @@ def checkpoints(folder: Path, seed: int) -> Path:
         settings += [f"output.directory={trained}", "entropy_probe.enabled=false", *QUIET]
         train(load_config("configs/train_toy.yaml", settings, TrainConfig))
     return trained / "training_state"
+
+
+HEADER = {"schema", "warnings", "timing", *(f.name for f in fields(Header))}
 
 
 def configured(path: Path, B_E: int, B_U: int) -> MeasureConfig:
@@ -89,17 +94,28 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
         table = influence_of(config, ready, Progress(), tokens=True, reward=True)
+        shares = shares_of(config, ready, Progress())
+        kernel = find_kernel(config, ready, Progress())
         said = {
             "entropy_per_token": ise.entropy(ready.policy, ready.batches.E),
             "entropy": table.entropy.budget,
             "reward": table.reward.budget,
             "reliability": table.reliability,
-            "shares": shares_of(config, ready, Progress()),
-            "kernel": find_kernel(config, ready, Progress()).results,
+            "shares": {k: x for k, x in vars(shares).items() if x is not None},
+            "kernel": {k: x for k, x in kernel.to_dict().items() if k not in HEADER},
             "audit": {of: dict(a.statistics) for of, a in audits_of(table, config).items()},
             "who": who(table.to_frame("tokens")),
         }
     return plain(said)
+
+
+def plain(content: Any) -> Any:
+    """The same content with Estimates and results as dictionaries, and null for NaN."""
+    if isinstance(content, ise.Estimate):
+        return finite(content.to_dict())
+    if isinstance(content, dict):
+        return {key: plain(value) for key, value in content.items()}
+    return finite(content)
 
 
 def who(tokens: pd.DataFrame) -> dict[str, float]:

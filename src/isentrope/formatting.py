@@ -56,7 +56,7 @@ class Format:
         Returns:
             For example "-2.24 ± 0.1"; a dash without a value.
         """
-        if value is None:
+        if value is None or math.isnan(value):
             return MISSING
         return f"{self.number(value)} ± {self.number(se, self.error_digits)}"
 
@@ -64,18 +64,31 @@ class Format:
         """An interval.
 
         Args:
-            low: Lower end; None if it is infinite, or if there is no interval.
+            low: Lower end; None or not finite if it is infinite, or if there is no interval.
             high: Upper end.
 
         Returns:
-            For example "[0.0017, ∞)"; a dash if both ends are None.
+            For example "[0.0017, ∞)"; a dash if there are no ends.
         """
+        low, high = known(low), known(high)
         if low is None and high is None:
             return MISSING
         minus = "−" if self.typeset else "-"
         left = f"({minus}∞" if low is None else f"[{self.number(low)}"
         right = "∞)" if high is None else f"{self.number(high)}]"
         return f"{left},{self.gap}{right}"
+
+
+def known(value: float | None) -> float | None:
+    """None in place of a number that is not finite.
+
+    Args:
+        value: A number, or None.
+
+    Returns:
+        The number, or None.
+    """
+    return value if value is not None and math.isfinite(value) else None
 
 
 TERMINAL = Format(typeset=False, error_digits=1, gap=" ")

@@ -1,5 +1,7 @@
 """What is printed beside a table of influences, against the truth that a simulation knows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from isentrope.attribution.influence.reliability import (
     rank_correlation,
     split_half,
 )
+from isentrope.estimate import Estimate
 
 
 def table(noise, groups=8, m=400, seed=0):
@@ -70,8 +73,8 @@ def test_what_cannot_be_said_is_nan_and_a_small_batch_is_warned_of():
 
 
 def test_results_of_an_earlier_version_are_brought_to_the_same_scale():
-    old = {"value": 0.63, "unit": "rank correlation"}
+    old = Estimate(0.63, np.nan, np.nan, np.nan, 8, "rank correlation", "")
     assert printed_reliability(old) == pytest.approx((2 * 0.63 / 1.63) ** 0.5)
-    new = {"value": 0.63, "unit": "rank correlation with an infinite E"}
+    new = replace(old, unit="rank correlation with an infinite E")
     assert printed_reliability(new) == 0.63
     assert of_whole(0.5, 3) == pytest.approx(0.75)  # a third of the groups in each half

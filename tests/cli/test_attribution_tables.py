@@ -2,20 +2,21 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from isentrope.cli.attribution_tables import print_influence, print_noise
 from isentrope.cli.tables import summary_lines
-from tests.reports.made_up import estimate, influence, measure, tables, write
+from tests.reports.made_up import influence, loaded, measure, noise, tables
 
 
 def printed(tmp_path, **more):
     sequences, tokens = tables(4, 2, ("7", "+"))
     tokens = tokens.assign(advantage=0.5)
     content = influence() | {"how": "one pass", "groups": 8, "measured_on": "the 64 responses of E"}
-    folder = write(tmp_path, "influence", "step_8", content, sequences=sequences, tokens=tokens)
+    found = loaded(tmp_path, content | more, sequences=sequences, tokens=tokens)
     console = Console(file=io.StringIO(), width=200)
-    print_influence(console, content | more, folder)
+    print_influence(console, *found)
     return console.file.getvalue(), tokens
 
 
@@ -36,21 +37,17 @@ def test_the_budget_and_the_shares_name_their_populations(tmp_path):
     assert "rank correlation with an infinite E, about: sequences 0.9, tokens 0.9" in said
 
 
-def test_the_linear_range_has_an_interval_and_no_error():
-    row = {"score_identity_z": 0.1, "martingale_z": 0.1}
-    row["rounding_floor"] = {"log_weight": 1e-9}
-    more = {"pathwise": None, "checks": row}
-    content = measure(**more)
-    content["entropy"]["per_sequence"] = content["entropy"]["per_token"]
-    for high, said in ((0.01, "[0.005, 0.01]"), (None, "[0.005, ∞)")):
-        content["linear_range"] |= {"ci_low": 0.005, "ci_high": high}
-        (line,) = [x for x in summary_lines(content) if "linear range" in x]
-        assert f"η* = 0.0067 {said}; the training rate" in line
-        assert "±" not in line
+@pytest.mark.parametrize(("high", "said"), [(0.01, "[0.005, 0.01]"), (None, "[0.005, ∞)")])
+def test_the_linear_range_has_an_interval_and_no_error(tmp_path, high, said):
+    content = measure(pathwise=None)
+    content["linear_range"] |= {"ci_low": 0.005, "ci_high": high}
+    result, _ = loaded(tmp_path, content)
+    (line,) = [x for x in summary_lines(result) if "linear range" in x]
+    assert f"η* = 0.0067 {said}; the training rate" in line
+    assert "±" not in line
 
 
-def test_noise_has_the_limits_of_its_intervals_beside_it():
+def test_noise_has_the_limits_of_its_intervals_beside_it(tmp_path):
     console = Console(file=io.StringIO(), width=200)
-    content = measure() | {"gradient": {"b_simple": estimate(12.0, interval=False)}}
-    print_noise(console, content, None)
+    print_noise(console, *loaded(tmp_path, noise()))
     assert "hold for those it does not" in console.file.getvalue()

@@ -20,52 +20,56 @@ from isentrope.cli.trial_table import print_trial
 from tests.reports.made_up import (
     audit,
     estimate,
+    head,
     influence,
+    kernel,
+    loaded,
     measure,
+    noise,
     sweep_row,
     tables,
-    write,
 )
 
 NAME = "checkpoint-120000"
 TINY = -5.294e-05
 
 
-def swept(_):
-    show, (content, _) = studied(_)
-    return show, [content]
+def swept(folder):
+    show, (result, _) = studied(folder)
+    return show, [result]
 
 
-def studied(_):
+def studied(folder):
     row = sweep_row(1.25e-05, TINY, "resample", deltaH_true_ci_low=-5.5e-5)
     row |= {"deltaH_true_ci_high": -5.1e-5, "resampled": estimate(TINY, 3e-6)}
     content = measure(NAME, sweep=[row, row], pathwise=None)
     content["batches"]["B_E"] = 1024
     content["checks"]["rounding_floor"]["log_weight"] = 1e-12
     content["entropy"]["per_sequence"] = content["entropy"]["per_token"]
-    return print_measurement, [content, content]
+    result, _ = loaded(folder, content)
+    return print_measurement, [result, result]
 
 
 def attributed(folder):
     sequences, tokens = tables(4, 2, ("7", "\n", "five", "<|endoftext|>"))
     tokens = tokens.assign(advantage=-0.123456, deltaH=TINY, deltaH_se=3e-6, deltaJ=TINY)
     content = influence(NAME) | {"how": "one pass", "groups": 8, "measured_on": "E"}
-    made = write(folder, "influence", NAME, content, sequences=sequences, tokens=tokens)
-    return print_influence, content, made
+    return print_influence, *loaded(folder, content, sequences=sequences, tokens=tokens)
 
 
 def kernels(folder):
     sizes = {c: estimate(TINY) for c in ("mean", "spread", "mean_cosine", "rms_cosine")}
     structure = {"same prompt, same length": {"entries": 123456} | sizes}
-    truncation = {c: estimate(TINY) for c in ("ratio", "pearson", "spearman")}
+    truncation = {c: estimate(TINY) for c in ("total", "ratio", "pearson", "spearman")}
     blocks = {"UU": {"rows": 24, "columns": 24, "structure": structure}}
-    content = measure(NAME) | {"blocks": blocks}
-    return print_kernel, content | {"truncations": {"diagonal of each prompt": truncation}}, folder
+    truncations = {"diagonal of each prompt": truncation}
+    content = kernel(NAME) | {"blocks": blocks, "truncations": truncations}
+    return print_kernel, *loaded(folder, content)
 
 
 def noises(folder):
     scales = {"b_simple_of_the_gradient": estimate(123456.0, unit="prompt groups per update")}
-    return print_noise, measure(NAME) | {"preconditioned": scales}, folder
+    return print_noise, *loaded(folder, noise(NAME) | {"preconditioned": scales})
 
 
 def audited(folder):
@@ -74,7 +78,7 @@ def audited(folder):
     for of in ("tokens", "sequences"):
         rows = {"covariance_of_the_surprisal": {name: estimate(TINY) for name in names}}
         content[of] = {"items": 4096, "proxies": rows}
-    return print_audit, content, folder
+    return print_audit, *loaded(folder, content)
 
 
 def evaluated(_):
@@ -90,8 +94,8 @@ def tried(folder):
     gains = {k: estimate(TINY) for k in ("gained_deltaH", "gained_deltaJ", "over_random_deltaH")}
     entry = {"control": "influence_clip", "strength": 0.00123, "did": {"touched": 0.123456}}
     entry |= {"step": gains | part, "gradient": gains | part, "predicted": None}
-    content = measure(NAME) | {"vanilla": {"step": part, "gradient": part}, "eta": 1e-3}
-    return print_trial, content | {"tried": {"influence_clip": entry}}, folder
+    content = head("try", NAME) | {"vanilla": {"step": part, "gradient": part}, "eta": 1e-3}
+    return print_trial, *loaded(folder, content | {"tried": {"influence_clip": entry}})
 
 
 def found(_):

@@ -170,8 +170,8 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
         out = tmp_path / name
         run = verb(load_config(asked, [*usual, f"output.directory={out}"]))
         (result,) = run.results
-        assert result["settings"]["keys"]["sampling.temperature"]["from"] == "contract.json"
-        assert result["policy"]["temperature"] == 0.7
+        assert result.settings.keys["sampling.temperature"].source == "contract.json"
+        assert result.policy.temperature == 0.7
         assert "temperature" not in (out / "config.yaml").read_text().split("sampling:")[1]
         again = load_config(out / "config.yaml")
         assert settle(again, trained / "step_4")[0].sampling.temperature == 0.7
@@ -337,7 +337,7 @@ def test_a_batch_of_another_policy_is_refused_and_off_policy_is_the_way_out(tiny
     with pytest.raises(ValueError, match=r"estimator\.off_policy: true"):
         measure(load_config(settings(tiny), overrides))
     run = measure(load_config(settings(tiny), [*overrides, "estimator.off_policy=true"]))
-    assert run.results[0]["step"]["gradient_norm"] > 0
+    assert run.results[0].step.gradient_norm > 0
 
 
 def test_off_policy_where_nothing_is_stale_changes_nothing(tiny, stale, tmp_path):
@@ -348,7 +348,7 @@ def test_off_policy_where_nothing_is_stale_changes_nothing(tiny, stale, tmp_path
         run = measure(
             load_config(settings(tiny), [*overrides, f"estimator.off_policy={value}", where])
         )
-        norms.append(run.results[0]["step"]["gradient_norm"])
+        norms.append(run.results[0].step.gradient_norm)
     assert norms[0] == pytest.approx(norms[1], rel=1e-9)
 
 
@@ -366,7 +366,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
         measure(load_config(asked, quick))
     listed = "estimator.ignore_training_settings=[dropout]"
     run = measure(load_config(asked, [*quick, listed, f"output.directory={tmp_path / 'run'}"]))
-    assert any("drop activations" in sentence for sentence in run.results[0]["warnings"])
+    assert any("drop activations" in sentence for sentence in run.results[0].warnings)
 
 
 def test_trls_disable_dropout_is_honoured_where_it_acts(trained):

@@ -137,7 +137,7 @@ def test_the_written_configuration_repeats_the_run(run, tmp_path):
     first = run(*FIRST_ORDER, "batch_config.seed=3")
     config = load_config(first.folder / "config.yaml", [f"output.directory={tmp_path / 'b'}"])
     again = measure(config)
-    assert again.results[0]["sweep"] == first.results[0]["sweep"]
+    assert again.results[0].to_dict()["sweep"] == first.results[0].to_dict()["sweep"]
 
 
 def test_responses_written_by_hand_are_measured(run, tmp_path):
@@ -167,7 +167,7 @@ def test_several_checkpoints_get_a_folder_each_and_one_table(tiny, run):
     assert list(made.measurements) == ["step_4", "step_8"]
     table = pd.read_parquet(made.folder / "measurements" / "all.parquet")
     assert table["checkpoint"].tolist() == ["step_4", "step_8"]
-    assert made.results[0]["sweep"] != made.results[1]["sweep"]
+    assert made.results[0].to_dict()["sweep"] != made.results[1].to_dict()["sweep"]
 
 
 def test_collapsed_weights_give_a_value_a_verdict_and_fresh_responses(run):
@@ -213,7 +213,7 @@ def test_a_failure_leaves_no_results(run, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("no disk")
 
-    monkeypatch.setattr("isentrope.pipelines.measure._write", fail)
+    monkeypatch.setattr("isentrope.pipelines.loop._save_inputs", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run("estimator.order=0")
     assert not (tmp_path / "run").exists()

@@ -78,15 +78,15 @@ def test_weights_in_16_bits_are_refused_until_it_is_said_which_step_is_meant(
     assert found.passed is False
     assert "rounded_step=true" in found.advice
     (told,) = measure(config(short, "estimator.rounded_step=false")).results
-    assert any("THIS IS NOT THE STEP THAT TRAINING TAKES" in w for w in told["warnings"])
-    assert told["step"]["rounding"]["dtype"] == "bfloat16"
+    assert any("THIS IS NOT THE STEP THAT TRAINING TAKES" in w for w in told.warnings)
+    assert told.step.rounding.dtype == "bfloat16"
     assert findings(config(tiny / "step_4"))["the step survives rounding"].passed
 
 
 def test_a_float32_copy_of_the_weights_rounds_nothing(tiny, tmp_path, config):
     short = in_bfloat16(tiny / "step_4", tmp_path / "short")
     (said,) = measure(config(short, "checkpoint.master_weights=true")).results
-    assert "rounding" not in said["step"]
+    assert said.step.rounding is None
     shutil.copy(tiny / "step_4" / "optimizer.pt", short)  # moments of float32
     assert findings(config(short))["the step survives rounding"].passed
 
@@ -103,12 +103,12 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     assert any("moments are of 16 bits" in w for w in step.warnings)
     state = load_optimizer_state(policy, short)
     types = short_types(policy, state, {})
-    for row in said["sweep"]:
-        direction = rounded_step(policy, state, step, types, row["eta"]).direction
-        point = entropy_change(policy, E, direction, [row["eta"]], order=0).points[0]
-        assert row["deltaH_true"] == pytest.approx(point.change.value, rel=1e-9)
-    parts = sum(said["budget"][n] for n in ("momentum", "decay", "gradient", "rounding"))
-    assert parts == pytest.approx(said["first_order"]["value"], rel=1e-9)
+    for row in said.sweep:
+        direction = rounded_step(policy, state, step, types, row.eta).direction
+        point = entropy_change(policy, E, direction, [row.eta], order=0).points[0]
+        assert row.deltaH_true == pytest.approx(point.change.value, rel=1e-9)
+    parts = sum(said.budget[n] for n in ("momentum", "decay", "gradient", "rounding"))
+    assert parts == pytest.approx(said.first_order.value, rel=1e-9)
     with pytest.raises(ValueError, match="rounded_step=true"):
         run_verb("influence", find_influence, config(short, "estimator.rounded_step=true"))
 
@@ -116,12 +116,12 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
 def test_rates_of_all_groups_are_told_and_exchanged_ones_noticed(folder, config):
     two_groups(folder)
     (said,) = measure(config(folder)).results
-    assert [(g["lr"], g["tensors"]) for g in said["step"]["param_groups"]] == [
+    assert [(g["lr"], g["tensors"]) for g in said.step.param_groups] == [
         (1e-3, 2),
         (2e-3, 2),
     ]
-    assert any("the others move at 2 times η" in w for w in said["warnings"])
-    assert not any("NOT THOSE OF TRAINING" in w for w in said["warnings"])
+    assert any("the others move at 2 times η" in w for w in said.warnings)
+    assert not any("NOT THOSE OF TRAINING" in w for w in said.warnings)
     rates = findings(config(folder))["rates of the param groups"]
     assert rates.passed, rates
 
@@ -129,15 +129,15 @@ def test_rates_of_all_groups_are_told_and_exchanged_ones_noticed(folder, config)
 def test_exchanged_rates_are_noticed(folder, config):
     two_groups(folder, (2e-3, 1e-3))
     (said,) = measure(config(folder)).results
-    assert any("NOT THOSE OF TRAINING (contract.json)" in w for w in said["warnings"])
+    assert any("NOT THOSE OF TRAINING (contract.json)" in w for w in said.warnings)
     assert findings(config(folder))["rates of the param groups"].passed is False
 
 
 def test_a_match_by_order_is_confirmed_or_refused(folder, config):
     (folder / "parameter_names.json").unlink()
     (said,) = measure(config(folder, "batch_config.B_U=6")).results
-    assert said["step"]["order_confirmed"] is True
-    assert any("second moments fit the gradients" in w for w in said["warnings"])
+    assert said.step.order_confirmed is True
+    assert any("second moments fit the gradients" in w for w in said.warnings)
 
 
 def switch_off(folder, moments):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from isentrope.config.io import load_config
+from isentrope.estimate import Estimate
 from isentrope.pipelines import measure as measure_module
 from isentrope.pipelines.measure import measure
 from isentrope.rollouts import Rollouts
@@ -65,7 +66,7 @@ def test_the_tidy_table_has_every_repeat_and_their_mean(whole):
     run = whole
     table = pd.read_csv(run.folder / "measurements" / "measure_study.csv")
     first = table[table.quantity == "first_order"].set_index(["checkpoint", "repeat"])
-    values = [result["first_order"]["value"] for result in run.results]
+    values = [result.first_order.value for result in run.results]
     assert first.value[("step_4", "mean")] == pytest.approx((values[0] + values[1]) / 2)
     assert first.se_update[("step_8", "mean")] == pytest.approx(abs(values[2] - values[3]) / 2)
     assert set(table.step) == {4, 8}
@@ -78,11 +79,11 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_table(ask, whole, monkeypa
     expected = csv(whole)
     real, made = measure_module.measure_checkpoint, []
 
-    def stops(config, subject, *rest):
+    def stops(config, ready, *rest):
         if len(made) == 2:
             raise KeyboardInterrupt
-        made.append(subject.name)
-        return real(config, subject, *rest)
+        made.append(ready.subject.name)
+        return real(config, ready, *rest)
 
     monkeypatch.setattr(measure_module, "measure_checkpoint", stops)
     with pytest.raises(KeyboardInterrupt):
@@ -109,7 +110,7 @@ def test_an_item_run_by_itself_is_the_same_item(ask, tmp_path):
     config = load_config(run.measurements["step_8_repeat_1"] / "config.yaml")
     alone = measure(load_config(config.model_dump(), [f"output.directory={tmp_path / 'alone'}"]))
     assert list(alone.measurements) == ["step_8_repeat_1"]
-    assert alone.results[0]["sweep"] == run.results[3]["sweep"]
+    assert alone.results[0].to_dict()["sweep"] == run.results[3].to_dict()["sweep"]
 
 
 def test_results_of_other_settings_or_of_an_older_checkpoint_are_not_taken(ask):
@@ -142,7 +143,8 @@ def test_the_interval_of_a_mean_covers_the_truth():
 
 
 def test_only_numbers_with_an_error_are_in_the_table():
-    content = {"a": {"value": 1.0, "se": 0.1, "ci_low": 0.8}, "b": 2.0, "c": 3.0, "c_se": 0.3}
+    estimate = Estimate.from_standard_error(1.0, 0.1, 8, unit="", method="")
+    content = {"a": estimate, "b": 2.0, "c": 3.0, "c_se": 0.3}
     assert [name for name, _ in numbers_in({"x": content})] == ["x.a", "x.c"]
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
+from isentrope.runs.results import load_result
+
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
 UNIT = "nats per token"
 
@@ -17,11 +19,44 @@ def estimate(value, se=None, n=16, unit=UNIT, interval=True):
     return content | {"unit": unit, "method": "made up", "ess": None, "khat": None, "warnings": []}
 
 
-def head(name):
+def batch(sequences, prompts):
     return {
-        "policy": {"name": name, "precision": {"measuring": {"runtime_dtype": "float64"}}},
-        "batches": {"B_E": 64, "B_U": 4, "G": 2},
-        "estimator": {"functional": "per_token", "unit": UNIT, "confidence": 0.95},
+        "sequences": sequences,
+        "prompt_draws": prompts,
+        "distinct_prompts": prompts,
+        "mean_length": 4.0,
+        "longest": 4,
+    }
+
+
+def head(verb, name):
+    precision = {"runtime_dtype": "float64"}
+    return {
+        "schema": f"isentrope/{verb}/1",
+        "policy": {
+            "name": name,
+            "checkpoint": name,
+            "optimizer": f"{name}/optimizer.pt",
+            "trainable_tensors": 2,
+            "trainable_parameters": 8,
+            "temperature": 1.0,
+            "device": "cpu",
+            "precision": dict.fromkeys(("measuring", "updating", "sampling"), precision),
+        },
+        "batches": {"B_E": 64, "B_U": 4, "G": 2, "E": batch(64, 64), "U": batch(8, 4)},
+        "estimator": {"functional": "per_token", "method": "prefix", "confidence": 0.95}
+        | ({"order": 2, "unit": UNIT} if verb == "measure" else {}),
+        "settings": {"keys": {}, "differs": [], "ignored": []},
+        "step": {
+            "objective": "dr_grpo",
+            "learning_rate": 1e-3,
+            "gradient_norm": 1.0,
+            "clip_factor": 1.0,
+            "direction_norm": 1.0,
+            "matched_by": "sidecar",
+            "param_groups": [],
+            "order_confirmed": None,
+        },
         "timing": {"total": 1.5},
         "provenance": PROVENANCE,
         "warnings": [],
@@ -42,19 +77,31 @@ def sweep_row(eta, change, verdict="trust", **more):
         "deltaH_second_se": 30 * eta**2,
         "residual": 0.0,
         "residual_se": 1e-6,
+        "residual_ci_low": -2e-6,
+        "residual_ci_high": 2e-6,
+        "residual_verdict": "trust",
         "ess": 60.0,
+        "ess_whole": 60.0,
+        "ess_integrated": 60.0,
+        "carriers": 10.0,
         "khat": 0.1,
         "verdict": verdict,
+        "method": "prefix",
         "resampled": None,
     }
     return content | more
 
 
 def measure(name="step_8", **more):
-    content = head(name) | {
-        "step": {"rate_of_interest": 1e-3, "matched_by": "sidecar"},
-        "entropy": {"per_token": estimate(0.1)},
+    content = head("measure", name)
+    content["step"]["rate_of_interest"] = 1e-3
+    content |= {
+        "entropy": {
+            "per_sequence": estimate(0.4, unit="nats per sequence"),
+            "per_token": estimate(0.1),
+        },
         "first_order": estimate(-2.0),
+        "pathwise": estimate(-1.9),
         "second_order": estimate(300.0),
         "linear_range": estimate(6.7e-3, unit="η") | {"rate_over_range": 0.15},
         "sweep": [
@@ -66,8 +113,16 @@ def measure(name="step_8", **more):
         | {"total_se": 0.2, "momentum_se": 0.1, "decay_se": 0.0, "gradient_se": 0.1},
         "checks": {
             "score_identity_z": 0.5,
+            "score_identity_p": 1.0,
+            "score_identity_verdict": "sound",
             "martingale_z": -0.2,
-            "rounding_floor": {"smallest_eta": 1e-12},
+            "martingale_p": 1.0,
+            "martingale_verdict": "sound",
+            "rounding_floor": {
+                "log_weight": 1e-9,
+                "entropy_change": 1e-16,
+                "smallest_eta": 1e-12,
+            },
         },
     }
     return content | more
@@ -77,7 +132,11 @@ def influence(name="step_8", **more):
     parts = {"momentum": -1.2, "decay": 0.0, "baseline": -1.2, "gradient": -0.8, "total": -2.0}
     budget = {key: estimate(value) for key, value in parts.items()}
     shares = {"same_prompt": estimate(-0.5), "other_prompt": estimate(-0.3, 0.4)}
-    content = head(name) | {
+    content = head("influence", name) | {
+        "how": "one pass",
+        "groups": 8,
+        "degrees_of_freedom": 7,
+        "measured_on": "the 64 responses of E to 64 prompts",
         "entropy": budget | {"closure": 0.0, "unit": f"{UNIT} per η"},
         "reward": budget | {"closure": 0.0, "unit": "reward per η"},
         "reliability": {of: estimate(0.9, interval=False) for of in ("sequences", "tokens")},
@@ -126,28 +185,47 @@ def tables(prompts, group, texts, seed=0):
 
 
 def kernel(name="step_8"):
+    edges = {"lower": 0.5, "upper": 1.5, "effective_rank": 4.0}
     block = {
+        "rows": 8,
+        "columns": 8,
+        "zero_rows": [],
         "structure": {
-            of: {"entries": 8, "mean_cosine": estimate(0.2), "rms_cosine": estimate(cosine)}
+            of: {"entries": 8}
+            | {"mean": estimate(1.0), "spread": estimate(1.0)}
+            | {"mean_cosine": estimate(0.2), "rms_cosine": estimate(cosine)}
             for of, cosine in (("same_prompt", 0.7), ("cross_prompt", 0.1))
         },
         "spectrum": {
             "eigenvalues": [4.0, 2.0, 1.0, 0.5],
             "effective_rank": estimate(3.0),
+            "shares": {"1": estimate(0.5)},
+            "fitted_dimension": estimate(3.0),
+            "participation": [2.0],
+            "leading_carriers": [0],
+            "norm_outliers": [],
             "nulls": [
-                {"name": "all parameters", "dimension": 9, "effective_rank": 4, "above": None},
-                {"name": "observed norms", "upper": 1.5, "effective_rank": 4, "above": 2},
+                {"name": "all parameters", "dimension": 9.0, "above": None} | edges,
+                {"name": "observed norms", "dimension": 3.0, "above": 2} | edges,
             ],
         },
     }
-    return head(name) | {"blocks": {"UU": block}}
+    return head("kernel", name) | {"preconditioned": True, "blocks": {"UU": block}}
+
+
+def noise(name="step_8"):
+    scale = {"b_simple": estimate(12.0, interval=False, unit="prompts")}
+    kinds = dict.fromkeys(("gradient", "preconditioned", "entropy"), scale)
+    return head("noise", name) | kinds
 
 
 def audit(name="step_8"):
     row = {"spearman": estimate(0.4), "overlap@0.02": estimate(0.5, interval=False)}
     proxies = {"token_covariance": row, "advantage": row, "top_entropy": row}
     of = {"items": 99, "proxies": proxies | {"measured": {}}}
-    return head(name) | {"tokens": of, "sequences": of}
+    reliability = {"tokens": estimate(0.9, interval=False)}
+    more = {"off_policy": False, "reliability": reliability}
+    return head("audit", name) | more | {"tokens": of, "sequences": of}
 
 
 def write(folder, verb, name, results, **parquet):
@@ -157,6 +235,13 @@ def write(folder, verb, name, results, **parquet):
     for table, content in parquet.items():
         content.to_parquet(here / f"{table}.parquet")
     return here
+
+
+def loaded(folder, content, **parquet):
+    """The result with this content, and the folder it was read from."""
+    verb = content["schema"].split("/")[1]
+    made = write(folder, verb, content["policy"]["name"], content, **parquet)
+    return load_result(made), made
 
 
 def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(8, 16)):

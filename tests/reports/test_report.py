@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from isentrope.reports.report import write_report
-from tests.reports.made_up import make_run, measure, sweep_row, write, write_evaluation
+from tests.reports.made_up import make_run, measure, noise, sweep_row, write, write_evaluation
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_a_half_finished_run_says_what_is_missing(tmp_path):
 @pytest.mark.parametrize("keep", ["measure", "influence", "kernel", "noise", "audit", None])
 def test_any_part_alone_makes_a_report(tmp_path, keep):
     run = make_run(tmp_path / "r", steps=(8,))
-    write(run, "noise", "step_8", measure())
+    write(run, "noise", "step_8", noise())
     for path in (run / "measurements").iterdir():
         if keep is None or not path.name.startswith(keep):
             shutil.rmtree(path)

@@ -1,8 +1,17 @@
+from dataclasses import replace
+from math import nan
+
 import numpy as np
 
+from isentrope.estimate import Estimate
 from isentrope.reports.compare import difference
 from isentrope.reports.sentences import with_interval
-from tests.reports.made_up import estimate
+from tests.reports import made_up
+
+
+def estimate(*args, **more):
+    content = made_up.estimate(*args, **more)
+    return Estimate(**{k: nan if v is None else v for k, v in content.items()})
 
 
 def test_no_interval_is_said_and_not_left_out():
@@ -23,10 +32,10 @@ def test_the_difference_of_two_runs_covers_the_truth():
 def test_an_error_that_is_not_known_leaves_no_difference():
     known = estimate(1.0, 0.1)
     assert difference(known, estimate(1.0, 0.1, interval=False)) is None
-    assert difference(known, known | {"se": None}) is None
-    assert difference(known, known | {"n": None}) is None
+    assert difference(known, replace(known, se=nan)) is None
+    assert difference(known, replace(known, n=0)) is None
 
 
 def test_an_interval_without_an_end_says_so():
-    half = {"value": 2.0, "se": 1.0, "ci_low": 1.0, "ci_high": None}
+    half = Estimate(2.0, 1.0, 1.0, nan, 8, "", "")
     assert with_interval(half) == "2 [1,\u00a0∞)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,74 +15,76 @@ from isentrope.attribution.influence.reliability import LISTED, printed_reliabil
 from isentrope.attribution.noise.tail import LIGHT_TAILS
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import t_quantile
-from isentrope.formatting import MISSING, TERMINAL
+from isentrope.estimate import Estimate, t_quantile
+from isentrope.formatting import MISSING, TERMINAL, known
+from isentrope.runs.attribution_records import SharesRecord
+from isentrope.runs.kernel_records import BlockRecord, RelationRecord, TruncationRecord
+from isentrope.runs.results import AuditResult, InfluenceResult, KernelResult, NoiseResult
 
 bounds, _number = TERMINAL.interval, TERMINAL.number
 
+PARTS = ("momentum", "decay", "gradient")
 
-def print_influence(console: Console, result: dict[str, Any], folder: Path) -> None:
+
+def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
     """Print the budget, who moved the entropy most, and how reliable that is.
 
     Args:
         console: Where to.
-        result: The content of results.json.
-        folder: Where its tables are.
+        result: What was found.
     """
-    kinds = [kind for kind in ("tokens", "sequences") if (folder / f"{kind}.parquet").exists()]
-    kind = kinds[0]
-    table = pd.read_parquet(folder / f"{kind}.parquet")
-    share = result.get("listed_share", {}).get(kind)
-    _print_most(console, table, kind, result["policy"]["name"], share)
-    entropy, reward = result["entropy"], result["reward"]
-    lines = [
-        f"{result['policy']['name']}: δH₁ {measured(entropy['total'])} {entropy['unit']}, on "
-        f"{result.get('measured_on', 'E')}"
-    ]
-    parts = [f"{k} {measured(entropy[k])}" for k in ("momentum", "decay", "gradient")]
-    lines.append(f"  of which     {', '.join(parts)}; closes to {entropy['closure']:.1e}")
+    name, entropy, reward = result.policy.name, result.entropy, result.reward
+    kind = "tokens" if "tokens" in result.tables else "sequences"
+    share = known(result.listed_share.get(kind))
+    _print_most(console, result.tables[kind], kind, name, share)
+    lines = [f"{name}: δH₁ {measured(entropy.total)} {entropy.unit}, on {result.measured_on}"]
+    parts = [f"{part} {measured(getattr(entropy, part))}" for part in PARTS]
+    lines.append(f"  of which     {', '.join(parts)}; closes to {entropy.closure:.1e}")
     if reward is not None:
-        parts = [f"{k} {measured(reward[k])}" for k in ("total", "momentum", "gradient")]
-        lines.append(f"  reward       {', '.join(parts)} {reward['unit']}")
-    if "shares" in result:
-        lines.append(_shares(result["shares"]))
-    lines.append(_reliability(result))
+        parts = [
+            f"{part} {measured(getattr(reward, part))}"
+            for part in ("total", "momentum", "gradient")
+        ]
+        lines.append(f"  reward       {', '.join(parts)} {reward.unit}")
+    if result.shares is not None:
+        lines.append(_shares(result.shares))
+    lines.append(_reliability(result.reliability))
     if share is not None:
         lines.append(
             f"  listed       deltaH x {share:.2f}, the share of the largest {kind} that is not "
             f"noise; {kind}.parquet has what was measured"
         )
-    lines.append(f"  by           {result['how']}; {_errors(result)}")
-    print_lines(console, lines, result["warnings"])
+    lines.append(f"  by           {result.how}; {_errors(result)}")
+    print_lines(console, lines, result.warnings)
 
 
-def _shares(shares: dict[str, Any]) -> str:
+def _shares(shares: SharesRecord) -> str:
     """Another population than the budget's: the sum is named first, and is not the gradient's."""
-    parts = [
-        f"{name.replace('_', ' ')} {measured(estimate)}"
-        for name, estimate in shares.items()
-        if name not in ("measured_on", "gradient")
-    ]
+    named = {
+        "self": shares.itself,
+        "same prompt": shares.same_prompt,
+        "other prompt": shares.other_prompt,
+    }
+    parts = [f"{name} {measured(x)}" for name, x in named.items() if x is not None]
     return (
-        f"  shares       on other responses, {shares['measured_on']}: the gradient's part is "
-        f"{measured(shares['gradient'])} there, of which {', '.join(parts)}"
+        f"  shares       on other responses, {shares.measured_on}: the gradient's part is "
+        f"{measured(shares.gradient)} there, of which {', '.join(parts)}"
     )
 
 
-def _reliability(result: dict[str, Any]) -> str:
-    found = result["reliability"]
+def _reliability(found: Mapping[str, Estimate]) -> str:
     said = ", ".join(f"{of} {_number(printed_reliability(r))}" for of, r in found.items())
     return f"  reliability  rank correlation with an infinite E, about: {said}"
 
 
-def _errors(result: dict[str, Any]) -> str:
+def _errors(result: InfluenceResult) -> str:
     """What ± is, and what it is multiplied by."""
-    df = result["groups"] - 1
+    df = result.groups - 1
     if df < 1:
         return "values alone, without errors"
-    confidence = result["estimator"]["confidence"]
+    confidence = result.estimator.confidence
     return (
-        f"± is one se from {result['groups']} groups of prompts, {df} degrees of freedom: multiply "
+        f"± is one se from {result.groups} groups of prompts, {df} degrees of freedom: multiply "
         f"by {t_quantile(df, confidence):.2f} for {confidence * 100:g} %"
     )
 
@@ -122,55 +125,61 @@ def _print_most(
     print_table(console, title, columns, sections=[LISTED[0] - 1])
 
 
-def print_kernel(console: Console, result: dict[str, Any], _: Path) -> None:
+def print_kernel(console: Console, result: KernelResult, _: Path) -> None:
     """Print the structure of each block, its spectrum and the truncations.
 
     Args:
         console: Where to.
-        result: The content of results.json.
+        result: What was found.
     """
-    name = result["policy"]["name"]
-    for block, said in result["blocks"].items():
-        if "structure" in said:
-            _print_structure(console, f"{name}, {block}", said["structure"])
-        lines = [f"{name}, {block}: {said['rows']} x {said['columns']}"]
-        if difference := said.get("same_less_other_prompt"):
-            lines.append(f"  difference   same less other prompts: {_difference(difference)}")
-        if "spectrum" in said:
-            spectrum = said["spectrum"]
-            nulls = [f"{n['name']} {_number(n['effective_rank'])}" for n in spectrum["nulls"]]
-            above = [n["above"] for n in spectrum["nulls"] if n["name"] == "observed norms"]
-            lines.append(
-                f"  spectrum     effective rank {measured(spectrum['effective_rank'])} "
-                f"(null: {', '.join(nulls)})"
-                + "".join(f"; {k} eigenvalues above those of observed norms" for k in above)
-            )
-            model = said["block_model"]
-            parts = [f"{k.replace('_', ' ')} {measured(model[k])}" for k in _PARTS if model.get(k)]
-            lines.append(f"  |K|² by      {', '.join(parts)}")
-        if "clusters" in said:
-            agreement = measured(said["clusters"]["prompt_agreement"])
-            lines.append(f"  clusters     agree with prompts to {agreement} (adjusted Rand index)")
-        if "sketch" in said:
-            sketch = said["sketch"]
-            lines.append(f"  sketch       {sketch['dimension']}: error {measured(sketch['error'])}")
+    name = result.policy.name
+    for block, found in result.blocks.items():
+        if found.structure is not None:
+            _print_structure(console, f"{name}, {block}", found.structure)
+        lines = [f"{name}, {block}: {found.rows} x {found.columns}", *_block_lines(found)]
         print_lines(console, lines, [])
-    if "truncations" in result:
-        _print_truncations(console, name, result["truncations"])
-    print_lines(console, [], result["warnings"])
+    if result.truncations is not None:
+        _print_truncations(console, name, result.truncations)
+    print_lines(console, [], result.warnings)
 
 
-def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
+def _block_lines(found: BlockRecord) -> list[str]:
+    lines = []
+    if found.same_less_other_prompt:
+        difference = _difference(found.same_less_other_prompt)
+        lines.append(f"  difference   same less other prompts: {difference}")
+    if found.spectrum is not None:
+        nulls = [f"{null.name} {_number(null.effective_rank)}" for null in found.spectrum.nulls]
+        above = [null.above for null in found.spectrum.nulls if null.name == "observed norms"]
+        lines.append(
+            f"  spectrum     effective rank {measured(found.spectrum.effective_rank)} "
+            f"(null: {', '.join(nulls)})"
+            + "".join(f"; {k} eigenvalues above those of observed norms" for k in above)
+        )
+    if found.block_model is not None:
+        model = found.block_model
+        parts = [f"{k.replace('_', ' ')} {measured(model[k])}" for k in _SHARES if model.get(k)]
+        lines.append(f"  |K|² by      {', '.join(parts)}")
+    if found.clusters is not None:
+        agreement = measured(found.clusters.prompt_agreement)
+        lines.append(f"  clusters     agree with prompts to {agreement} (adjusted Rand index)")
+    if found.sketch is not None:
+        error = measured(found.sketch.error)
+        lines.append(f"  sketch       {found.sketch.dimension}: error {error}")
+    return lines
+
+
+def print_noise(console: Console, result: NoiseResult, _: Path) -> None:
     """Print every noise scale with its interval.
 
     Args:
         console: Where to.
-        result: The content of results.json.
+        result: What was found.
     """
     rows = [
-        (of, name.replace("_", " "), measured(x), bounds(x["ci_low"], x["ci_high"]), x["unit"])
-        for of in ("gradient", "preconditioned", "entropy", "supervised")
-        for name, x in result.get(of, {}).items()
+        (of, name.replace("_", " "), measured(x), bounds(x.ci_low, x.ci_high), x.unit)
+        for of, scales in result.scales.items()
+        for name, x in scales.items()
     ]
     cells = list(zip(*rows, strict=True)) or [()] * 5
     columns = [
@@ -180,34 +189,34 @@ def print_noise(console: Console, result: dict[str, Any], _: Path) -> None:
         Column("interval", cells[3], rank=1),
         Column("unit", cells[4], rank=2, left=True),
     ]
-    print_table(console, f"{result['policy']['name']}: noise", columns)
-    print_lines(console, [f"  intervals    {LIGHT_TAILS}"], result["warnings"])
+    print_table(console, f"{result.policy.name}: noise", columns)
+    print_lines(console, [f"  intervals    {LIGHT_TAILS}"], result.warnings)
 
 
-def print_audit(console: Console, result: dict[str, Any], _: Path) -> None:
+def print_audit(console: Console, result: AuditResult, _: Path) -> None:
     """Print correlations, sign agreement and overlaps of every proxy.
 
     Args:
         console: Where to.
-        result: The content of results.json.
+        result: What was found.
     """
-    for of in ("tokens", "sequences"):
-        proxies = result[of]["proxies"]
+    for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
+        proxies = record.proxies
         names = list(dict.fromkeys(name for row in proxies.values() for name in row))
         shown = [n for n in names if n.split("@")[0] in _AUDITED]
-        title = f"{result['policy']['name']}: {result[of]['items']} {of}, proxies against influence"
+        title = f"{result.policy.name}: {record.items} {of}, proxies against influence"
         columns = [Column("proxy", list(proxies), left=True)]
         for rank, name in enumerate(shown):
             cells = [measured(row.get(name)) for row in proxies.values()]
             columns.append(Column(name.replace("_", " "), cells, rank))
         print_table(console, title, columns)
-    print_lines(console, [_reliability(result).strip()], result["warnings"])
+    print_lines(console, [_reliability(result.reliability).strip()], result.warnings)
 
 
-def _difference(found: dict[str, Any]) -> str:
+def _difference(found: Mapping[str, Estimate]) -> str:
     """One number each, with its own interval."""
     parts = [
-        f"{name.replace('_', ' ')} {_number(x['value'])} {bounds(x['ci_low'], x['ci_high'])}"
+        f"{name.replace('_', ' ')} {_number(x.value)} {bounds(x.ci_low, x.ci_high)}"
         for name, x in found.items()
         if name != "mean"
     ]
@@ -215,42 +224,43 @@ def _difference(found: dict[str, Any]) -> str:
 
 
 _AUDITED = ("pearson", "spearman", "sign_agreement", "overlap")
-_PARTS = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
+_SHARES = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 
 
-def _print_structure(console: Console, title: str, structure: dict[str, Any]) -> None:
+def _print_structure(console: Console, title: str, structure: Mapping[str, RelationRecord]) -> None:
     columns = [
         Column("relation", list(structure), left=True),
-        Column("entries", [str(row["entries"]) for row in structure.values()], rank=3),
+        Column("entries", [str(row.entries) for row in structure.values()], rank=3),
     ]
     for name, rank in {"mean": 0, "spread": 2, "mean_cosine": 0, "rms_cosine": 1}.items():
-        cells = [measured(row[name]) for row in structure.values()]
+        cells = [measured(getattr(row, name)) for row in structure.values()]
         columns.append(Column(name.replace("_", " "), cells, rank))
     print_table(console, f"{title}: pairs", columns)
 
 
-def _print_truncations(console: Console, name: str, rows: dict[str, Any]) -> None:
+def _print_truncations(console: Console, name: str, rows: Mapping[str, TruncationRecord]) -> None:
     columns = [Column("truncation", list(rows), left=True)]
     headings = {"ratio": "share of δH₁", "pearson": "Pearson", "spearman": "Spearman"}
     for rank, (column, heading) in enumerate(headings.items()):
-        columns.append(Column(heading, [measured(row[column]) for row in rows.values()], rank))
+        cells = [measured(getattr(row, column)) for row in rows.values()]
+        columns.append(Column(heading, cells, rank))
     title = f"{name}: how much of δH₁ on U a truncated kernel predicts, by response"
     print_table(console, title, columns)
 
 
-def measured(estimate: dict[str, Any] | None) -> str:
+def measured(estimate: Estimate | None) -> str:
     """A number with its standard error, as short as it can be.
 
     Args:
-        estimate: An Estimate as written in results.json, or None.
+        estimate: The number, or None.
 
     Returns:
         For example "-2.24 ± 0.1".
     """
-    return MISSING if estimate is None else TERMINAL.with_error(estimate["value"], estimate["se"])
+    return MISSING if estimate is None else TERMINAL.with_error(estimate.value, estimate.se)
 
 
-def print_lines(console: Console, lines: list[str], warnings: list[str]) -> None:
+def print_lines(console: Console, lines: Iterable[str], warnings: Iterable[str]) -> None:
     """Print lines of text, then what limits the use of the numbers.
 
     Args:

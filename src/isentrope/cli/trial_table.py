@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
 from isentrope.reports.trial_figure import trial_figure
+from isentrope.runs.results import TrialResult
 
 TITLES = {
     "step": "the whole step, momentum included",
@@ -17,46 +17,46 @@ TITLES = {
 }
 
 
-def print_trial(console: Console, result: dict[str, Any], folder: Path) -> None:
+def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
     """Print what each control gains over vanilla, and write trial.png beside the results.
 
     Args:
         console: Where to.
-        result: The content of results.json.
+        result: What was found.
         folder: Where its tables are.
     """
-    name, lines = result["policy"]["name"], []
+    name, lines = result.policy.name, []
     for part, words in TITLES.items():
-        plain = result["vanilla"][part]
-        unit = plain["deltaH"]["unit"]
+        plain = result.vanilla[part]
+        unit = plain["deltaH"].unit
         title = f"{name}: gained over vanilla in one step, {words}"
         print_table(console, title, _gains(result, part))
         said = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
         lines.append(f"  vanilla      {said} (ΔH in {unit}), {part}")
     trial_figure(result).savefig(folder / "trial.png", dpi=160)
-    lines.append(f"  at           η = {result['eta']:.3g}; figure in {folder / 'trial.png'}")
-    for entry in result["tried"].values():
-        if entry["predicted"] is not None:
+    lines.append(f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}")
+    for entry in result.tried.values():
+        if entry.predicted is not None:
             lines.append(
-                f"  strength     {entry['control']} {entry['strength']:.4g}: ΔH of the step "
-                f"{measured(entry['step']['deltaH'])}, predicted {entry['predicted']:.3g}"
+                f"  strength     {entry.control} {entry.strength:.4g}: ΔH of the step "
+                f"{measured(entry.step['deltaH'])}, predicted {entry.predicted:.3g}"
             )
-    print_lines(console, lines, result["warnings"])
+    print_lines(console, lines, result.warnings)
 
 
-def _gains(result: dict[str, Any], part: str) -> list[Column]:
-    tried = list(result["tried"].values())
-    shares = [entry["did"].get("touched") for entry in tried]
-    gained = [entry[part]["gained_deltaH"] for entry in tried]
+def _gains(result: TrialResult, part: str) -> list[Column]:
+    tried = list(result.tried.values())
+    shares = [entry.did.get("touched") for entry in tried]
+    gained = [entry.part(part)["gained_deltaH"] for entry in tried]
     columns = [
-        Column("control", [entry["control"] for entry in tried], left=True),
-        Column("strength", [f"{entry['strength']:.3g}" for entry in tried]),
+        Column("control", [entry.control for entry in tried], left=True),
+        Column("strength", [f"{entry.strength:.3g}" for entry in tried]),
         Column("touched", ["–" if x is None else f"{100 * x:.3g} %" for x in shares], rank=3),
         Column("ΔH gained", [measured(x) for x in gained]),
-        Column("95 % interval", [bounds(x["ci_low"], x["ci_high"]) for x in gained], rank=2),
+        Column("95 % interval", [bounds(x.ci_low, x.ci_high) for x in gained], rank=2),
     ]
-    if "deltaJ" in result["vanilla"][part]:
-        rewards = [measured(entry[part]["gained_deltaJ"]) for entry in tried]
+    if "deltaJ" in result.vanilla[part]:
+        rewards = [measured(entry.part(part)["gained_deltaJ"]) for entry in tried]
         columns.append(Column("ΔJ gained", rewards))
-    over = [measured(entry[part].get("over_random_deltaH")) for entry in tried]
+    over = [measured(entry.part(part).get("over_random_deltaH")) for entry in tried]
     return [*columns, Column("over random", over, rank=1)]

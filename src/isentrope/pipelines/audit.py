@@ -16,12 +16,13 @@ from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.influence import influence_of
-from isentrope.pipelines.loop import Found
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
+from isentrope.runs.attribution_records import ProxyRecord
+from isentrope.runs.results import AuditResult
 
 
-def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> AuditResult:
     """Measure the influence of every token, and hold the proxies against it.
 
     Args:
@@ -40,12 +41,14 @@ def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
     table = influence_of(config, ready, progress, tokens=True, reward=False)
     audits = audits_of(table, config)
     joined = pd.concat([found.to_frame().assign(of=of) for of, found in audits.items()])
-    said: dict[str, Any] = {
-        "off_policy": config.estimator.off_policy,
-        "reliability": dict(table.reliability),
-        **{of: {"items": a.n_items, "proxies": _plain(a)} for of, a in audits.items()},
-    }
-    return Found(said, {"audit": joined})
+    return AuditResult(
+        **vars(ready.header),
+        off_policy=config.estimator.off_policy,
+        reliability=dict(table.reliability),
+        tokens=_record(audits["tokens"]),
+        sequences=_record(audits["sequences"]),
+        tables={"audit": joined},
+    )
 
 
 def audits_of(table: Influence, config: MeasureConfig) -> dict[str, Audit]:
@@ -101,5 +104,6 @@ def _halves(found: Attribution) -> tuple[Any, Any]:
     return tokens, tuple(torch.sum(half, 1) for half in tokens)
 
 
-def _plain(found: Audit) -> dict[str, Any]:
-    return {proxy: dict(statistics) for proxy, statistics in found.statistics.items()}
+def _record(found: Audit) -> ProxyRecord:
+    proxies = {proxy: dict(statistics) for proxy, statistics in found.statistics.items()}
+    return ProxyRecord(found.n_items, proxies)

@@ -29,9 +29,9 @@ from isentrope.pipelines.log_tables import (
     token_table,
 )
 from isentrope.pipelines.measurement import Measurement
-from isentrope.pipelines.results import results_of
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.runs.results import MeasureResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,18 +47,19 @@ class DetailedLog:
         tensors: Tensors by name.
     """
 
-    def __init__(self, config: MeasureConfig) -> None:
+    def __init__(self, config: MeasureConfig, found: Measurement) -> None:
         self.config = config
+        self.found = found
         self.tables: dict[str, pd.DataFrame] = {}
         self.tensors: dict[str, Tensor] = {}
 
-    def observe(self, policy: Policy, found: Measurement) -> None:
+    def observe(self, policy: Policy) -> None:
         """Collect what needs the model: tables of sequences and tokens, raw tensors.
 
         Args:
             policy: The policy, at the measuring precision.
-            found: What was found.
         """
+        found = self.found
         wants = self.config.detailed_logging.wants
         if wants("sequences") or wants("tokens"):
             of_update = score(policy, found.batches.U)
@@ -74,11 +75,11 @@ class DetailedLog:
         if wants("raw_tensors"):
             self.tensors = raw_tensors(found)
 
-    def write(self, found: Measurement, directory: Path) -> Path | None:
+    def write(self, result: MeasureResult, directory: Path) -> Path | None:
         """Write the log and remove logs beyond `max_files`.
 
         Args:
-            found: What was found.
+            result: What is written of the measurement.
             directory: Where, if the configuration names no directory.
 
         Returns:
@@ -89,14 +90,15 @@ class DetailedLog:
             return None
         folder = Path(logging.output_directory) if logging.output_directory else directory
         repeat = self.config.batch_config.first_repeat
-        which = f"{found.subject.name}_repeat_{repeat}" if repeat else found.subject.name
+        name = result.policy.name
+        which = f"{name}_repeat_{repeat}" if repeat else name
         stem = f"measure_{which}_{datetime.now():{TIME}}"
         files: dict[str, bytes] = {}
         for name, table in self.tables.items():
             files[f"{stem}.{name}.parquet"] = parquet(table, "gzip" if logging.compress else None)
         if self.tensors:
             files[f"{stem}.tensors.safetensors"] = save(self.tensors)
-        content = finite(_content(self.config, found))
+        content = finite(_content(self.config, result, self.found))
         text = json.dumps(content, indent=1, ensure_ascii=False).encode()
         last = f"{stem}.log.json.gz" if logging.compress else f"{stem}.log.json"
         files[last] = gzip.compress(text) if logging.compress else text
@@ -123,8 +125,8 @@ def rotate(folder: Path, logging: LoggingConfig) -> None:
             path.unlink(missing_ok=True)
 
 
-def _content(config: MeasureConfig, found: Measurement) -> dict[str, Any]:
-    content: dict[str, Any] = {"results": results_of(config, found)}
+def _content(config: MeasureConfig, result: MeasureResult, found: Measurement) -> dict[str, Any]:
+    content: dict[str, Any] = {"results": result.to_dict()}
     if config.detailed_logging.wants("statistics"):
         content["batches"] = {
             name: {

@@ -7,8 +7,6 @@ sequences.parquet, tokens.parquet     a row a sequence, a row a token, sizes as 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from isentrope.attribution.influence.contributions import (
@@ -21,11 +19,12 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.functional import Method
-from isentrope.pipelines.loop import Found
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
+from isentrope.runs.attribution_records import Budget, SharesRecord
+from isentrope.runs.results import InfluenceResult
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt
@@ -34,7 +33,7 @@ LEAST_RELIABLE = 0.8
 """Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
 
 
-def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -> InfluenceResult:
     """Attribute the step of a checkpoint.
 
     Args:
@@ -52,19 +51,20 @@ def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -
     tables = {"sequences": sequence_table(table)}
     if asked.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
-    said: dict[str, Any] = {
-        "how": table.how,
-        "groups": table.groups,
-        "degrees_of_freedom": table.groups - 1,
-        "measured_on": f"the {len(E)} responses of E to {E.n_prompts} prompts",
-        "entropy": _budget(table.entropy),
-        "reward": None if table.reward is None else _budget(table.reward),
-        "reliability": dict(table.reliability),
-        "listed_share": dict(table.listed_share),
-    }
-    if asked.share_responses:
-        said["shares"] = shares_of(config, ready, progress)
-    return Found(said, tables, warnings=_warnings(table))
+    return InfluenceResult(
+        **vars(ready.header),
+        how=table.how,
+        groups=table.groups,
+        degrees_of_freedom=table.groups - 1,
+        measured_on=f"the {len(E)} responses of E to {E.n_prompts} prompts",
+        entropy=_budget(table.entropy),
+        reward=None if table.reward is None else _budget(table.reward),
+        reliability=dict(table.reliability),
+        listed_share=dict(table.listed_share),
+        shares=shares_of(config, ready, progress) if asked.share_responses else None,
+        warnings=tuple(_warnings(table)),
+        tables=tables,
+    )
 
 
 def influence_of(
@@ -169,7 +169,7 @@ def fresh_responses(
         )
 
 
-def shares_of(config: MeasureConfig, ready: Prepared, progress: Progress) -> dict[str, Any]:
+def shares_of(config: MeasureConfig, ready: Prepared, progress: Progress) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts.
 
     Args:
@@ -192,11 +192,18 @@ def shares_of(config: MeasureConfig, ready: Prepared, progress: Progress) -> dic
         storage=config.fisher_kernel.held,
         confidence=config.estimator.confidence,
     )
-    return {"measured_on": f"{len(E)} fresh responses to U's prompts", **shares.totals}
+    totals = shares.totals
+    return SharesRecord(
+        measured_on=f"{len(E)} fresh responses to U's prompts",
+        itself=totals.get("self"),
+        same_prompt=totals.get("same_prompt"),
+        other_prompt=totals.get("other_prompt"),
+        gradient=totals["gradient"],
+    )
 
 
-def _budget(found: Attribution) -> dict[str, Any]:
-    return {**found.budget, "closure": found.closure, "unit": found.unit}
+def _budget(found: Attribution) -> Budget:
+    return Budget(**found.budget, closure=found.closure, unit=found.unit)
 
 
 def _warnings(table: Influence) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -18,22 +18,32 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import block_model
-from isentrope.attribution.fisher.clusters import cluster_sequences
+from isentrope.attribution.fisher.clusters import Clusters, cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import remove_empty
-from isentrope.pipelines.loop import Found
 from isentrope.pipelines.prepare import Prepared
 from isentrope.policy.scoring import score
 from isentrope.progress import Progress
+from isentrope.runs.kernel_records import (
+    BlockRecord,
+    ClustersRecord,
+    NullRecord,
+    RelationRecord,
+    SecondOrder,
+    SketchRecord,
+    SpectrumRecord,
+    TruncationRecord,
+)
+from isentrope.runs.results import KernelResult
 
 log = logging.getLogger("isentrope")
 
 
-def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> KernelResult:
     """Compute the blocks of a checkpoint's kernel and look at them.
 
     Args:
@@ -51,7 +61,7 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
     if asked.second_order and _sequence_weights(ready) is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {_UNEQUAL}")
     kernels: dict[str, FisherKernel] = {}
-    said: dict[str, Any] = {"preconditioned": asked.preconditioned, "blocks": {}}
+    records: dict[str, BlockRecord] = {}
     tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
     warnings: list[str] = []
     blocks = list(dict.fromkeys(asked.blocks))
@@ -60,21 +70,21 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
             report(done, len(blocks), block)
             K = kernels[block] = _block(config, ready, block)
             found, of_block, sentences = _describe(config, ready, block, K)
-            said["blocks"][block] = found
+            records[block] = found
             warnings += [f"{block}: {sentence}" for sentence in sentences]
             for name, table in of_block.items():
                 tables[name].append(table.assign(block=block))
     joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
-    if asked.second_order:
-        said["second_order"], K2 = _second_order(config, ready)
+    second, K2 = _second_order(config, ready) if asked.second_order else (None, None)
+    truncated = None
     if "UU" in kernels:
         rows = _truncations(ready, kernels["UU"])
         if isinstance(rows, str):
             warnings.append(f"No truncations: {rows}")
         else:
             joined["truncations"] = rows.to_frame()
-            said["truncations"] = {
-                row.name: {k: getattr(row, k) for k in ("total", "ratio", "pearson", "spearman")}
+            truncated = {
+                row.name: TruncationRecord(row.total, row.ratio, row.pearson, row.spearman)
                 for row in rows.rows
             }
 
@@ -84,10 +94,19 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> F
             remove_empty([tiles.parent])
         for block, K in kernels.items():
             K.save(folder / block)
-        if asked.second_order:
+        if K2 is not None:
             save_file({"matrix": K2.contiguous()}, folder / "second_order.safetensors")
 
-    return Found(said, joined, save, warnings)
+    return KernelResult(
+        **vars(ready.header),
+        preconditioned=asked.preconditioned,
+        blocks=records,
+        second_order=second,
+        truncations=truncated,
+        warnings=tuple(warnings),
+        tables=joined,
+        save_more=save,
+    )
 
 
 def _block(config: MeasureConfig, ready: Prepared, block: str) -> FisherKernel:
@@ -112,50 +131,51 @@ def _tiles(config: MeasureConfig, ready: Prepared) -> Path | None:
 
 def _describe(
     config: MeasureConfig, ready: Prepared, block: str, K: FisherKernel
-) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[str]]:
-    asked, warnings = config.fisher_kernel, []
-    said: dict[str, Any] = {
-        "rows": len(K.rows),
-        "columns": len(K.columns),
-        "zero_rows": K.zero_rows,
-    }
+) -> tuple[BlockRecord, dict[str, pd.DataFrame], list[str]]:
+    asked, seed, warnings = config.fisher_kernel, config.batch_config.seed, []
+    found = BlockRecord(len(K.rows), len(K.columns), tuple(K.zero_rows))
     if asked.sketch is not None:
-        sketched = K.sketch(asked.sketch, config.batch_config.seed)
-        said["sketch"] = {"dimension": asked.sketch, "error": sketched.error}
+        error = K.sketch(asked.sketch, seed).error
+        found = replace(found, sketch=SketchRecord(asked.sketch, error))
     if K.zero_rows:
         warnings.append(f"{len(K.zero_rows)} responses have a zero row: no parameter moves them.")
     if K.rows["prompt"].nunique() < 2:
-        return said, {}, [*warnings, "There is one prompt only, so there is no structure."]
+        return found, {}, [*warnings, "There is one prompt only, so there is no structure."]
     rewarded = K.symmetric and not K.rows["reward"].isna().any()
     structure = K.structure(asked.right_above if rewarded else None)
-    said["structure"] = {
-        name: {"entries": r.entries, **{k: getattr(r, k) for k in _RELATION}}
+    relations = {
+        name: RelationRecord(r.entries, r.mean, r.spread, r.mean_cosine, r.rms_cosine)
         for name, r in structure.relations.items()
     }
-    said["same_less_other_prompt"] = dict(structure.differences)
+    differences = dict(structure.differences)
+    found = replace(found, structure=relations, same_less_other_prompt=differences)
     tables = {"structure": structure.to_frame()}
     warnings += structure.warnings
     if not K.symmetric:
-        return said, tables, warnings
-    spectrum = K.spectrum(seed=config.batch_config.seed)
-    said["spectrum"] = _spectrum(spectrum)
+        return found, tables, warnings
+    spectrum = K.spectrum(seed=seed)
     prompts = torch.tensor(K.rows["prompt"].to_numpy())
     rank = min(asked.rank, len(K.rows))
     fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
     tables["block_model"] = fitted.to_frame()
-    said["block_model"] = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
+    constants = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
+    found = replace(found, spectrum=_spectrum(spectrum), block_model=constants)
     count = min(asked.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
     if count >= 3:
         clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
-        said["clusters"] = {
-            "count": clusters.count,
-            "labels": clusters.labels.tolist(),
-            "order": clusters.order.tolist(),
-            "cophenetic_correlation": clusters.cophenetic_correlation,
-            "prompt_agreement": clusters.prompt_agreement,
-        }
+        found = replace(found, clusters=_clusters(clusters))
         warnings += clusters.warnings
-    return said, tables, [*warnings, *spectrum.warnings]
+    return found, tables, [*warnings, *spectrum.warnings]
+
+
+def _clusters(clusters: Clusters) -> ClustersRecord:
+    return ClustersRecord(
+        count=clusters.count,
+        labels=tuple(clusters.labels.tolist()),
+        order=tuple(clusters.order.tolist()),
+        cophenetic_correlation=clusters.cophenetic_correlation,
+        prompt_agreement=clusters.prompt_agreement,
+    )
 
 
 _UNEQUAL = (
@@ -164,23 +184,22 @@ _UNEQUAL = (
 )
 _SILENT = "no response has a weight in the step, which is momentum and decay alone."
 _FEW = "U has fewer than three prompts, and errors are over prompts."
-_RELATION = ("mean", "spread", "mean_cosine", "rms_cosine")
 
 
-def _spectrum(spectrum: Spectrum) -> dict[str, Any]:
-    return {
-        "eigenvalues": spectrum.eigenvalues.tolist(),
-        "effective_rank": spectrum.effective_rank,
-        "shares": {str(k): share for k, share in spectrum.shares.items()},
-        "fitted_dimension": spectrum.fitted_dimension,
-        "participation": spectrum.participation.tolist(),
-        "leading_carriers": spectrum.carriers(0),
-        "norm_outliers": spectrum.norm_outliers(),
-        "nulls": [vars(null) for null in spectrum.nulls],
-    }
+def _spectrum(spectrum: Spectrum) -> SpectrumRecord:
+    return SpectrumRecord(
+        eigenvalues=tuple(spectrum.eigenvalues.tolist()),
+        effective_rank=spectrum.effective_rank,
+        shares={str(k): share for k, share in spectrum.shares.items()},
+        fitted_dimension=spectrum.fitted_dimension,
+        participation=tuple(spectrum.participation.tolist()),
+        leading_carriers=tuple(spectrum.carriers(0)),
+        norm_outliers=tuple(spectrum.norm_outliers()),
+        nulls=tuple(NullRecord(**vars(null)) for null in spectrum.nulls),
+    )
 
 
-def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any], Tensor]:
+def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
     x = _sequence_weights(ready)
@@ -188,7 +207,7 @@ def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[dict[str, Any
     K2 = second_order_kernel(policy, E, U, gradient_backend=config.analysis.gradient_backend)
     direction = policy.weighted_gradient(U, weights)
     nested = second_order_change(policy, E, direction, confidence=config.estimator.confidence)
-    return {"by_kernel": float(x @ K2 @ x / 2), "by_forward_mode": nested}, K2
+    return SecondOrder(float(x @ K2 @ x / 2), nested), K2
 
 
 def _sequence_weights(ready: Prepared) -> Tensor | None:

@@ -38,10 +38,10 @@ class EntropyMeasurements:
         """
         run = measure(self.config)
         for result in run.results:
-            for sentence in result["warnings"]:
-                log.warning("%s: %s", result["policy"]["name"], sentence)
+            for sentence in result.warnings:
+                log.warning("%s: %s", result.policy.name, sentence)
         each = [
-            result | {key: result["batches"][key] for key in ("B_E", "B_U")}
+            result.to_dict() | {"B_E": result.batches.B_E, "B_U": result.batches.B_U}
             for result in run.results
         ]
         content = each[0] if len(each) == 1 else {"measurements": each}

@@ -6,71 +6,68 @@
     <run folder>/measurements/<verb>_all.parquet      the first table of a study's items
     <run folder>/measurements/<verb>_study.csv        every number of them (`study_table`)
 
-A folder appears when its work is complete, and not before.
+The first of the two tables of `measure` is all.parquet. A folder appears when its work is complete,
+and not before.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import pandas as pd
+from typing import Literal, TypeVar
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.estimate import Estimate
-from isentrope.files import finite, whole_folder, write_json
+from isentrope.files import whole_folder
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
-from isentrope.pipelines.results import batches_of, step_of
 from isentrope.progress import Clock, Progress
-from isentrope.runs.folder import versions
+from isentrope.runs.folder import differences
+from isentrope.runs.result import Result
 from isentrope.runs.study import Item, Run, resolved, writing_study
 from isentrope.runs.study_table import write_study
 
 log = logging.getLogger("isentrope")
 
-Verb = Literal["influence", "kernel", "noise", "audit", "try"]
+Verb = Literal["measure", "influence", "kernel", "noise", "audit", "try"]
 
-FIRST_TABLE: dict[Verb, str] = {
-    "influence": "sequences",
-    "kernel": "structure",
-    "noise": "noise",
-    "audit": "audit",
-    "try": "trial",
-}
-"""The table of each verb that is joined over the items of a study."""
+R = TypeVar("R", bound=Result)
+
+Analyse = Callable[[MeasureConfig, Prepared, Progress], R]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a verb found at one checkpoint.
+class Joined:
+    """The table of a verb that is joined over the items of a study.
 
     Attributes:
-        results: Its own part of results.json; Estimates are written as dictionaries.
-        tables: Written as parquet, by name.
-        save: Writes whatever else there is into the folder.
-        warnings: Sentences on what limits the use of the numbers.
+        table: Its name in the folder of an item.
+        name: Its name in the folder of all of them.
     """
 
-    results: dict[str, Any]
-    tables: dict[str, pd.DataFrame]
-    save: Callable[[Path], object] = lambda _: None
-    warnings: list[str] = field(default_factory=list)
+    table: str
+    name: str
 
 
-Analyse = Callable[[MeasureConfig, Prepared, Progress], Found]
+JOINED: dict[Verb, Joined] = {
+    "measure": Joined("sweep", "all"),
+    "influence": Joined("sequences", "influence_all"),
+    "kernel": Joined("structure", "kernel_all"),
+    "noise": Joined("noise", "noise_all"),
+    "audit": Joined("audit", "audit_all"),
+    "try": Joined("trial", "try_all"),
+}
 
 
 def run_verb(
-    verb: Verb, analyse: Analyse, config: MeasureConfig, progress: Progress | None = None
-) -> Run:
+    verb: Verb, analyse: Analyse[R], config: MeasureConfig, progress: Progress | None = None
+) -> Run[R]:
     """Run a verb on every checkpoint and write what it finds.
 
     Args:
-        verb: Its name, for folders and schema.
+        verb: Its name, for folders.
         analyse: What it does at one checkpoint, at the measuring precision.
         config: What to do.
         progress: Where to say how far it is.
@@ -82,75 +79,39 @@ def run_verb(
         ValueError: If the rounded step is asked for, whose parts do not sum to v.
     """
     logging.getLogger("isentrope").setLevel(config.output.log_level)
+    for difference in differences(config.provenance or {}):
+        log.warning("This configuration is of a run with %s.", difference)
     with writing_study(verb, config) as study:
         for item in study.left:
             log.info("%s of %s", verb, item.subject.path)
-            _run_item(verb, analyse, item, progress or Progress())
+            result = _run_item(verb, analyse, item, progress or Progress())
+            result.finish(result, study.folder / "logs")
             study.keep(config)
-        write_study(verb, study, table=FIRST_TABLE[verb], name=f"{verb}_all")
+        write_study(verb, study, table=JOINED[verb].table, name=JOINED[verb].name)
         return study.run()
 
 
-def _run_item(verb: Verb, analyse: Analyse, item: Item, progress: Progress) -> None:
+def _run_item(verb: Verb, analyse: Analyse[R], item: Item, progress: Progress) -> R:
     config, clock = item.config, Clock()
     ready = prepare_checkpoint(config, item.subject, progress, clock)
-    if ready.along is not None:
+    if ready.along is not None and verb != "measure":
         raise ValueError(
             "estimator.rounded_step=true acts in measure: the shares of "
             f"{verb} sum to v, which rounding is no part of. Set it to false."
         )
-    with clock.stage(verb), at_precision(ready.policy, config.precision.measuring):
-        found = analyse(config, ready, progress)
-    said = _head(verb, config, ready, clock) | plain(found.results)
-    said["warnings"] = list(dict.fromkeys([*ready.step.warnings, *found.warnings]))
+    timed = nullcontext() if verb == "measure" else clock.stage(verb)  # measure has stages
+    with at_precision(ready.policy, config.precision.measuring), timed:
+        result = analyse(config, ready, progress)
+    warnings = tuple(dict.fromkeys([*ready.step.warnings, *result.warnings]))
+    result = replace(result, warnings=warnings, timing=dict(clock.seconds))
     with whole_folder(item.target) as here:
-        _write(config, ready, found, said, here)
+        result.save(here)
+        _save_inputs(config, ready, here)
+    return result
 
 
-def plain(content: Any) -> Any:
-    """The same content with estimates as dictionaries and None for what JSON cannot hold.
-
-    Args:
-        content: Dictionaries, lists, numbers, texts and estimates.
-
-    Returns:
-        A copy.
-    """
-    if isinstance(content, Estimate):
-        return finite(content.to_dict())
-    if isinstance(content, dict):
-        return {key: plain(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [plain(value) for value in content]
-    return finite(content)
-
-
-def _head(verb: Verb, config: MeasureConfig, ready: Prepared, clock: Clock) -> dict[str, Any]:
-    estimator = config.estimator
-    return {
-        "schema": f"isentrope/{verb}/1",
-        "policy": finite(ready.described),
-        "batches": finite(batches_of(ready.batches)),
-        "estimator": {
-            "functional": estimator.functional,
-            "method": estimator.method,
-            "confidence": estimator.confidence,
-        },
-        "settings": plain(ready.subject.as_trained.to_dict()),
-        "step": finite(step_of(config, ready.step) | ready.facts),
-        "timing": dict(clock.seconds),
-        "provenance": versions() | {"seeds": config.batch_config.seeds},
-    }
-
-
-def _write(
-    config: MeasureConfig, ready: Prepared, found: Found, said: dict[str, Any], folder: Path
-) -> None:
-    write_json(folder / "results.json", said)
+def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path) -> None:
     (folder / "config.yaml").write_text(resolved(config), encoding="utf-8")
-    for name, table in found.tables.items():
-        table.to_parquet(folder / f"{name}.parquet")
-    found.save(folder)
     if config.batch_config.save_batches:
         ready.batches.E.save(folder / "E.parquet")
         ready.batches.U.save(folder / "U.parquet")

@@ -12,80 +12,94 @@ A folder appears when its measurement is complete, and not before.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+
+import pandas as pd
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.files import finite, whole_folder, write_json
 from isentrope.pipelines.detailed_log import DetailedLog
-from isentrope.pipelines.measurement import Measurement, measure_checkpoint
-from isentrope.pipelines.results import results_of
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measurement import measure_checkpoint
+from isentrope.pipelines.prepare import Prepared
+from isentrope.pipelines.results import measure_result
 from isentrope.progress import Progress
-from isentrope.runs.folder import differences
-from isentrope.runs.study import Run, resolved, writing_study
-from isentrope.runs.study_table import write_study
-
-log = logging.getLogger("isentrope")
+from isentrope.runs.results import MeasureResult
+from isentrope.runs.study import Run
 
 FIGURE = "entropy_change.png"
 
 
+class Drawn(Protocol):
+    """A figure."""
+
+    def savefig(self, path: Path, /, *, dpi: int) -> object:
+        """Write it to a file."""
+
+
+Draw = Callable[[MeasureResult], Drawn]
+
+
 def measure(
-    config: MeasureConfig,
-    *,
-    progress: Progress | None = None,
-    draw: Callable[[dict[str, Any]], Any] | None = None,
-) -> Run:
+    config: MeasureConfig, *, progress: Progress | None = None, draw: Draw | None = None
+) -> Run[MeasureResult]:
     """Measure every checkpoint of a configuration and write what was found.
 
     Args:
         config: What to measure.
         progress: Where to say how far it is.
-        draw: Makes a figure (with `savefig`) of the results; None for no figure.
+        draw: Makes a figure (with `savefig`) of a result; None for no figure.
 
     Returns:
         The folders and the results.
     """
-    logging.getLogger("isentrope").setLevel(config.output.log_level)
-    for difference in differences(config.provenance or {}):
-        log.warning("This configuration is of a run with %s.", difference)
-    with writing_study("measure", config) as study:
-        for item in study.left:
-            log.info("measuring %s", item.subject.path)
-            details = DetailedLog(item.config)
-            found = measure_checkpoint(
-                item.config, item.subject, progress or Progress(), details.observe
-            )
-            with whole_folder(item.target) as here:
-                _write(item.config, found, finite(results_of(item.config, found)), here, draw)
-            details.write(found, study.folder / "logs")
-            study.keep(config)
-        write_study("measure", study, table="sweep", name="all")
-        return study.run()
+
+    def analyse(alone: MeasureConfig, ready: Prepared, report: Progress) -> MeasureResult:
+        return find_change(alone, ready, report, draw)
+
+    return run_verb("measure", analyse, config, progress)
 
 
-def _sweep(results: dict[str, Any]) -> Any:
-    """One row a rate: `checkpoint`, then the columns of `sweep`."""
-    import pandas as pd
+def find_change(
+    config: MeasureConfig, ready: Prepared, progress: Progress, draw: Draw | None = None
+) -> MeasureResult:
+    """Measure ΔH(η) at a checkpoint.
 
-    rows = [{k: v for k, v in row.items() if k != "resampled"} for row in results["sweep"]]
-    return pd.DataFrame([{"checkpoint": results["policy"]["name"]} | row for row in rows])
+    Args:
+        config: What to do.
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+        draw: Makes a figure of the result; None for no figure.
+
+    Returns:
+        The result; its log is written when its folder is complete.
+    """
+    found = measure_checkpoint(config, ready, progress)
+    log = DetailedLog(config, found)
+    with ready.clock.stage("log"):
+        log.observe(ready.policy)
+    result = measure_result(config, ready, found)
+
+    def save_figure(folder: Path) -> None:
+        if draw is not None:
+            draw(result).savefig(folder / FIGURE, dpi=150)
+
+    return replace(
+        result, tables={"sweep": sweep_table(result)}, save_more=save_figure, finish=log.write
+    )
 
 
-def _write(
-    config: MeasureConfig,
-    found: Measurement,
-    results: dict[str, Any],
-    folder: Path,
-    draw: Callable[[dict[str, Any]], Any] | None,
-) -> None:
-    write_json(folder / "results.json", results)
-    (folder / "config.yaml").write_text(resolved(config), encoding="utf-8")
-    _sweep(results).to_parquet(folder / "sweep.parquet")
-    if draw is not None:
-        draw(results).savefig(folder / FIGURE, dpi=150)
-    if config.batch_config.save_batches:
-        found.batches.E.save(folder / "E.parquet")
-        found.batches.U.save(folder / "U.parquet")
+def sweep_table(result: MeasureResult) -> pd.DataFrame:
+    """The sweep as a table.
+
+    Args:
+        result: Of one checkpoint.
+
+    Returns:
+        One row per learning rate: `checkpoint`, then the columns of `sweep`.
+    """
+    rows = [asdict(row) for row in result.sweep]
+    table = pd.DataFrame([{"checkpoint": result.policy.name, **row} for row in rows])
+    return table.drop(columns="resampled")

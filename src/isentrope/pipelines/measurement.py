@@ -1,16 +1,13 @@
 """One checkpoint measured: how much one optimizer step changes the policy's entropy.
 
-Load the policy, draw E and U, compute the step's direction v from U and the optimizer's state, and
-measure ΔH(η) on E with its first and second order (T2), (T3), what each component of the step
+Measure ΔH(η) on E with its first and second order (T2), (T3), what each component of the step
 contributes, and whether the instrument is in order. Nothing is written.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.config.measure import MeasureConfig
@@ -21,10 +18,9 @@ from isentrope.estimators.identities import martingale_z, score_identity_z
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.rounding import RoundingFloor, rounding_floor
 from isentrope.pipelines.batches import Batches
-from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
+from isentrope.pipelines.prepare import Prepared
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Clock, Progress, Report, part_of
+from isentrope.progress import Progress, Report, part_of
 from isentrope.runs.checkpoints import Subject
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, norm
@@ -60,9 +56,6 @@ class Measurement:
         entropies: ℋ and h at θ, by functional.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
         checks: Whether the instrument is in order.
-        described: What the policy is, for the record.
-        facts: What is known of the optimizer, for the record.
-        seconds: Time spent, by stage.
     """
 
     subject: Subject
@@ -75,60 +68,42 @@ class Measurement:
     entropies: dict[str, Estimate]
     budget: dict[str, Estimate]
     checks: Checks
-    described: dict[str, object]
-    facts: dict[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
-def measure_checkpoint(
-    config: MeasureConfig,
-    subject: Subject,
-    progress: Progress,
-    observe: Callable[[Policy, Measurement], None] = lambda *_: None,
-) -> Measurement:
+def measure_checkpoint(config: MeasureConfig, ready: Prepared, progress: Progress) -> Measurement:
     """Measure one checkpoint; nothing is written.
 
     Args:
         config: What to measure.
-        subject: The checkpoint.
+        ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
-        observe: Called with the policy, at the measuring precision, and what was found.
 
     Returns:
         What was found.
     """
-    clock = Clock()
-    ready = prepare_checkpoint(config, subject, progress, clock)
-    policy, batches, step = ready.policy, ready.batches, ready.step
+    policy, batches, step, clock = ready.policy, ready.batches, ready.step, ready.clock
     etas = config.estimator.etas(step.learning_rate)
-    with at_precision(policy, config.precision.measuring):
-        with clock.stage("sweep"):
-            change = _sweep(config, ready, etas, progress)
-        with clock.stage("resample"):
-            collapsed = _to_resample(config, change, etas)
-            fresh = _resample(config, ready, collapsed, progress)
-        with clock.stage("budget"):
-            budget = _budget(config, policy, batches, step, change, progress)
-        with clock.stage("checks"):
-            checks = _checks(policy, batches, step, change)
-        found = Measurement(
-            subject=subject,
-            rate=config.estimator.single_eta or step.learning_rate,
-            etas=etas,
-            batches=batches,
-            step=step,
-            change=change,
-            fresh=fresh,
-            entropies=_entropies(change, config.estimator.confidence),
-            budget=budget,
-            checks=checks,
-            described=ready.described,
-            facts=ready.facts,
-            seconds=clock.seconds,
-        )
-        with clock.stage("log"):
-            observe(policy, found)
-    return found
+    with clock.stage("sweep"):
+        change = _sweep(config, ready, etas, progress)
+    with clock.stage("resample"):
+        collapsed = _to_resample(config, change, etas)
+        fresh = _resample(config, ready, collapsed, progress)
+    with clock.stage("budget"):
+        budget = _budget(config, policy, batches, step, change, progress)
+    with clock.stage("checks"):
+        checks = _checks(policy, batches, step, change)
+    return Measurement(
+        subject=ready.subject,
+        rate=config.estimator.single_eta or step.learning_rate,
+        etas=etas,
+        batches=batches,
+        step=step,
+        change=change,
+        fresh=fresh,
+        entropies=_entropies(change, config.estimator.confidence),
+        budget=budget,
+        checks=checks,
+    )
 
 
 def _method(config: MeasureConfig) -> Method:

@@ -18,15 +18,15 @@ from isentrope.attribution.noise.scale import NoiseScale, groups_with_weight, no
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.estimate import Estimate
 from isentrope.pipelines.influence import influence_of
-from isentrope.pipelines.loop import Found
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
+from isentrope.runs.results import NoiseResult
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import demonstration_rollouts
 
 
-def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> NoiseResult:
     """Measure the noise scales of a checkpoint's step.
 
     Args:
@@ -73,14 +73,21 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
         for of, numbers in found.items()
         for name, estimate in numbers.items()
     ]
-    said: dict[str, Any] = dict(found)
     sentences = [
         f"{of}, {name}: {sentence}"
         for of, numbers in found.items()
         for name, estimate in numbers.items()
         for sentence in estimate.warnings
     ]
-    return Found(said, {"noise": pd.DataFrame(rows)}, warnings=sentences)
+    return NoiseResult(
+        **vars(ready.header),
+        gradient=found["gradient"],
+        preconditioned=found["preconditioned"],
+        entropy=found["entropy"],
+        supervised=found.get("supervised"),
+        warnings=tuple(sentences),
+        tables={"noise": pd.DataFrame(rows)},
+    )
 
 
 def _of(scale: NoiseScale) -> dict[str, Estimate]:

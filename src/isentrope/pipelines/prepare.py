@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.batches import Batches, make_batches
+from isentrope.pipelines.header import header_of
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.real_step import real_step
 from isentrope.pipelines.replayable import model_obstacles, stale_batch
@@ -19,6 +19,7 @@ from isentrope.recording.contract import NEXT_UPDATE, read_control
 from isentrope.rollouts import Rollouts
 from isentrope.runs.as_trained import allowed, refuse
 from isentrope.runs.checkpoints import Subject
+from isentrope.runs.header import Header
 from isentrope.training.settings_rules import Obstacle
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
@@ -27,8 +28,6 @@ from isentrope.update.step import Step, optimizer_step
 from isentrope.vectors import Vector, norm
 
 log = logging.getLogger("isentrope")
-
-_STAGES = ("measuring", "updating", "sampling")
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class Prepared:
         policy: In float32, to be set to a precision for each stage (`at_precision`).
         batches: E and U.
         step: The optimizer's step on U.
-        described: What the policy is, for the record.
-        facts: What is known of the optimizer, for the record.
+        header: What results say of all that.
+        clock: Counts the time of each stage.
         along: Δθ/η by learning rate where training rounds the step; None where it is v.
     """
 
@@ -49,8 +48,8 @@ class Prepared:
     policy: Policy
     batches: Batches
     step: Step
-    described: dict[str, object]
-    facts: dict[str, Any] = field(default_factory=dict)
+    header: Header
+    clock: Clock
     along: Callable[[float], Vector] | None = None
 
 
@@ -87,8 +86,8 @@ def prepare_checkpoint(
         said += of_control
         real = real_step(config, policy, subject, state, step)
         step = replace(real.step, warnings=(*said, *real.step.warnings))
-    described = _describe(config, policy, subject)
-    return Prepared(subject, policy, batches, step, described, real.facts, real.along)
+    header = header_of(config, policy, subject, batches, step, real.facts)
+    return Prepared(subject, policy, batches, step, header, clock, real.along)
 
 
 def _of_training(
@@ -202,17 +201,3 @@ def with_control(
         "The step has a part that a control added in training. Attributions to sequences and "
         "tokens are of the optimizer's own step.",
     )
-
-
-def _describe(config: MeasureConfig, policy: Policy, subject: Subject) -> dict[str, object]:
-    stages = {name: vars(getattr(config.precision, name)) for name in _STAGES}
-    return {
-        "name": subject.name,
-        "checkpoint": str(subject.path),
-        "optimizer": str(subject.optimizer),
-        "trainable_tensors": len(policy.names),
-        "trainable_parameters": sum(p.numel() for p in policy.theta.values()),
-        "temperature": policy.temperature,
-        "device": str(policy.device),
-        "precision": stages,
-    }

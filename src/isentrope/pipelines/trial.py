@@ -9,7 +9,7 @@ trial.parquet   the same, one row per control, strength and part
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -18,10 +18,11 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.estimate import Estimate
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.pipelines.influence import rewarded, weighted_method
-from isentrope.pipelines.loop import Found
 from isentrope.pipelines.prepare import Prepared
 from isentrope.pipelines.trial_steps import PARTS, RANDOM, TrialSteps
 from isentrope.progress import Progress
+from isentrope.runs.attribution_records import Tried
+from isentrope.runs.results import TrialResult
 from isentrope.training.control.controls import STEP, TOKEN, build
 from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
 from isentrope.vectors import Vector, dot
@@ -92,7 +93,7 @@ class Candidate:
         return f"{self.control}@{self.strength:.6g}"
 
 
-def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Found:
+def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> TrialResult:
     """Try controls on the step of a checkpoint.
 
     Args:
@@ -145,8 +146,16 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Fo
         for part in PARTS
         for against in candidate.compared(part)
     ]
-    found = _found(candidates, paired.changes(pairs), eta)
-    return replace(found, warnings=[*out_of_reach, *found.warnings])
+    found = paired.changes(pairs)
+    entries = {candidate.name: _entry(candidate, found) for candidate in candidates}
+    return TrialResult(
+        **vars(ready.header),
+        eta=eta,
+        vanilla={part: _changes("", found.changes[f"{VANILLA}/{part}"]) for part in PARTS},
+        tried=entries,
+        warnings=(*out_of_reach, *_warnings(candidates, found)),
+        tables={"trial": _table(candidates, entries, found, eta)},
+    )
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
@@ -232,17 +241,27 @@ def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
     return True
 
 
-def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Found:
-    entries, rows = {}, []
+def _entry(one: Candidate, found: PairedChanges) -> Tried:
+    return Tried(
+        control=one.control,
+        strength=one.strength,
+        predicted=one.predicted,
+        did=one.numbers,
+        step=_part(one, "step", found),
+        gradient=_part(one, "gradient", found),
+        did_gradient=one.of_gradient,
+        reasons=one.reasons or None,
+    )
+
+
+def _table(
+    candidates: list[Candidate], entries: dict[str, Tried], found: PairedChanges, eta: float
+) -> pd.DataFrame:
+    rows = []
     for one in candidates:
-        parts = {part: _part(one, part, found) for part in PARTS}
         head = {"control": one.control, "strength": one.strength}
-        entries[one.name] = head | {"predicted": one.predicted, "did": one.numbers} | parts
-        if one.of_gradient is not None:
-            entries[one.name]["did_gradient"] = one.of_gradient
-        if one.reasons:
-            entries[one.name]["reasons"] = one.reasons
-        for part, changes in parts.items():
+        entry = entries[one.name]
+        for part, changes in zip(PARTS, (entry.step, entry.gradient), strict=True):
             flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
             verdict = found.verdicts[f"{one.name}/{part}"]
             said = {"part": part, "eta": eta, "verdict": verdict}
@@ -251,12 +270,7 @@ def _found(candidates: list[Candidate], found: PairedChanges, eta: float) -> Fou
     for part in PARTS:
         here = table["part"] == part
         table.loc[here, "frontier"] = on_frontier(table[here])
-    results = {
-        "eta": eta,
-        "vanilla": {part: _changes("", found.changes[f"{VANILLA}/{part}"]) for part in PARTS},
-        "tried": entries,
-    }
-    return Found(results, {"trial": table}, warnings=_warnings(candidates, found))
+    return table
 
 
 def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:

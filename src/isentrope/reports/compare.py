@@ -9,13 +9,11 @@ either has no interval of its own, its error is not to be trusted and none is to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from isentrope.estimate import Estimate
 from isentrope.reports.panel import Panel
-from isentrope.reports.sentences import Number, has_interval, number, with_interval
+from isentrope.reports.sentences import has_interval, number, with_interval
 
 CONFIDENCE = 0.95
 
@@ -32,8 +30,8 @@ class Difference:
     """
 
     name: str
-    first: Number
-    second: Number
+    first: Estimate
+    second: Estimate
     difference: Estimate | None
 
     @property
@@ -69,48 +67,48 @@ def differences(first: Panel, second: Panel) -> list[Difference]:
     ]
 
 
-def _known(estimate: Mapping[str, Any]) -> bool:
-    return estimate.get("value") is not None
+def _known(estimate: Estimate) -> bool:
+    return math.isfinite(estimate.value)
 
 
-def difference(first: Number, second: Number) -> Estimate | None:
+def difference(first: Estimate, second: Estimate) -> Estimate | None:
     """Second less first, for independent estimates.
 
     Args:
-        first: An Estimate as results.json has it.
+        first: An estimate.
         second: Another.
 
     Returns:
         With a 95 % interval; None where an error is not known.
     """
     both = (first, second)
-    if any(e.get("se") is None or not e.get("n") or not has_interval(e) for e in both):
+    if any(not math.isfinite(e.se) or not e.n or not has_interval(e) for e in both):
         return None
-    squares = [float(e["se"]) ** 2 for e in both]
+    squares = [e.se**2 for e in both]
     freedoms = [degrees_of_freedom(e) for e in both]
     if min(freedoms) <= 0:
         return None
     se = math.sqrt(sum(squares))
     spread = sum(s**2 / f for s, f in zip(squares, freedoms, strict=True))
     return Estimate.from_standard_error(
-        float(second["value"]) - float(first["value"]),
+        second.value - first.value,
         se,
-        min(int(e["n"]) for e in both),
-        unit=str(first.get("unit") or ""),
+        min(e.n for e in both),
+        unit=first.unit,
         method="difference of independent runs",
         confidence=CONFIDENCE,
         degrees_of_freedom=se**4 / spread if spread else min(freedoms),
     )
 
 
-def degrees_of_freedom(estimate: Number) -> float:
+def degrees_of_freedom(estimate: Estimate) -> float:
     """Of the standard error of an estimate.
 
     Args:
-        estimate: As results.json has it.
+        estimate: The estimate.
 
     Returns:
         Its own, or the number of units less one where it does not say.
     """
-    known = estimate.get("degrees_of_freedom")
-    return float(estimate["n"]) - 1 if known is None else float(known)
+    known = estimate.degrees_of_freedom
+    return estimate.n - 1.0 if known is None else known

@@ -1,8 +1,6 @@
-"""Figures of results as files of their own, drawn from the content of results.json alone."""
+"""Figures of results as files of their own."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -10,27 +8,27 @@ from isentrope.reports.palette import INK
 from isentrope.reports.panels.change import draw_change
 from isentrope.reports.sentences import with_error
 from isentrope.reports.svg import canvas, legend
+from isentrope.runs.results import MeasureResult
 
 
-def entropy_change_figure(results: dict[str, Any]) -> Figure:
+def entropy_change_figure(result: MeasureResult) -> Figure:
     """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear.
 
     Args:
-        results: The content of results.json of `measure`.
+        result: Of one checkpoint.
 
     Returns:
         A figure to be saved.
     """
     figure, (upper, lower) = canvas(500, rows=2, sharex=True, height_ratios=(3, 2))
-    unit = results["estimator"]["unit"]
+    unit = result.unit
     for axes, power in ((upper, 0), (lower, 1)):
-        draw_change(axes, results, power)
+        draw_change(axes, result, power)
     upper.set_ylabel(f"ΔH ({unit})")
     lower.set_ylabel("ΔH/η")
     lower.set_xlabel("learning rate η")
-    entropy = results["entropy"][results["estimator"]["functional"]]
     figure.suptitle(
-        f"{results['policy']['name']}: H = {with_error(entropy)} {unit}",
+        f"{result.policy.name}: H = {with_error(result.at_theta)} {unit}",
         fontsize=11.5,
         color=INK.light,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
+
+from isentrope.estimate import Estimate
+from isentrope.runs.header import Provenance
 
 
 @dataclass(frozen=True)
@@ -23,22 +25,23 @@ class Source:
 
     command: str
     files: tuple[str, ...]
-    made_with: Mapping[str, Any] = field(default_factory=dict)
+    made_with: Provenance = field(default_factory=Provenance)
 
     @property
     def versions(self) -> str:
         """Versions and seeds in one line."""
         said = self.made_with
-        parts = [f"{name} {said[name]}" for name in ("isentrope", "python") if said.get(name)]
-        if said.get("git"):
-            parts.insert(1, f"commit {str(said['git'])[:8]}{'+' * ('dirty' in str(said['git']))}")
-        parts += [f"{name} {version}" for name, version in said.get("packages", {}).items()]
+        parts = [f"isentrope {said.isentrope}"] if said.isentrope else []
+        if said.git:
+            parts.append(f"commit {said.git[:8]}{'+' * ('dirty' in said.git)}")
+        parts += [f"python {said.python}"] if said.python else []
+        parts += [f"{name} {version}" for name, version in said.packages.items()]
         return ", ".join(parts) or "not recorded"
 
     @property
     def seeds(self) -> str:
         """Seeds in one line."""
-        seeds = self.made_with.get("seeds") or {}
+        seeds = self.made_with.seeds
         return ", ".join(f"{name} {seed}" for name, seed in seeds.items()) or "not recorded"
 
 
@@ -66,7 +69,7 @@ class Panel:
     figure: Figure | None = None
     body: Markup = field(default_factory=Markup)
     wide: bool = False
-    numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    numbers: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

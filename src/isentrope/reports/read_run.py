@@ -12,35 +12,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pandas as pd
-import yaml
 
 from isentrope.checkpoint_names import step_within
 from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
+from isentrope.reports.run_config import Sections, provenance_of, read_sections
+from isentrope.runs.result import Result
+from isentrope.runs.result_coding import ResultsError
+from isentrope.runs.results import (
+    AuditResult,
+    InfluenceResult,
+    KernelResult,
+    MeasureResult,
+    NoiseResult,
+)
 
-VERBS = ("measure", "influence", "kernel", "noise", "audit")
+KINDS = (MeasureResult, InfluenceResult, KernelResult, NoiseResult, AuditResult)
+VERBS = tuple(kind.verb for kind in KINDS)
+
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Generic[R]):
     """What one verb found at one checkpoint.
 
     Attributes:
         verb: Of VERBS.
         name: The checkpoint's, with the number of the repeat if there is one.
         folder: Where it is.
-        results: The content of results.json.
+        result: What was found.
     """
 
     verb: str
     name: str
     folder: Path
-    results: dict[str, Any]
+    result: R
 
     @property
     def step(self) -> int | None:
@@ -56,8 +68,7 @@ class Measurement:
         Returns:
             The table; None if it was not written.
         """
-        path = self.folder / f"{name}.parquet"
-        return pd.read_parquet(path) if path.exists() else None
+        return self.result.tables.get(name)
 
     def source(self, *files: str) -> Source:
         """Where a panel that is drawn from it comes from.
@@ -70,7 +81,7 @@ class Measurement:
         """
         command = f"isentrope {self.verb} {self.folder / 'config.yaml'} --out NEW_FOLDER"
         paths = tuple(str(self.folder / file) for file in files or ("results.json",))
-        return Source(command, paths, self.results.get("provenance", {}))
+        return Source(command, paths, self.result.provenance)
 
 
 @dataclass(frozen=True)
@@ -88,30 +99,41 @@ class Reading:
     """
 
     folder: Path
-    config: dict[str, Any]
-    measurements: dict[str, dict[str, Measurement]]
+    config: Sections
+    measurements: dict[str, dict[str, Measurement[Any]]]
     metrics: pd.DataFrame | None
     evaluations: list[Evaluation]
     focus: str | None
     missing: list[str] = field(default_factory=list)
 
-    def shown(self, verb: str) -> Measurement | None:
+    def shown(self, kind: type[R]) -> Measurement[R] | None:
         """What a verb found at the checkpoint in focus.
 
         Args:
-            verb: Of VERBS.
+            kind: Its kind of result.
 
         Returns:
             The measurement; None if there is none.
         """
-        return self.measurements[verb].get(self.focus or "")
+        return self.measurements[kind.verb].get(self.focus or "")
+
+    def of(self, kind: type[R]) -> list[Measurement[R]]:
+        """What a verb found at every checkpoint.
+
+        Args:
+            kind: Its kind of result.
+
+        Returns:
+            In the order of steps.
+        """
+        return list(self.measurements[kind.verb].values())
 
     def training_source(self) -> Source:
         """Where training curves come from."""
-        made_with = dict(self.config.get("provenance") or {})
-        seed = (self.config.get("training") or {}).get("seed")
-        if seed is not None:
-            made_with.setdefault("seeds", {"training": seed})
+        made_with = provenance_of(self.config)
+        seed = self.config.get("training", {}).get("seed")
+        if seed is not None and not made_with.seeds:
+            made_with = replace(made_with, seeds={"training": seed})
         path = self.folder / "logs" / "metrics.jsonl"
         command = f"isentrope train {self.folder / 'config.yaml'} --out NEW_FOLDER"
         return Source(command, (str(path),), made_with)
@@ -149,11 +171,12 @@ def read_run(
     missing += _absent(measurements, metrics, found)
     focus = _focus(measurements, checkpoint, folder)
     missing += _not_at(focus, measurements)
-    return Reading(folder, _config(folder), measurements, metrics, found, focus, missing)
+    return Reading(folder, read_sections(folder), measurements, metrics, found, focus, missing)
 
 
-def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measurement]]:
-    found: dict[str, dict[str, Measurement]] = {verb: {} for verb in VERBS}
+def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measurement[Any]]]:
+    kinds = {kind.verb: kind for kind in KINDS}
+    found: dict[str, dict[str, Measurement[Any]]] = {verb: {} for verb in VERBS}
     for path in sorted((folder / "measurements").glob("*")):
         verb, _, name = path.name.lstrip(".").partition("_")
         if verb not in VERBS or not path.is_dir():
@@ -162,11 +185,11 @@ def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measu
             missing.append(f"{verb} of {name.removesuffix('.partial')} was begun and not finished.")
             continue
         try:
-            results = json.loads((path / "results.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            missing.append(f"{path / 'results.json'} cannot be read ({error}): {verb} is left out.")
+            result = kinds[verb].load(path)
+        except ResultsError as error:
+            missing.append(f"{error} {verb} is left out.")
             continue
-        found[verb][name] = Measurement(verb, name, path, results)
+        found[verb][name] = Measurement(verb, name, path, result)
     return {verb: dict(sorted(of.items(), key=_order)) for verb, of in found.items()}
 
 
@@ -190,14 +213,8 @@ def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
     return pd.DataFrame(rows) if rows else None
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-    return content if isinstance(content, dict) else {}
-
-
 def _absent(
-    measurements: dict[str, dict[str, Measurement]],
+    measurements: dict[str, dict[str, Measurement[Any]]],
     metrics: pd.DataFrame | None,
     evaluations: list[Evaluation],
 ) -> list[str]:
@@ -217,7 +234,7 @@ def _absent(
 
 
 def _focus(
-    measurements: dict[str, dict[str, Measurement]], asked: str | None, folder: Path
+    measurements: dict[str, dict[str, Measurement[Any]]], asked: str | None, folder: Path
 ) -> str | None:
     names = dict.fromkeys(name for verb in VERBS for name in measurements[verb])
     if asked is not None and asked not in names:
@@ -231,7 +248,7 @@ def _focus(
     return sorted(whole, key=lambda name: (_order((name, None))[0], "_repeat_" not in name))[-1]
 
 
-def _not_at(focus: str | None, measurements: dict[str, dict[str, Measurement]]) -> list[str]:
+def _not_at(focus: str | None, measurements: dict[str, dict[str, Measurement[Any]]]) -> list[str]:
     return [
         f"{verb} was run on {', '.join(of)}, and not on {focus}, which is shown here."
         for verb, of in measurements.items()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from isentrope.files import write_bytes
 from isentrope.reports.page import Column, identifier, render
@@ -29,6 +30,15 @@ from isentrope.reports.read_run import Measurement, Reading, read_run
 from isentrope.reports.svg import png_file, svg_file
 from isentrope.reports.verdict import verdict
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.result import Result
+from isentrope.runs.results import (
+    AuditResult,
+    InfluenceResult,
+    KernelResult,
+    MeasureResult,
+)
+
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -136,12 +146,12 @@ def sections_of(reading: Reading) -> Iterator[Section]:
         In the order of the page.
     """
     panels = {
-        "change": _of(reading, "measure", delta_h_panels),
+        "change": _of(reading.shown(MeasureResult), delta_h_panels),
         "budget": budget_panels(reading),
-        "tokens": _of(reading, "influence", token_panels),
+        "tokens": _of(reading.shown(InfluenceResult), token_panels),
         "plane": plane_panels(reading),
-        "kernel": _of(reading, "kernel", kernel_panels),
-        "audit": _of(reading, "audit", audit_panels),
+        "kernel": _of(reading.shown(KernelResult), kernel_panels),
+        "audit": _of(reading.shown(AuditResult), audit_panels),
         "training": curve_panels(reading),
         "control": control_panels(reading),
         "checks": [panel for panel in (checks_panel(reading),) if panel is not None],
@@ -153,8 +163,9 @@ def sections_of(reading: Reading) -> Iterator[Section]:
             yield Section(key, title, tuple(panels[key]), lead)
 
 
-def _of(reading: Reading, verb: str, draw: Callable[[Measurement], list[Panel]]) -> list[Panel]:
-    measurement = reading.shown(verb)
+def _of(
+    measurement: Measurement[R] | None, draw: Callable[[Measurement[R]], list[Panel]]
+) -> list[Panel]:
     return [] if measurement is None else draw(measurement)
 
 

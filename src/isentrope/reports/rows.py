@@ -1,63 +1,72 @@
-"""Estimates out of rows: of a sweep over learning rates, and of an evaluation."""
+"""Rows of tables, and the estimates in them."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from collections.abc import Mapping
+from typing import cast
 
 import pandas as pd
 
+from isentrope.estimate import Estimate
 
-def at_training_rate(results: dict[str, Any]) -> dict[str, Any] | None:
-    """The row of the sweep at the rate of interest.
-
-    Args:
-        results: Of `measure`.
-
-    Returns:
-        The row; None if the sweep leaves that rate out.
-    """
-    rate = results["step"].get("rate_of_interest")
-    return next((row for row in results["sweep"] if row["eta"] == rate), None)
+Row = Mapping[str, "str | float | None"]
+"""A row of a table, by column."""
 
 
-def change_at(row: dict[str, Any], unit: str) -> dict[str, Any]:
-    """The measured change of a row as an estimate.
+def bare(value: float, se: float = math.nan, *, unit: str = "") -> Estimate:
+    """A number of which only the error is known, or not even that.
 
     Args:
-        row: Of the sweep.
-        unit: Of entropy.
+        value: The number.
+        se: Its standard error; NaN if it is not known.
+        unit: Of both.
 
     Returns:
-        From fresh responses where they were drawn, which need no weights.
+        An estimate without an interval.
     """
-    if row.get("resampled"):
-        return {**row["resampled"], "unit": unit}
-    ends = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
-    return {key: row[f"deltaH_true{end}"] for key, end in ends.items()} | {"unit": unit}
+    return Estimate(value, se, math.nan, math.nan, 0, unit, "")
 
 
-def estimate_in(row: Any, metric: str) -> dict[str, float | None]:
-    """One metric of a row of an evaluation.
+def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
+    """The estimate in a row of a table.
 
     Args:
-        row: Of its table.
-        metric: Its name.
+        row: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high; or value, se,
+            ci_low and ci_high.
+        metric: Its name; "" for the second kind.
+        n: Number of independent units; 0 if it is not known.
 
     Returns:
-        value, se, ci_low, ci_high; None in place of what is not there.
+        With NaN in place of what is not there.
     """
-    ends = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
-    values = {key: row.get(f"{metric}{end}") for key, end in ends.items()}
-    return {k: None if v is None or v != v else float(v) for k, v in values.items()}
+    names = ("value", "se", "ci_low", "ci_high")
+    columns = [f"{metric}_{name}" for name in names] if metric else list(names)
+    columns[0] = metric or "value"
+    found = [row.get(column) for column in columns]
+    value, se, low, high = (math.nan if x is None or pd.isna(x) else float(x) for x in found)
+    return Estimate(value, se, low, high, n, "", "")
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def columns_of(estimate: Estimate) -> dict[str, float]:
+    """What a table says of an estimate.
+
+    Args:
+        estimate: The estimate.
+
+    Returns:
+        value, se, ci_low and ci_high.
+    """
+    return {name: getattr(estimate, name) for name in ("value", "se", "ci_low", "ci_high")}
+
+
+def records(table: pd.DataFrame) -> list[Row]:
     """The rows of a table.
 
     Args:
         table: Its columns have names.
 
     Returns:
-        One dictionary a row.
+        One mapping per row.
     """
-    return cast("list[dict[str, Any]]", table.to_dict("records"))
+    return cast("list[Row]", table.to_dict("records"))

@@ -7,13 +7,15 @@ which tokens do it        how few, and whether a published proxy would have foun
 
 from __future__ import annotations
 
+import math
+
 from isentrope.attribution.influence.reliability import printed_reliability
-from isentrope.files import finite
 from isentrope.formatting import percent
 from isentrope.reports.panels.plane import law_of
 from isentrope.reports.read_run import Reading
-from isentrope.reports.rows import at_training_rate, change_at, estimate_in
-from isentrope.reports.sentences import number, with_interval
+from isentrope.reports.rows import bare, estimate_in
+from isentrope.reports.sentences import number, with_error, with_interval
+from isentrope.runs.results import AuditResult, MeasureResult
 
 TOP = "0.02"
 """The share of tokens that is spoken of, as `audit` writes it."""
@@ -44,7 +46,7 @@ def _training(reading: Reading) -> str:
             )
             said.append(f"training took pass@1 {right} and entropy {h} nats per token")
     if (law := law_of(reading)) is not None and not law.warnings:
-        a, ceiling = (with_interval(finite(x.to_dict())) for x in (law.a, law.ceiling))
+        a, ceiling = (with_interval(x) for x in (law.a, law.ceiling))
         said.append(
             f"along the run reward follows b − a exp(h) with a = {a}, which leaves a reward of "
             f"{ceiling} for when all entropy is spent"
@@ -53,42 +55,41 @@ def _training(reading: Reading) -> str:
 
 
 def _step(reading: Reading) -> str:
-    measured = reading.shown("measure")
-    row = None if measured is None else at_training_rate(measured.results)
-    if measured is None or row is None or not row["deltaH_true"]:
+    measured = reading.shown(MeasureResult)
+    row = None if measured is None else measured.result.at_rate()
+    if measured is None or row is None or not abs(row.deltaH_true) > 0:
         return ""
-    unit = measured.results["estimator"]["unit"]
-    change = change_at(row, unit)
+    result = measured.result
     said = (
-        f"one more step at η = {number(measured.results['step']['rate_of_interest'])} changes "
-        f"the entropy of {measured.name} by {with_interval(change)} {unit}"
+        f"one more step at η = {number(result.rate)} changes the entropy of {measured.name} by "
+        f"{with_interval(result.change_at(row))} {result.unit}"
     )
-    if row.get("deltaH_approx") is not None:
-        told = f"{number(row['deltaH_approx'])} ± {number(row['deltaH_approx_se'], 2)}"
-        said += f", where first order alone says {told}"
-    budget = measured.results["budget"]
-    if budget.get("momentum") is not None and budget.get("total"):
-        share = percent(budget["momentum"] / budget["total"])
+    if math.isfinite(row.deltaH_approx):
+        predicted = with_error(bare(row.deltaH_approx, row.deltaH_approx_se))
+        said += f", where first order alone says {predicted}"
+    momentum, total = result.part("momentum"), result.part("total")
+    if momentum is not None and total is not None and total.value:
+        share = percent(momentum.value / total.value)
         said += f"; {share} of the first order is momentum, decided before the batch was drawn"
     return _sentence(said)
 
 
 def _tokens(reading: Reading) -> str:
-    audit = reading.shown("audit")
+    audit = reading.shown(AuditResult)
     if audit is None:
         return ""
-    proxies = audit.results["tokens"]["proxies"]
+    proxies = audit.result.tokens.proxies
     own, usual = proxies.get("measured", {}), proxies.get("token_covariance", {})
     share = own.get(f"negative_share@{TOP}")
     if share is None or "spearman" not in usual:
         return ""
     said = (
-        f"{float(TOP) * 100:g} % of the batch's tokens carry {percent(share['value'])} ± "
-        f"{percent(share['se'])} of its fall in entropy; their covariance with the advantage, the "
+        f"{float(TOP) * 100:g} % of the batch's tokens carry {percent(share.value)} ± "
+        f"{percent(share.se)} of its fall in entropy; their covariance with the advantage, the "
         f"usual proxy, ranks tokens with a correlation of {with_interval(usual['spearman'])} to "
         "their measured influence"
     )
-    reliability = audit.results.get("reliability", {}).get("tokens")
+    reliability = audit.result.reliability.get("tokens")
     known = None if reliability is None else printed_reliability(reliability)
     if known is not None:
         said += (

@@ -6,15 +6,24 @@ there, its sentence is not there either.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from isentrope.estimate import Estimate
 from isentrope.formatting import listed, percent
 from isentrope.reports.panels.checks import checks_of
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.rows import at_training_rate, change_at, estimate_in
-from isentrope.reports.sentences import Number, has_interval, number, with_interval, without_error
+from isentrope.reports.rows import bare, estimate_in
+from isentrope.reports.sentences import (
+    has_interval,
+    number,
+    with_error,
+    with_interval,
+    without_error,
+)
+from isentrope.runs.attribution_records import Budget, SharesRecord
+from isentrope.runs.results import InfluenceResult, MeasureResult
 
 
 @dataclass(frozen=True)
@@ -41,117 +50,110 @@ def verdict(reading: Reading) -> list[Claim]:
     Returns:
         What happens, how first order compares, who did it, and whether to believe it.
     """
-    measured, influence = reading.shown("measure"), reading.shown("influence")
+    measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
     claims = []
     if measured is not None:
-        claims += [_change(measured), _first_order(measured.results)]
-        claims.append(Claim("Who did it", _parts(measured.results)))
+        claims += [_change(measured), _first_order(measured.result)]
+        claims.append(Claim("Who did it", _parts(measured.result)))
     elif influence is not None:
-        claims.append(Claim("Who did it", _parts_of_influence(influence.results)))
-    if influence is not None and "shares" in influence.results:
-        claims.append(Claim("Whose prompts", _shares(influence.results["shares"])))
+        claims.append(Claim("Who did it", _parts_of_influence(influence.result.entropy)))
+    if influence is not None and influence.result.shares is not None:
+        claims.append(Claim("Whose prompts", _shares(influence.result.shares)))
     claims += [*_training(reading), *_soundness(reading)]
     return [claim for claim in claims if claim.text]
 
 
-def _change(measured: Measurement) -> Claim:
-    results = measured.results
-    unit = results["estimator"]["unit"]
-    entropy = results["entropy"][results["estimator"]["functional"]]
-    row, rate = at_training_rate(results), results["step"].get("rate_of_interest")
-    if row is None or row["deltaH_true"] is None:
+def _change(measured: Measurement[MeasureResult]) -> Claim:
+    result = measured.result
+    unit, entropy = result.unit, result.at_theta
+    row, rate = result.at_rate(), result.rate
+    if row is None or math.isnan(row.deltaH_true):
         if rate is None:
             return Claim("What happens", "")
         said = f"ΔH at the training rate η = {number(rate)} was not measured."
         return Claim("What happens", said, "doubt")
-    change = change_at(row, unit)
-    size = (
-        f"ΔH = {with_interval(change)} {unit}, {percent(abs(change['value'] / entropy['value']))}"
-    )
+    change = result.change_at(row)
+    size = f"ΔH = {with_interval(change)} {unit}, {percent(abs(change.value / entropy.value))}"
     start = f"One step at the training rate η = {number(rate)} from {measured.name}"
-    of = f"of {number(entropy['value'])}"
+    of = f"of {number(entropy.value)}"
     if not has_interval(change):
-        said = f"{start} seems to {_verb(change['value'])} entropy: {size} {of}."
+        said = f"{start} seems to {_verb(change.value)} entropy: {size} {of}."
         return Claim("What happens", f"{said} The weights are too uneven for an interval.", "doubt")
-    if change["ci_low"] <= 0 <= change["ci_high"]:
+    if change.ci_low <= 0 <= change.ci_high:
         return Claim("What happens", f"{start} may raise or lower entropy: {size} {of}.", "doubt")
-    return Claim("What happens", f"{start} {_verb(change['value'])}s entropy: {size} {of}.")
+    return Claim("What happens", f"{start} {_verb(change.value)}s entropy: {size} {of}.")
 
 
 def _verb(value: float) -> str:
     return "lower" if value < 0 else "raise"
 
 
-def _first_order(results: dict[str, Any]) -> Claim:
-    row, first = at_training_rate(results), results.get("first_order")
-    if row is None or first is None or not row["deltaH_true"]:
+def _first_order(result: MeasureResult) -> Claim:
+    row = result.at_rate()
+    if row is None or result.first_order is None or not abs(row.deltaH_true) > 0:
         return Claim("First order", "")
-    change = change_at(row, "")
-    told, seen = row["deltaH_approx"], change["value"]
-    ratio = told / seen
+    ratio = row.deltaH_approx / result.change_at(row).value
     if ratio < 0:
         how = "has the sign wrong"
     elif abs(ratio - 1) < 0.02:
         how = "agrees to 2 %"
     else:
         how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
-    said = f"First order says {number(told)} ± {number(row['deltaH_approx_se'], 2)} and {how}"
-    reach = results.get("linear_range")
-    if reach is None or reach.get("rate_over_range") is None:
+    predicted = with_error(bare(row.deltaH_approx, row.deltaH_approx_se))
+    said = f"First order says {predicted} and {how}"
+    reach = result.linear_range
+    if reach is None or reach.rate_over_range is None:
         return Claim("First order", f"{said}.")
-    part = f"{number(reach['rate_over_range'], 2)} of the linear range"
+    part = f"{number(reach.rate_over_range, 2)} of the linear range"
     return Claim("First order", f"{said}; the training rate is {part} η* = {without_error(reach)}.")
 
 
-def _parts(results: dict[str, Any]) -> str:
-    budget = results.get("budget") or {}
-    parts = {
-        name: {"value": budget[name], "se": budget[f"{name}_se"]}
-        for name in ("momentum", "decay", "gradient", "control")
-        if budget.get(name) is not None
-    }
-    return _split(parts, budget.get("total"))
+def _parts(result: MeasureResult) -> str:
+    names = ("momentum", "decay", "gradient", "control")
+    parts = {name: part for name in names if (part := result.part(name)) is not None}
+    return _split(parts, result.part("total"))
 
 
-def _parts_of_influence(results: dict[str, Any]) -> str:
-    entropy = results["entropy"]
-    names = ("momentum", "decay", "gradient")
-    return _split({name: entropy[name] for name in names}, entropy["total"]["value"])
+def _parts_of_influence(entropy: Budget) -> str:
+    parts = {"momentum": entropy.momentum, "decay": entropy.decay, "gradient": entropy.gradient}
+    return _split(parts, entropy.total)
 
 
-def _split(parts: Mapping[str, Number], total: float | None) -> str:
+def _split(parts: Mapping[str, Estimate], whole: Estimate | None) -> str:
     """Shares of δH₁, or amounts where parts pull against each other; less than 1 % is no part."""
-    gross = sum(abs(part["value"]) for part in parts.values())
-    acting = {name: part for name, part in parts.items() if abs(part["value"]) > 0.01 * gross}
-    if not acting or not total:
+    gross = sum(abs(part.value) for part in parts.values())
+    acting = {name: part for name, part in parts.items() if abs(part.value) > 0.01 * gross}
+    if not acting or whole is None or not whole.value:
         return ""
+    total = whole.value
     words = {
         "momentum": "momentum, decided by earlier batches,",
         "decay": "weight decay",
         "gradient": "this batch's gradient",
         "control": "the control's correction",
     }
-    aligned = all(part["value"] * total > 0 for part in acting.values())
+    aligned = all(part.value * total > 0 for part in acting.values())
     if aligned:
-        said = [f"{words[k]} {percent(p['value'] / total)}" for k, p in acting.items()]
+        said = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
         return f"Of the first order, {listed(said)}."
-    said = [f"{words[k]} {number(p['value'])} ± {number(p['se'], 2)}" for k, p in acting.items()]
+    said = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
     return f"The parts of the first order pull apart: {listed(said)} per unit η."
 
 
-def _shares(shares: dict[str, Any]) -> str:
+def _shares(shares: SharesRecord) -> str:
     names = {
-        "self": "the response itself",
+        "itself": "the response itself",
         "same_prompt": "responses to the same prompt",
         "other_prompt": "responses to other prompts",
     }
-    said = [f"{words} {with_interval(shares[k])}" for k, words in names.items() if k in shares]
+    found = {words: getattr(shares, name) for name, words in names.items()}
+    said = [f"{words} {with_interval(e)}" for words, e in found.items() if e is not None]
     if not said:
         return ""
-    whole = shares["gradient"]
+    whole = shares.gradient
     return (
-        f"On other responses than those of E, {shares['measured_on']}, the gradient's part is "
-        f"{with_interval(whole)} {whole['unit']}: {listed(said)}."
+        f"On other responses than those of E, {shares.measured_on}, the gradient's part is "
+        f"{with_interval(whole)} {whole.unit}: {listed(said)}."
     )
 
 

@@ -68,17 +68,6 @@ class AsTrained:
         """Sentences for the result."""
         return (*allowed(self.obstacles, self.ignored), *self.notes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record for results.json."""
-        return {
-            "keys": {
-                key: {"value": o.value, "from": o.source, "training": o.training}
-                for key, o in self.origins.items()
-            },
-            "differs": [{"name": o.name, "what": o.words} for o in self.obstacles],
-            "ignored": list(self.ignored),
-        }
-
 
 def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTrained]:
     """Fill a configuration's unset keys with training's values, and compare the others.

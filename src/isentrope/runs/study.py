@@ -10,13 +10,12 @@ run again: what is done with the same settings is left, the rest is made.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from isentrope.config.io import dump_config, load_config
 from isentrope.config.measure import MeasureConfig
@@ -26,10 +25,12 @@ from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import require_new, run_directory, versions
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.result import RESULTS, Result
+from isentrope.runs.results import load_result
 
 log = logging.getLogger("isentrope")
 
-RESULTS = "results.json"
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -55,24 +56,24 @@ class Item:
         """step_40, or step_40_repeat_2."""
         return _name(self.subject, self.repeat)
 
-    def results(self) -> dict[str, Any]:
-        """The content of its results.json."""
-        return json.loads((self.target / RESULTS).read_text(encoding="utf-8"))
+    def result(self) -> Result:
+        """What was found; it must be done."""
+        return load_result(self.target)
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[R]):
     """What a run of a verb made, or found made.
 
     Attributes:
         folder: The run folder.
         measurements: Name of each item → the folder of its results.
-        results: The content of each results.json, in that order.
+        results: In that order.
     """
 
     folder: Path
     measurements: dict[str, Path]
-    results: list[dict[str, Any]]
+    results: list[R]
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,13 @@ class Study:
             filled = {key for item in self.items for key in item.subject.as_trained.filled}
             write_bytes(self.folder / "config.yaml", resolved(config, filled).encode())
 
-    def run(self) -> Run:
+    def run(self) -> Run[Any]:
         """What was made, when all items are done.
 
         Returns:
             Folders and results.
         """
-        results = [item.results() for item in self.items]
+        results = [item.result() for item in self.items]
         return Run(self.folder, {item.name: item.target for item in self.items}, results)
 
     @property

@@ -14,13 +14,17 @@ with Satterthwaite's degrees of freedom; where an interval was withheld, so is t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import pandas as pd
 
-from isentrope.estimate import t_quantile
+from isentrope.estimate import Estimate, t_quantile
 from isentrope.files import parquet, write_bytes
+from isentrope.runs.attribution_records import IN_FILE
+from isentrope.runs.measure_records import SweepRow
+from isentrope.runs.result import Result
 from isentrope.runs.study import Item, Study
 
 ERRORS_OVER_E = ("measure", "influence", "try")
@@ -28,7 +32,10 @@ ERRORS_OVER_E = ("measure", "influence", "try")
 
 MEAN = "mean"
 
-_NOT_NUMBERS = ("provenance", "timing", "policy", "batches", "checks", "step", "estimator")
+_NOT_NUMBERS = (
+    *("provenance", "timing", "policy", "batches", "checks", "step", "estimator", "settings"),
+    *("tables", "warnings", "save_more", "finish"),
+)
 
 
 def study_table(verb: str, study: Study) -> pd.DataFrame:
@@ -41,11 +48,11 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
     Returns:
         The rows above; of a mean also se_update = s/√N and se_evaluation.
     """
-    results = [(item, item.results()) for item in study.items]
+    results = [(item, item.result()) for item in study.items]
     rows = [
         {**_place(item), "quantity": quantity, "freedom": _freedom(said, numbers), **numbers}
         for item, said in results
-        for quantity, numbers in numbers_in(said)
+        for quantity, numbers in numbers_in(vars(said))
     ]
     table = pd.DataFrame(rows)
     confidence = study.items[0].config.estimator.confidence
@@ -89,35 +96,42 @@ def joined(study: Study, name: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def numbers_in(content: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def numbers_in(
+    content: Mapping[str, object], path: str = ""
+) -> Iterator[tuple[str, dict[str, object]]]:
     """Every number that has an error, by its dotted path.
 
     Args:
-        content: Of a results.json, or a part of it.
+        content: The fields of a result, or of a part of it.
         path: Where the part is.
 
     Yields:
         Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it;
         degrees_of_freedom, and whether an interval was withheld.
     """
-    if {"value", "se", "ci_low"} <= content.keys():
-        numbers = {key: content.get(key) for key in _COLUMNS}
-        yield path, numbers | {"withheld": content["ci_low"] is None}
-        return
     for key, value in content.items():
-        here = f"{path}.{key}" if path else key
-        if isinstance(value, dict) and here not in _NOT_NUMBERS:
-            yield from numbers_in(value, here)
-        elif isinstance(value, list):
+        here = f"{path}.{IN_FILE.get(key, key)}" if path else key
+        if isinstance(value, Estimate):
+            numbers = {key: getattr(value, key) for key in _COLUMNS}
+            yield here, numbers | {"withheld": _withheld(value.ci_low)}
+        elif here in _NOT_NUMBERS:
+            continue
+        elif isinstance(value, tuple):
             for row in value:
-                if isinstance(row, dict) and "eta" in row:
-                    yield from numbers_in(row, f"{here}[{row['eta']:g}]")
+                if isinstance(row, SweepRow):
+                    yield from numbers_in(vars(row), f"{here}[{row.eta:g}]")
+        elif isinstance(value, Mapping) or is_dataclass(value):
+            yield from numbers_in(value if isinstance(value, Mapping) else vars(value), here)
         elif f"{key}_se" in content:
             parts = {"se": "se", "ci_low": "ci_low", "ci_high": "ci_high"}
             beside = {k: content.get(f"{key}_{part}") for k, part in parts.items()}
-            withheld = f"{key}_ci_low" in content and beside["ci_low"] is None
+            withheld = f"{key}_ci_low" in content and _withheld(beside["ci_low"])
             nothing = dict.fromkeys(("n", "unit", "degrees_of_freedom"))
             yield here, {"value": value, **beside, **nothing, "withheld": withheld}
+
+
+def _withheld(end: object) -> bool:
+    return isinstance(end, float) and not math.isfinite(end)
 
 
 _COLUMNS = ("value", "se", "ci_low", "ci_high", "n", "unit", "degrees_of_freedom")
@@ -154,10 +168,10 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     }
 
 
-def _freedom(said: dict[str, Any], numbers: dict[str, Any]) -> float:
+def _freedom(said: Result, numbers: dict[str, Any]) -> float:
     """Degrees of freedom of an error over E: its own, or E's prompts less one."""
     own = numbers["degrees_of_freedom"]
-    return max(said["batches"]["E"]["prompt_draws"] - 1 if own is None else own, 1)
+    return max(said.batches.E.prompt_draws - 1 if own is None else own, 1)
 
 
 def _t(update: float, evaluation: float, n: int, freedom: float, confidence: float) -> float:

@@ -99,7 +99,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
         "output": {"directory": str(tmp_path / "fresh")},
     }
     (fresh,) = measure(load_config(given)).results
-    assert any("objective dr_grpo without the token weights" in x for x in fresh["warnings"])
+    assert any("objective dr_grpo without the token weights" in x for x in fresh.warnings)
     batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
     given["estimator"]["objective"] = "dr_grpo"
     given["output"] = {"directory": str(tmp_path / "own")}
@@ -112,11 +112,11 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
         policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
     )
     E = Rollouts.load(next(iter(done.measurements.values())) / "E.parquet")
-    eta = results["eta"]
+    eta = results.eta
     paired = PairedSteps(policy, E, eta)
     paired.add("plain", plain.direction)
     expected = paired.changes().changes["plain"].entropy.value
-    assert results["vanilla"]["step"]["deltaH"]["value"] == pytest.approx(expected, rel=1e-4)
+    assert results.vanilla["step"]["deltaH"]["value"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_batch_gradient_and_optimizer_state_of_the_first_step_are_those_without_control(folder):

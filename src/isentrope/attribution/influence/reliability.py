@@ -20,8 +20,7 @@ vary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from scipy.stats import rankdata
@@ -82,7 +81,7 @@ def rank_correlation(by_group: Tensor, prompts: int, splits: int = 20, seed: int
     return _without_error(value, prompts, UNIT, "split halves of E", warnings)
 
 
-def printed_reliability(estimate: Mapping[str, Any]) -> float | None:
+def printed_reliability(estimate: Estimate) -> float | None:
     """The rank correlation with an infinite E in a results.json, of any version.
 
     Args:
@@ -91,10 +90,11 @@ def printed_reliability(estimate: Mapping[str, Any]) -> float | None:
     Returns:
         √ρ, or None.
     """
-    value = estimate["value"]
-    if value is None or estimate.get("unit") != "rank correlation":
-        return value
-    return math.sqrt(of_whole(value, 2))
+    if not math.isfinite(estimate.value):
+        return None
+    if estimate.unit != "rank correlation":
+        return estimate.value
+    return math.sqrt(of_whole(estimate.value, 2))
 
 
 def of_whole(half: float, groups: int) -> float:

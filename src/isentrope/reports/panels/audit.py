@@ -5,17 +5,23 @@ A proxy without a sign (an entropy mask) is held against the size of the influen
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from isentrope.estimate import Estimate
 from isentrope.reports.palette import LOSS, MEASURED
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
-from isentrope.reports.rows import records
-from isentrope.reports.sentences import number, with_interval
+from isentrope.reports.rows import estimate_in
+from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, legend, zero_line
+from isentrope.runs.results import AuditResult
+
+Statistics = Mapping[str, Estimate]
 
 NAMES = {
     "token_covariance": "token covariance",
@@ -29,7 +35,7 @@ NAMES = {
 }
 
 
-def audit_panels(audit: Measurement) -> list[Panel]:
+def audit_panels(audit: Measurement[AuditResult]) -> list[Panel]:
     """Rank correlation and overlap of every proxy.
 
     Args:
@@ -39,10 +45,10 @@ def audit_panels(audit: Measurement) -> list[Panel]:
         Two panels.
     """
     ranks = _table(
-        audit.results, lambda row: "spearman" if _has(row, "spearman") else "spearman_size"
+        audit.result, lambda row: "spearman" if _has(row, "spearman") else "spearman_size"
     )
-    top = _shared_top(audit.results)
-    overlaps = _table(audit.results, lambda _: f"overlap@{top}")
+    top = _shared_top(audit.result)
+    overlaps = _table(audit.result, lambda _: f"overlap@{top}")
     best = _best(ranks)
     source = audit.source("results.json", "audit.parquet")
     share = f"{float(top) * 100:g} %"
@@ -67,27 +73,26 @@ def audit_panels(audit: Measurement) -> list[Panel]:
     ]
 
 
-def _has(row: dict[str, Any], name: str) -> bool:
-    return (row.get(name) or {}).get("value") is not None
+def _has(row: Statistics, name: str) -> bool:
+    return name in row and math.isfinite(row[name].value)
 
 
-def _shared_top(results: dict[str, Any]) -> str:
+def _shared_top(result: AuditResult) -> str:
     """The share of tokens nearest to 2 % that was audited, as it is written."""
-    row = next(iter(results["tokens"]["proxies"].values()))
-    row = results["tokens"]["proxies"].get("token_covariance", row)
+    proxies = result.tokens.proxies
+    row = proxies.get("token_covariance", next(iter(proxies.values())))
     tops = [name.partition("@")[2] for name in row if name.startswith("overlap@")]
     return min(tops, key=lambda top: abs(np.log(float(top) / 0.02)))
 
 
-def _table(results: dict[str, Any], statistic: Any) -> pd.DataFrame:
+def _table(result: AuditResult, statistic: Callable[[Statistics], str]) -> pd.DataFrame:
     rows = []
-    for of in ("tokens", "sequences"):
-        for proxy, found in results[of]["proxies"].items():
+    for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
+        for proxy, found in record.proxies.items():
             name = statistic(found)
             if proxy != "measured" and _has(found, name):
-                rows.append(
-                    {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": name} | found[name]
-                )
+                place = {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": name}
+                rows.append(place | found[name].to_dict())
     return pd.DataFrame(rows).drop(columns=["ess", "khat", "warnings"], errors="ignore")
 
 
@@ -97,9 +102,9 @@ def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Any:
     style = {"tokens": (MEASURED.light, "o", -0.14), "sequences": (LOSS.light, "s", 0.14)}
     for of, (colour, marker, shift) in style.items():
         label_left = of
-        for row in records(table[table["of"] == of]):
+        for _, row in table[table["of"] == of].iterrows():
             y = names.index(row["proxy"]) + shift
-            ends, width = _bar(row)
+            ends, width = _bar(estimate_in(row))
             axes.plot(ends, [y, y], color=colour, linewidth=width)
             face = "none" if "size" in row["statistic"] else colour
             axes.plot(row["value"], y, marker, color=colour, mfc=face, ms=5.5, label=label_left)
@@ -119,11 +124,11 @@ def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Any:
     return figure
 
 
-def _bar(row: dict[str, Any]) -> tuple[list[float], float]:
+def _bar(found: Estimate) -> tuple[list[float], float]:
     """The interval; where there is none, one standard error as a hairline."""
-    if not pd.isna(row["ci_low"]):
-        return [row["ci_low"], row["ci_high"]], 1.8
-    return [row["value"] - row["se"], row["value"] + row["se"]], 0.7
+    if has_interval(found):
+        return [found.ci_low, found.ci_high], 1.8
+    return [found.value - found.se, found.value + found.se], 0.7
 
 
 def _best(ranks: pd.DataFrame) -> str:
@@ -131,10 +136,10 @@ def _best(ranks: pd.DataFrame) -> str:
     if not len(tokens):
         return "No proxy has a sign to be compared."
     best = tokens.iloc[tokens["value"].abs().argmax()]
-    said = f"By tokens {best['proxy']} ranks best, {with_interval(_plain(best))}"
+    said = f"By tokens {best['proxy']} ranks best, {with_interval(estimate_in(best))}"
     known = tokens[tokens["proxy"] == NAMES["token_covariance"]]
     if len(known) and known.index[0] != best.name:
-        said += f"; the token covariance reaches {with_interval(_plain(known.iloc[0]))}"
+        said += f"; the token covariance reaches {with_interval(estimate_in(known.iloc[0]))}"
     return f"{said}. Hollow: a proxy without sign, against the size of δH."
 
 
@@ -145,20 +150,13 @@ def _found(overlaps: pd.DataFrame, share: str) -> str:
     best = tokens.iloc[tokens["value"].argmax()]
     return (
         f"Of the {share} of tokens with the largest influence, {best['proxy']} finds most: "
-        f"{with_interval(_plain(best))}."
+        f"{with_interval(estimate_in(best))}."
     )
 
 
-def _plain(row: pd.Series) -> dict[str, Any]:
+def _numbers(ranks: pd.DataFrame, words: str) -> dict[str, Estimate]:
     return {
-        key: None if pd.isna(row[key]) else row[key] for key in ("value", "se", "ci_low", "ci_high")
-    }
-
-
-def _numbers(ranks: pd.DataFrame, words: str) -> dict[str, Any]:
-    return {
-        f"{words} of {row['of']} with {row['proxy']}": _plain(pd.Series(row))
-        | {"n": row["n"], "unit": ""}
-        for row in records(ranks)
+        f"{words} of {row['of']} with {row['proxy']}": estimate_in(row, n=int(row["n"]))
+        for _, row in ranks.iterrows()
         if row["of"] == "tokens"
     }

@@ -8,6 +8,7 @@ responses: fresh ones to U's prompts.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,21 @@ from isentrope.formatting import listed, percent
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, SECOND, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.rows import at_training_rate, change_at, records
-from isentrope.reports.sentences import number, with_interval
+from isentrope.reports.rows import Row, records
+from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, zero_line
+from isentrope.runs.attribution_records import SharesRecord
+from isentrope.runs.results import InfluenceResult, MeasureResult
 
 SHARES = {
-    "self": "the response itself",
+    "itself": "the response itself",
     "same_prompt": "same prompt",
     "other_prompt": "other prompts",
     "gradient": "together",
 }
+
+
+PARTS = ("momentum", "decay", "gradient", "control")
 
 
 def budget_panels(reading: Reading) -> list[Panel]:
@@ -39,46 +45,41 @@ def budget_panels(reading: Reading) -> list[Panel]:
     Returns:
         Those that the results allow.
     """
-    measured, influence = reading.shown("measure"), reading.shown("influence")
+    measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
     panels = []
-    if measured is not None and (measured.results.get("budget") or {}).get("total") is not None:
+    if measured is not None and measured.result.part("total") is not None:
         panels.append(_waterfall(measured))
     elif influence is not None:
         panels.append(_waterfall_of_influence(influence))
-    if influence is not None and "shares" in influence.results:
-        panels.append(_shares(influence))
+    if influence is not None and influence.result.shares is not None:
+        panels.append(_shares(influence, influence.result.shares))
     return panels
 
 
-def _waterfall(measured: Measurement) -> Panel:
-    results = measured.results
-    budget, unit = results["budget"], results["estimator"]["unit"]
-    row = at_training_rate(results)
-    rate = results["step"].get("rate_of_interest") or 1.0
+def _waterfall(measured: Measurement[MeasureResult]) -> Panel:
+    result = measured.result
+    unit, rate = result.unit, result.rate or 1.0
+    parts = {name: result.part(name) for name in (*PARTS, "total")}
     steps = [
-        _step(name, budget[name] * rate, budget[f"{name}_se"] * rate, "part")
-        for name in ("momentum", "decay", "gradient", "control")
-        if name in budget
+        _step(name, part.value * rate, part.se * rate, "part")
+        for name in PARTS
+        if (part := parts[name]) is not None
     ]
-    steps.append(_step("first order", budget["total"] * rate, budget["total_se"] * rate, "first"))
-    if row is not None and row["deltaH_second"] is not None:
-        steps.append(_step("second order", row["deltaH_second"], row["deltaH_second_se"], "second"))
-        change = change_at(row, unit)
-        known = budget["total"] * rate + row["deltaH_second"]
-        if row["residual"] is not None and not row["resampled"]:
-            sound = row.get("residual_verdict", "trust") == "trust"
-            error = row["residual_se"] if sound else None
-            steps.append(_step("the rest", row["residual"], error, "part"))
-        else:
-            steps.append(_step("the rest", change["value"] - known, None, "part"))
-        steps.append(_step("measured", change["value"], change["se"], "measured"))
+    total = parts["total"]
+    assert total is not None
+    first = total.value * rate
+    steps.append(_step("first order", first, total.se * rate, "first"))
+    steps += _beyond_first(result, first)
     data = pd.DataFrame(steps)
-    numbers = {f"{name} part of δH₁": _part_of(results, name) for name in ("momentum", "gradient")}
-    title = f"From momentum to what is measured, at η = {number(rate)}"
+    numbers = {
+        f"{name} part of δH₁": part
+        for name in ("momentum", "gradient")
+        if (part := parts[name]) is not None
+    }
     return Panel(
         "budget",
-        title,
-        _caption(data, budget["total"] * rate, unit),
+        f"From momentum to what is measured, at η = {number(rate)}",
+        _caption(data, first, unit),
         measured.source(),
         data,
         _draw(data, f"ΔH ({unit})"),
@@ -86,37 +87,42 @@ def _waterfall(measured: Measurement) -> Panel:
     )
 
 
-def _part_of(results: dict[str, Any], name: str) -> dict[str, Any]:
-    """A part of the budget with its interval, over the prompts of E as δH₁ has it."""
-    budget, estimator = results["budget"], results["estimator"]
-    return Estimate.from_standard_error(
-        budget[name],
-        budget[f"{name}_se"],
-        results["entropy"][estimator["functional"]]["n"],
-        unit=f"{estimator['unit']} per η",
-        method="budget",
-        confidence=estimator["confidence"],
-    ).to_dict()
+def _beyond_first(result: MeasureResult, first: float) -> list[Row]:
+    """Second order, what is left, and what was measured; nothing where they are not known."""
+    row = result.at_rate()
+    if row is None or math.isnan(row.deltaH_second):
+        return []
+    change = result.change_at(row)
+    if math.isfinite(row.residual) and row.resampled is None:
+        sound = row.residual_verdict in (None, "trust")
+        rest = _step("the rest", row.residual, row.residual_se if sound else None, "part")
+    else:
+        rest = _step("the rest", change.value - (first + row.deltaH_second), None, "part")
+    return [
+        _step("second order", row.deltaH_second, row.deltaH_second_se, "second"),
+        rest,
+        _step("measured", change.value, change.se, "measured"),
+    ]
 
 
-def _waterfall_of_influence(influence: Measurement) -> Panel:
-    entropy = influence.results["entropy"]
-    parts = {name: entropy[name] for name in ("momentum", "decay", "gradient")}
-    steps = [_step(name, part["value"], part["se"], "part") for name, part in parts.items()]
-    total = entropy["total"]
-    steps.append(_step("first order", total["value"], total["se"], "first"))
+def _waterfall_of_influence(influence: Measurement[InfluenceResult]) -> Panel:
+    entropy = influence.result.entropy
+    total = entropy.total
+    parts = {"momentum": entropy.momentum, "decay": entropy.decay, "gradient": entropy.gradient}
+    steps = [_step(name, part.value, part.se, "part") for name, part in parts.items()]
+    steps.append(_step("first order", total.value, total.se, "first"))
     data = pd.DataFrame(steps)
     return Panel(
         "budget",
         "From momentum to the first order, per unit η",
-        _caption(data, total["value"], entropy["unit"]),
+        _caption(data, total.value, entropy.unit),
         influence.source(),
         data,
-        _draw(data, entropy["unit"]),
+        _draw(data, entropy.unit),
     )
 
 
-def _step(name: str, value: float, se: float | None, kind: str) -> dict[str, Any]:
+def _step(name: str, value: float, se: float | None, kind: str) -> Row:
     return {"name": name, "value": value, "se": se, "kind": kind}
 
 
@@ -174,16 +180,19 @@ def _room_for_values(axes: Any, data: pd.DataFrame) -> None:
         )
 
 
-def _shares(influence: Measurement) -> Panel:
-    shares = influence.results["shares"]
-    found = {words: shares[key] for key, words in SHARES.items() if key in shares}
-    data = pd.DataFrame([{"share": words, **estimate} for words, estimate in found.items()])
+def _shares(influence: Measurement[InfluenceResult], shares: SharesRecord) -> Panel:
+    found: dict[str, Estimate] = {
+        words: estimate
+        for key, words in SHARES.items()
+        if (estimate := getattr(shares, key)) is not None
+    }
+    data = pd.DataFrame([{"share": words, **e.to_dict()} for words, e in found.items()])
     figure, (axes,) = canvas(90 + 44 * len(found))
     for k, estimate in enumerate(found.values()):
-        low, high = (estimate[end] for end in ("ci_low", "ci_high"))
-        if low is not None:
-            axes.plot([low, high], [k, k], color=by_sign(estimate["value"]), linewidth=2)
-        axes.plot(estimate["value"], k, "o", color=by_sign(estimate["value"]), markersize=7)
+        colour = by_sign(estimate.value)
+        if has_interval(estimate):
+            axes.plot([estimate.ci_low, estimate.ci_high], [k, k], color=colour, linewidth=2)
+        axes.plot(estimate.value, k, "o", color=colour, markersize=7)
     zero_line(axes, vertical=True)
     axes.set_yticks(range(len(found)), list(found))
     axes.set_ylim(len(found) - 0.5, -0.5)
@@ -191,13 +200,13 @@ def _shares(influence: Measurement) -> Panel:
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(lambda value, _: number(value, 2))
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel(f"part of δH₁ ({shares['gradient']['unit']})")
+    axes.set_xlabel(f"part of δH₁ ({shares.gradient.unit})")
     grid(axes, "x")
     said = [f"{words} {with_interval(e)}" for words, e in found.items() if words != "together"]
-    whole = shares["gradient"]
+    whole = shares.gradient
     caption = (
-        f"Not the population of the budget, which is measured on E: on {shares['measured_on']} the "
-        f"gradient's part is {with_interval(whole)} {whole['unit']}, {listed(said)}."
+        f"Not the population of the budget, which is measured on E: on {shares.measured_on} the "
+        f"gradient's part is {with_interval(whole)} {whole.unit}, {listed(said)}."
     )
     numbers = {f"{words}, part of δH₁": estimate for words, estimate in found.items()}
     return Panel(

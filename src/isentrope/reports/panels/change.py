@@ -6,6 +6,9 @@ interval of the first-order prediction ηδH₁, the dashed line ηδH₁ + η²
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from isentrope.estimate import Estimate
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, PAPER, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
-from isentrope.reports.rows import at_training_rate, change_at
-from isentrope.reports.sentences import number, without_error
+from isentrope.reports.sentences import has_interval, number, without_error
 from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
+from isentrope.runs.results import MeasureResult
 
 
-def delta_h_panels(measured: Measurement) -> list[Panel]:
+def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:
     """ΔH(η), and ΔH/η.
 
     Args:
@@ -31,178 +35,172 @@ def delta_h_panels(measured: Measurement) -> list[Panel]:
     Returns:
         Two panels.
     """
-    results = measured.results
-    if not results["sweep"]:
+    result = measured.result
+    if not result.sweep:
         return []
-    data = pd.DataFrame(
-        [{k: v for k, v in r.items() if k != "resampled"} for r in results["sweep"]]
-    )
-    options: dict[str, Any] = {"source": measured.source("results.json", "sweep.parquet")}
-    unit = results["estimator"]["unit"]
+    data = pd.DataFrame([asdict(row) for row in result.sweep]).drop(columns="resampled")
+    source = measured.source("results.json", "sweep.parquet")
+    unit = result.unit
     return [
         Panel(
             "delta_h",
             "Change of entropy against the learning rate",
-            _caption(results),
-            data=data,
-            figure=_figure(results, 0, f"ΔH ({unit})"),
-            numbers=_numbers(results),
-            **options,
+            _caption(result),
+            source,
+            data,
+            _figure(result, 0, f"ΔH ({unit})"),
+            numbers=_numbers(result),
         ),
         Panel(
             "delta_h_per_eta",
             "The same per unit of learning rate",
-            _caption_per_rate(results),
-            data=data,
-            figure=_figure(results, 1, f"ΔH/η ({unit} per η)"),
-            **options,
+            _caption_per_rate(result),
+            source,
+            data,
+            _figure(result, 1, f"ΔH/η ({unit} per η)"),
         ),
     ]
 
 
-def _numbers(results: dict[str, Any]) -> dict[str, Any]:
-    unit = results["estimator"]["unit"]
+def _numbers(result: MeasureResult) -> dict[str, Estimate]:
+    reach, row = result.linear_range, result.at_rate()
     found = {
-        "entropy": results["entropy"][results["estimator"]["functional"]],
-        "first order δH₁": results["first_order"],
-        "linear range η*": results["linear_range"] and {**results["linear_range"], "se": None},
+        "entropy": result.at_theta,
+        "first order δH₁": result.first_order,
+        "linear range η*": reach and replace(reach, se=math.nan),
     }
-    row = at_training_rate(results)
     if row is not None:
-        n = found["entropy"]["n"]
-        found[f"ΔH at η = {number(row['eta'])}"] = change_at(row, unit) | {"n": n}
+        found[f"ΔH at η = {number(row.eta)}"] = result.change_at(row)
     return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
-def _caption(results: dict[str, Any]) -> str:
-    verdicts = [row["verdict"] for row in results["sweep"]]
+def _caption(result: MeasureResult) -> str:
+    verdicts = [row.verdict for row in result.sweep]
     trusted = sum(verdict == "trust" for verdict in verdicts)
     said = f"{trusted} of {len(verdicts)} learning rates are measured with an interval"
-    agree = _agreeing(results)
+    agree = _agreeing(result)
     if agree is not None:
         said += f"; up to η = {number(agree)} first order is within 5 % of what is measured"
     return f"{said}."
 
 
-def _agreeing(results: dict[str, Any]) -> float | None:
+def _agreeing(result: MeasureResult) -> float | None:
     """The largest rate up to which every prediction is within 5 % of the measurement."""
     last = None
-    for row in sorted(results["sweep"], key=lambda row: row["eta"]):
-        told, seen = row["deltaH_approx"], row["deltaH_true"]
-        if told is None or not seen or abs(told / seen - 1) > 0.05:
+    for row in sorted(result.sweep, key=lambda row: row.eta):
+        told, seen = row.deltaH_approx, row.deltaH_true
+        if not seen or not abs(told / seen - 1) <= 0.05:
             return last
-        last = row["eta"]
+        last = row.eta
     return last
 
 
-def _caption_per_rate(results: dict[str, Any]) -> str:
-    first, reach = results["first_order"], results["linear_range"]
+def _caption_per_rate(result: MeasureResult) -> str:
+    first, reach = result.first_order, result.linear_range
     if first is None:
         return "Level where entropy changes in proportion to the learning rate."
-    slope = f"{number(first['value'])} ± {number(first['se'], 2)}"
+    slope = f"{number(first.value)} ± {number(first.se, 2)}"
     said = f"Level at δH₁ = {slope} while the step is small"
     if reach is None:
         return f"{said}."
     return f"{said}; first and second order are as large at η* = {without_error(reach)}."
 
 
-def _figure(results: dict[str, Any], power: int, label: str) -> Figure:
+def _figure(result: MeasureResult, power: int, label: str) -> Figure:
     figure, (axes,) = canvas(310)
-    draw_change(axes, results, power)
+    draw_change(axes, result, power)
     axes.set_xlabel("learning rate η")
     axes.set_ylabel(label)
     legend(axes)
     return figure
 
 
-def draw_change(axes: Axes, results: dict[str, Any], power: int) -> None:
+def draw_change(axes: Axes, result: MeasureResult, power: int) -> None:
     """Draw ΔH/η^power: points with their intervals, predictions with their band, rates.
 
     Args:
         axes: An empty panel.
-        results: The content of results.json of `measure`.
+        result: Of `measure`.
         power: 0 for ΔH on a signed logarithmic axis, 1 for ΔH/η.
     """
-    measured = np.array([row["eta"] for row in results["sweep"]], dtype=float)
+    measured = np.array([row.eta for row in result.sweep])
     spread = 1.8 if measured.min() < measured.max() else 4.0
     rates = np.geomspace(measured.min() / spread, measured.max() * spread, 160)
     zero_line(axes)
-    _draw_marks(axes, results, rates)
-    _draw_predictions(axes, results, rates, power)
-    _draw_points(axes, results, power)
+    _draw_marks(axes, result, rates)
+    _draw_predictions(axes, result, rates, power)
+    _draw_points(axes, result, power)
     axes.set_xscale("log")
     axes.set_xlim(rates[0], rates[-1])
     powers(axes)
     if power == 0:
-        _signed_powers(axes, _shown(results, 0))
+        _signed_powers(axes, _shown(result, 0))
     else:
-        axes.set_ylim(*_limits(_shown(results, 1)))
+        axes.set_ylim(*_limits(_shown(result, 1)))
         axes.yaxis.set_major_formatter(lambda value, _: number(value))
     grid(axes)
 
 
-def _draw_predictions(axes: Axes, results: dict[str, Any], rates: np.ndarray, power: int) -> None:
-    first, second = results["first_order"], results["second_order"]
+def _draw_predictions(axes: Axes, result: MeasureResult, rates: np.ndarray, power: int) -> None:
+    first, second = result.first_order, result.second_order
     if first is None:
         return
     scale = rates ** (1 - power)
-    if first["ci_low"] is not None:
-        band = (first["ci_low"] * scale, first["ci_high"] * scale)
+    if has_interval(first):
+        band = (first.ci_low * scale, first.ci_high * scale)
         axes.fill_between(rates, *band, color=FIRST.light, alpha=0.16, linewidth=0)
-    axes.plot(rates, first["value"] * scale, color=FIRST.light, label="first order")
+    axes.plot(rates, first.value * scale, color=FIRST.light, label="first order")
     if second is not None:
-        both = (first["value"] + second["value"] * rates) * scale
+        both = (first.value + second.value * rates) * scale
         axes.plot(rates, both, color=SECOND.light, dashes=(4, 2), label="first + second")
 
 
-def _draw_points(axes: Axes, results: dict[str, Any], power: int) -> None:
-    style: dict[str, Any] = {"fmt": "o", "color": MEASURED.light, "capsize": 3, "zorder": 4}
+def _draw_points(axes: Axes, result: MeasureResult, power: int) -> None:
     kinds = {
-        "measured": [row for row in results["sweep"] if row["verdict"] == "trust"],
-        "uneven weights": [row for row in results["sweep"] if row["verdict"] != "trust"],
+        "measured": [row for row in result.sweep if row.verdict == "trust"],
+        "uneven weights": [row for row in result.sweep if row.verdict != "trust"],
     }
     for label, rows in kinds.items():
-        if not rows:
-            continue
-        ends = ("deltaH_true", "deltaH_true_ci_low", "deltaH_true_ci_high")
         face = PAPER.light if label == "uneven weights" else MEASURED.light
-        value, bars = _values(rows, ends, power)
-        rates = [row["eta"] for row in rows]
-        axes.errorbar(rates, value, bars, label=label, mfc=face, **style)
-    fresh = [row | row["resampled"] for row in results["sweep"] if row["resampled"]]
-    if fresh:
-        value, bars = _values(fresh, ("value", "ci_low", "ci_high"), power)
-        style |= {"fmt": "D", "color": INK.light, "ms": 4}
-        axes.errorbar([row["eta"] for row in fresh], value, bars, label="fresh responses", **style)
+        marked = [(row.eta, result.measured_at(row)) for row in rows]
+        _draw_estimates(axes, marked, power, fmt="o", label=label, mfc=face, color=MEASURED.light)
+    fresh = [(row.eta, row.resampled) for row in result.sweep if row.resampled is not None]
+    style = {"fmt": "D", "ms": 4, "color": INK.light, "label": "fresh responses"}
+    _draw_estimates(axes, fresh, power, **style)
 
 
-def _values(
-    rows: list[dict[str, Any]], keys: tuple[str, str, str], power: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Values, and (2, m) lengths of their bars; no bar where there is no interval."""
-    scale = np.array([row["eta"] ** power for row in rows])
-    value, low, high = (np.array([r[key] for r in rows], dtype=float) / scale for key in keys)
-    return value, np.nan_to_num(np.stack((value - low, high - value)))
+def _draw_estimates(
+    axes: Axes, marked: Sequence[tuple[float, Estimate]], power: int, **style: Any
+) -> None:
+    """Points with their intervals; no bar where there is no interval."""
+    if not marked:
+        return
+    rates = np.array([eta for eta, _ in marked])
+    scale = rates**power
+    value, low, high = (
+        np.array([getattr(estimate, end) for _, estimate in marked]) / scale
+        for end in ("value", "ci_low", "ci_high")
+    )
+    bars = np.nan_to_num(np.stack((value - low, high - value)))
+    axes.errorbar(rates, value, bars, capsize=3, zorder=4, **style)
 
 
-def _draw_marks(axes: Axes, results: dict[str, Any], rates: np.ndarray) -> None:
-    marks = {"training rate": results["step"].get("rate_of_interest")}
-    if results["linear_range"] is not None:
-        marks["η*"] = results["linear_range"]["value"]
-    for (label, rate), dashes in zip(marks.items(), ((6, 2, 1, 2), (1, 2)), strict=False):
+def _draw_marks(axes: Axes, result: MeasureResult, rates: np.ndarray) -> None:
+    reach = result.linear_range
+    marks = {"training rate": result.rate, "η*": None if reach is None else reach.value}
+    for (label, rate), dashes in zip(marks.items(), ((6, 2, 1, 2), (1, 2)), strict=True):
         if rate is not None and rates[0] <= rate <= rates[-1]:
             axes.axvline(rate, color=MUTED.light, dashes=dashes, linewidth=1.2, label=label)
 
 
-def _shown(results: dict[str, Any], power: int) -> np.ndarray:
+def _shown(result: MeasureResult, power: int) -> np.ndarray:
     """Every value that a panel must have room for; not the far second order."""
-    keys = ("deltaH_true", "deltaH_true_ci_low", "deltaH_true_ci_high", "deltaH_approx")
     values = []
-    for row in results["sweep"]:
-        fresh = row["resampled"] or {}
-        shown = [row[key] for key in keys]
-        shown += [fresh.get(key) for key in ("value", "ci_low", "ci_high")]
-        values += [value / row["eta"] ** power for value in shown if value is not None]
+    for row in result.sweep:
+        seen = [e for e in (result.measured_at(row), row.resampled) if e is not None]
+        shown = [x for e in seen for x in (e.value, e.ci_low, e.ci_high)]
+        shown.append(row.deltaH_approx)
+        values += [value / row.eta**power for value in shown if math.isfinite(value)]
     return np.array(values or [0.0])
 
 

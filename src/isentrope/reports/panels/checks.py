@@ -13,8 +13,9 @@ from isentrope.estimators.identities import in_words, p_value
 from isentrope.pipelines.influence import LEAST_RELIABLE
 from isentrope.pipelines.results import SUSPECT_Z
 from isentrope.reports.panel import Panel, Source
-from isentrope.reports.read_run import Reading
+from isentrope.reports.read_run import KINDS, Reading
 from isentrope.reports.sentences import number
+from isentrope.runs.results import InfluenceResult, MeasureResult
 
 UNLIKE = 1e-3
 """|log| of trainer's over sampler's probability above which a trainer warns."""
@@ -52,34 +53,33 @@ def checks_of(reading: Reading) -> list[Check]:
 
 
 def _of_measure(reading: Reading) -> Iterator[Check]:
-    measured = reading.shown("measure")
+    measured = reading.shown(MeasureResult)
     if measured is None:
         return
-    results = measured.results
-    about = {
-        "score_identity_z": "E was drawn from the policy that is scored: mean score is zero",
-        "martingale_z": "the same, position by position",
+    result, checks = measured.result, measured.result.checks
+    identities = {
+        "score identity": (
+            checks.score_identity_z,
+            "E was drawn from the policy that is scored: mean score is zero",
+        ),
+        "martingale": (checks.martingale_z, "the same, position by position"),
     }
-    for name, words in about.items():
-        z = results["checks"].get(name)
+    for label, (z, words) in identities.items():
         passed = None if z is None else abs(z) <= SUSPECT_Z
-        label = name.removesuffix("_z").replace("_", " ")
-        said = words if z is None else f"{words} ({in_words(p_value(z), len(about))})"
+        said = words if z is None else f"{words} ({in_words(p_value(z), len(identities))})"
         yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, said)
-    rate = results["step"].get("rate_of_interest")
-    smallest = (results["checks"].get("rounding_floor") or {}).get("smallest_eta")
+    rate, smallest = result.rate, checks.rounding_floor.smallest_eta
     if rate is not None and smallest is not None:
         words = "smallest η at which neither ΔH nor θ + ηv is lost to rounding"
         should = f"below the training rate {number(rate)}"
         yield Check("rounding floor", number(smallest), should, smallest <= rate, words)
-    row = next((r for r in results["sweep"] if r["eta"] == rate), None)
+    row = result.at_rate()
     if row is not None:
-        ess = row["ess"] if row.get("ess_integrated") is None else row["ess_integrated"]
-        seen = f"{row['verdict']}, ESS {number(ess)}, k̂ {number(row['khat'], 2)}"
-        passed = row["verdict"] == "trust" or bool(row["resampled"])
+        seen = f"{row.verdict}, ESS {number(row.effective_size)}, k̂ {number(row.khat, 2)}"
+        passed = row.verdict == "trust" or row.resampled is not None
         words = "importance weights at the training rate are even enough for an interval"
         yield Check("weights", seen, "trust, or fresh responses", passed, words)
-    matched, confirmed = (results["step"].get(k) for k in ("matched_by", "order_confirmed"))
+    matched, confirmed = result.step.matched_by, result.step.order_confirmed
     words = "which moment belongs to which parameter"
     seen = f"matched by {matched}" + (", as its second moments confirm" if confirmed else "")
     should = "by name, or confirmed by second moments"
@@ -87,15 +87,15 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
 
 
 def _of_influence(reading: Reading) -> Iterator[Check]:
-    influence = reading.shown("influence")
+    influence = reading.shown(InfluenceResult)
     if influence is None:
         return
-    results = influence.results
-    total, closure = results["entropy"]["total"]["value"], results["entropy"]["closure"]
+    result = influence.result
+    total, closure = result.entropy.total.value, result.entropy.closure
     words = "influences of all tokens, momentum and decay sum to δH₁"
     passed = abs(closure) <= 1e-6 * abs(total)
     yield Check("budget closes", number(closure, 2), "below 10⁻⁶ of δH₁", passed, words)
-    for of, found in results["reliability"].items():
+    for of, found in result.reliability.items():
         words = f"rank correlation of the {of} with those of an infinite E, about"
         value = printed_reliability(found)
         passed = None if value is None else value >= LEAST_RELIABLE
@@ -136,18 +136,15 @@ def checks_panel(reading: Reading) -> Panel | None:
 
 
 def _source(reading: Reading) -> Source:
-    for verb in ("measure", "influence"):
-        measurement = reading.shown(verb)
-        if measurement is not None:
-            return measurement.source()
-    return reading.training_source()
+    measurement = reading.shown(MeasureResult) or reading.shown(InfluenceResult)
+    return reading.training_source() if measurement is None else measurement.source()
 
 
 def _warnings(reading: Reading) -> dict[str, list[str]]:
     return {
-        verb: measurement.results.get("warnings") or []
-        for verb in reading.measurements
-        if (measurement := reading.shown(verb)) is not None
+        kind.verb: list(measurement.result.warnings)
+        for kind in KINDS
+        if (measurement := reading.shown(kind)) is not None
     }
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
 
 from isentrope.reports.panel import Source
+from isentrope.reports.run_config import Sections, provenance_of, read_sections
 
 TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
 """The first is there where another program held the second open."""
@@ -29,7 +28,7 @@ class Evaluation:
 
     folder: Path
     table: pd.DataFrame
-    config: dict[str, Any]
+    config: Sections
     file: str
 
     def sampled(self) -> pd.DataFrame:
@@ -40,8 +39,7 @@ class Evaluation:
     def source(self) -> Source:
         """Where a panel of it comes from."""
         command = f"isentrope evaluate {self.folder / 'config.yaml'} --out NEW_FOLDER"
-        made_with = self.config.get("provenance") or {}
-        return Source(command, (str(self.folder / self.file),), made_with)
+        return Source(command, (str(self.folder / self.file),), provenance_of(self.config))
 
 
 def find_evaluations(
@@ -71,7 +69,7 @@ def find_evaluations(
         found.append(own)
     for folder in sorted({p.resolve() for base in beside for p in base.glob("*") if p.is_dir()}):
         known = {other.resolve() for other in found}
-        if folder not in known and _table_file(folder) and _names(_config(folder), run):
+        if folder not in known and _table_file(folder) and _names(read_sections(folder), run):
             found.append(_short(folder))
     read = (_read(folder, missing) for folder in found)
     return [evaluation for evaluation in read if evaluation is not None]
@@ -86,14 +84,8 @@ def _short(folder: Path) -> Path:
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-    return content if isinstance(content, dict) else {}
-
-
-def _names(config: dict[str, Any], run: Path) -> bool:
-    paths = (config.get("checkpoint") or {}).get("checkpoint_path") or []
+def _names(config: Sections, run: Path) -> bool:
+    paths = config.get("checkpoint", {}).get("checkpoint_path") or []
     return any(
         Path(path).resolve().is_relative_to(run.resolve())
         for path in ([paths] if isinstance(paths, str) else paths)
@@ -111,4 +103,4 @@ def _read(folder: Path, missing: list[str]) -> Evaluation | None:
     if not {"step", "decoding"} <= set(table.columns) or not len(table):
         missing.append(f"{path} has no rows yet: the evaluation is left out.")
         return None
-    return Evaluation(folder, table, _config(folder), path.name)
+    return Evaluation(folder, table, read_sections(folder), path.name)

@@ -17,11 +17,14 @@ from matplotlib.colors import to_rgb
 from safetensors.numpy import load_file
 
 from isentrope.attribution.fisher.spectrum import marchenko_pastur_eigenvalues
+from isentrope.estimate import Estimate
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import number, with_interval
 from isentrope.reports.svg import canvas, grid, legend, powers
+from isentrope.runs.kernel_records import NullRecord, RelationRecord, SpectrumRecord
+from isentrope.runs.results import KernelResult
 
 CELLS = 512
 """Rows of the picture at most."""
@@ -41,7 +44,7 @@ RELATIONS = {
 }
 
 
-def kernel_panels(kernel: Measurement) -> list[Panel]:
+def kernel_panels(kernel: Measurement[KernelResult]) -> list[Panel]:
     """Heat map and spectrum of the block of U with itself, or of E.
 
     Args:
@@ -50,24 +53,25 @@ def kernel_panels(kernel: Measurement) -> list[Panel]:
     Returns:
         Those that the results allow.
     """
-    blocks = kernel.results["blocks"]
+    blocks = kernel.result.blocks
     block = next((name for name in ("UU", "EE") if name in blocks), None)
     if block is None:
         return []
     panels = [_heat_map(kernel, block)]
-    if "spectrum" in blocks[block]:
-        panels.append(_spectrum(kernel, block))
+    spectrum = blocks[block].spectrum
+    if spectrum is not None:
+        panels.append(_spectrum(kernel, spectrum))
     return panels
 
 
-def _draw_null(axes: Axes, null: dict[str, Any], values: np.ndarray, style: dict[str, Any]) -> None:
+def _draw_null(axes: Axes, null: NullRecord, values: np.ndarray, **style: Any) -> None:
     """The eigenvalues of a random matrix by rank; nothing is counted against them."""
-    curve = marchenko_pastur_eigenvalues(len(values), null["dimension"], float(values.mean()))
+    curve = marchenko_pastur_eigenvalues(len(values), null.dimension, float(values.mean()))
     curve = curve[curve > float(values.max()) * 1e-8]
-    axes.plot(range(1, len(curve) + 1), curve, label=f"null: {null['name']}", **style)
+    axes.plot(range(1, len(curve) + 1), curve, label=f"null: {null.name}", **style)
 
 
-def _heat_map(kernel: Measurement, block: str) -> Panel:
+def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
     rows = pd.read_parquet(kernel.folder / block / "rows.parquet")
     order = np.argsort(rows["prompt"].to_numpy(), kind="stable")
     cosines = _cosines(kernel, block)[np.ix_(order, order)]
@@ -82,18 +86,23 @@ def _heat_map(kernel: Measurement, block: str) -> Panel:
     axes.spines[["top", "right"]].set_visible(True)
     for spine in axes.spines.values():
         spine.set_linewidth(0.6)
-    structure = kernel.results["blocks"][block].get("structure") or {}
+    record = kernel.result.blocks[block]
+    structure = record.structure or {}
     found = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
     data = pd.DataFrame(
         [
-            {"relation": words, "entries": row["entries"], "quantity": name} | dict(row[name])
+            {"relation": words, "entries": row.entries, "quantity": name} | cosine.to_dict()
             for words, row in found.items()
             for name in ("mean_cosine", "rms_cosine")
+            if (cosine := getattr(row, name)) is not None
         ]
     )
-    numbers = {f"rms cosine, {words}": row["rms_cosine"] for words, row in found.items()}
-    differences = kernel.results["blocks"][block].get("same_less_other_prompt") or {}
-    difference = differences.get("rms_cosine")
+    numbers = {
+        f"rms cosine, {words}": row.rms_cosine
+        for words, row in found.items()
+        if row.rms_cosine is not None
+    }
+    difference = (record.same_less_other_prompt or {}).get("rms_cosine")
     if difference is not None:
         numbers["rms cosine, same less other prompts"] = difference
     return Panel(
@@ -107,7 +116,7 @@ def _heat_map(kernel: Measurement, block: str) -> Panel:
     )
 
 
-def _cosines(kernel: Measurement, block: str) -> np.ndarray:
+def _cosines(kernel: Measurement[KernelResult], block: str) -> np.ndarray:
     matrix = load_file(kernel.folder / block / "kernel.safetensors")["matrix"].astype(float)
     scale = np.sqrt(np.clip(np.diag(matrix), 0, None))
     scale[scale == 0] = np.inf
@@ -144,34 +153,33 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
     axes.tick_params(length=2)
 
 
-def _caption(found: dict[str, Any], n: int, factor: int, difference: dict[str, Any] | None) -> str:
+def _caption(
+    found: dict[str, RelationRecord], n: int, factor: int, difference: Estimate | None
+) -> str:
     note = f" Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else ""
     if "same prompt" not in found:
         return f"Cosines of {n} responses: blue-green move together, red apart.{note}"
-    same, other = found["same prompt"]["rms_cosine"], found.get("other prompts")
+    same, other = found["same prompt"].rms_cosine, found.get("other prompts")
     said = f"Responses to one prompt have an rms cosine of {with_interval(same)}"
     if other is not None:
-        said += f", responses to different prompts of {with_interval(other['rms_cosine'])}"
+        said += f", responses to different prompts of {with_interval(other.rms_cosine)}"
     if difference is not None:
         said += f"; the difference is {with_interval(difference)}"
     return f"{said}; blue-green move together, red apart, numbers are prompts.{note}"
 
 
-def _spectrum(kernel: Measurement, block: str) -> Panel:
-    spectrum = kernel.results["blocks"][block]["spectrum"]
-    values = np.array(spectrum["eigenvalues"], dtype=float)
+def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
+    values = np.array(spectrum.eigenvalues)
     shown = values[values > values.max() * 1e-8]
     figure, (axes,) = canvas(430)
     axes.plot(range(1, len(shown) + 1), shown, "o", ms=3.5, color=MEASURED.light, label="observed")
-    styles = zip(
-        spectrum["nulls"], (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False
-    )
+    styles = zip(spectrum.nulls, (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False)
     for null, colour, dashes in styles:
         style = {"color": colour.light, "dashes": dashes, "linewidth": 1.3}
-        if null["name"] == SIMULATED:
-            axes.axhline(null["upper"], label=f"largest under {SIMULATED}", **style)
+        if null.name == SIMULATED:
+            axes.axhline(null.upper, label=f"largest under {SIMULATED}", **style)
         else:
-            _draw_null(axes, null, values, style)
+            _draw_null(axes, null, values, **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
     powers(axes)
@@ -180,13 +188,13 @@ def _spectrum(kernel: Measurement, block: str) -> Panel:
     axes.set_ylabel("eigenvalue of K")
     grid(axes)
     legend(axes, 1)
-    rank = spectrum["effective_rank"]
+    rank = spectrum.effective_rank
     caption = f"Effective rank {with_interval(rank)} of {len(values)} responses"
-    null = next((null for null in spectrum["nulls"] if null["name"] == SIMULATED), None)
+    null = next((null for null in spectrum.nulls if null.name == SIMULATED), None)
     if null is not None:
         caption += (
-            f", {number(null['effective_rank'])} for random directions with the {SIMULATED}; "
-            f"{null['above']} eigenvalues stand above the largest of those"
+            f", {number(null.effective_rank)} for random directions with the {SIMULATED}; "
+            f"{null.above} eigenvalues stand above the largest of those"
         )
     caption += "."
     data = pd.DataFrame({"rank": np.arange(1, len(values) + 1), "eigenvalue": values})

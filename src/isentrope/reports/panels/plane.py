@@ -7,21 +7,21 @@ what both sum to.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from isentrope.estimate import Estimate
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.files import finite
 from isentrope.formatting import percent
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
-from isentrope.reports.sentences import number, with_interval, without_error
+from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
+from isentrope.runs.attribution_records import Budget
+from isentrope.runs.results import InfluenceResult
 
 WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""
@@ -40,9 +40,9 @@ def plane_panels(reading: Reading) -> list[Panel]:
     along = _along_training(reading)
     if along is not None:
         panels.append(along)
-    influence = reading.shown("influence")
-    if influence is not None and influence.results["reward"] is not None:
-        panels.append(_within_step(influence))
+    influence = reading.shown(InfluenceResult)
+    if influence is not None and influence.result.reward is not None:
+        panels.append(_within_step(influence, influence.result.entropy, influence.result.reward))
     return panels
 
 
@@ -101,13 +101,12 @@ def _along_training(reading: Reading) -> Panel | None:
     return Panel("plane", title, caption, source, data, figure, numbers=fitted)
 
 
-def _law(law: EntropyLaw) -> tuple[dict[str, Any], str]:
+def _law(law: EntropyLaw) -> tuple[dict[str, Estimate], str]:
     """The numbers of the law, none where it misfits, and what is to be said of it."""
     doubts = " ".join(law.warnings)
     if law.misfits:
         return {}, f"R = b − a exp(h) was fitted to the training batches. {doubts}"
-    parts = {"a of the law": law.a, "reward at no entropy": law.ceiling}
-    fitted = {name: finite(part.to_dict()) for name, part in parts.items()}
+    fitted = {"a of the law": law.a, "reward at no entropy": law.ceiling}
     a, ceiling = (without_error(x) for x in fitted.values())
     said = (
         f"The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} at "
@@ -133,8 +132,15 @@ def _evaluation(reading: Reading) -> pd.DataFrame | None:
 
 
 def _draw_steps(axes: Axes, metrics: pd.DataFrame) -> None:
-    style: dict[str, Any] = {"color": MUTED.light, "alpha": 0.45, "linewidth": 0}
-    axes.scatter(metrics["entropy"], metrics["reward"], s=14, label="training batch", **style)
+    axes.scatter(
+        metrics["entropy"],
+        metrics["reward"],
+        s=14,
+        label="training batch",
+        color=MUTED.light,
+        alpha=0.45,
+        linewidth=0,
+    )
 
 
 def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
@@ -179,18 +185,14 @@ def bars_of(rows: pd.DataFrame, metric: str) -> np.ndarray:
     """
     estimates = [estimate_in(row, metric) for _, row in rows.iterrows()]
     ends = [
-        (e["value"] - e["ci_low"], e["ci_high"] - e["value"])  # pyright: ignore
-        if e["ci_low"] is not None and e["ci_high"] is not None
-        else (0.0, 0.0)
+        (e.value - e.ci_low, e.ci_high - e.value) if has_interval(e) else (0.0, 0.0)
         for e in estimates
     ]
     return np.array(ends).T
 
 
-def _within_step(influence: Measurement) -> Panel:
-    table = influence.table("sequences")
-    assert table is not None
-    entropy, reward = influence.results["entropy"], influence.results["reward"]
+def _within_step(influence: Measurement[InfluenceResult], entropy: Budget, reward: Budget) -> Panel:
+    table = influence.result.tables["sequences"]
     figure, (axes,) = canvas(310)
     zero_line(axes)
     zero_line(axes, vertical=True)
@@ -199,8 +201,8 @@ def _within_step(influence: Measurement) -> Panel:
             rows["deltaH"], rows["deltaJ"], s=16, color=colour, alpha=0.55, linewidth=0, label=label
         )
     _draw_errors(axes, table)
-    axes.set_xlabel(f"δH ({entropy['unit']})")
-    axes.set_ylabel(f"δJ ({reward['unit']})")
+    axes.set_xlabel(f"δH ({entropy.unit})")
+    axes.set_ylabel(f"δJ ({reward.unit})")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: number(value, 2))
     axes.locator_params(nbins=5)
@@ -208,11 +210,11 @@ def _within_step(influence: Measurement) -> Panel:
     legend(axes)
     columns = ["sequence", "key", "length", "reward", "advantage", "deltaH", "deltaH_se"]
     data = table[[*columns, "deltaJ", "deltaJ_se"]]
-    numbers = {"δJ of the step": reward["total"], "δJ of the gradient": reward["gradient"]}
+    numbers = {"δJ of the step": reward.total, "δJ of the gradient": reward.gradient}
     return Panel(
         "plane_step",
         "What each sequence cost and earned",
-        _caption(table, entropy["gradient"], reward["gradient"]),
+        _caption(table, entropy.gradient, reward.gradient),
         influence.source("sequences.parquet"),
         data,
         figure,
@@ -246,7 +248,7 @@ def _draw_errors(axes: Axes, table: pd.DataFrame) -> None:
     )
 
 
-def _caption(table: pd.DataFrame, entropy: dict[str, Any], reward: dict[str, Any]) -> str:
+def _caption(table: pd.DataFrame, entropy: Estimate, reward: Estimate) -> str:
     wasted = float(((table["deltaH"] < 0) & (table["deltaJ"] <= 0)).mean())
     return (
         f"{percent(wasted)} of the sequences lower entropy and earn nothing; together they move "

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.rows import records
+from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import number
 
 
@@ -46,18 +46,16 @@ def provenance_panel(reading: Reading) -> Panel:
     )
 
 
-def _of_measurement(measurement: Measurement) -> dict[str, Any]:
-    results = measurement.results
-    batches, precision = results.get("batches", {}), results["policy"].get("precision") or {}
-    dtype = (precision.get("measuring") or {}).get("runtime_dtype", "")
-    seconds = (results.get("timing") or {}).get("total")
-    how = [f"E {batches.get('B_E')}, U {batches.get('B_U')} × {batches.get('G')}", dtype]
+def _of_measurement(measurement: Measurement[Any]) -> Row:
+    result = measurement.result
+    batches, seconds = result.batches, result.timing.get("total")
+    how = [f"E {batches.B_E}, U {batches.B_U} × {batches.G}"]
+    how += [result.policy.precision["measuring"].runtime_dtype]
     how += [f"{number(seconds)} s"] if seconds is not None else []
-    said = ", ".join(part for part in how if part)
-    return _row(measurement.verb, measurement.name, said, measurement.source())
+    return _row(measurement.verb, measurement.name, ", ".join(how), measurement.source())
 
 
-def _row(verb: str, of: str, how: str, source: Source) -> dict[str, Any]:
+def _row(verb: str, of: str, how: str, source: Source) -> Row:
     return {
         "verb": verb,
         "of": of,

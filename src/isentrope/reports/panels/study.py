@@ -5,16 +5,20 @@ A point is one measurement; repeats at a checkpoint stand side by side.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
+from isentrope.estimate import Estimate
+from isentrope.formatting import known
 from isentrope.reports.palette import FIRST, INK, LOSS, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.rows import at_training_rate, change_at, records
+from isentrope.reports.rows import Row, bare, columns_of, estimate_in
 from isentrope.reports.sentences import (
     has_interval,
     number,
@@ -23,9 +27,15 @@ from isentrope.reports.sentences import (
     without_error,
 )
 from isentrope.reports.svg import canvas, grid, legend, zero_line
+from isentrope.runs.kernel_records import BlockRecord
+from isentrope.runs.result import Result
+from isentrope.runs.results import AuditResult, KernelResult, MeasureResult
 
-Pick = Callable[[dict[str, Any]], Any]
-"""From the content of results.json to an Estimate, or None."""
+Pick = Callable[[Any], Estimate | None]
+"""From a result of the panel's verb to an Estimate, or None."""
+
+
+COSINE, DIRECTIONS, CORRELATION = "rms cosine", "effective rank", "rank correlation"
 
 
 def study_panels(reading: Reading) -> list[Panel]:
@@ -38,13 +48,17 @@ def study_panels(reading: Reading) -> list[Panel]:
         The change and its linear range, budget, kernel, proxies.
     """
     panels = [
-        _panel(reading, "measure", "study_change", "The step along training", CHANGE, "ΔH"),
-        _panel(reading, "measure", "study_budget", "Who decided the step", BUDGET, "δH₁ per η"),
-        _panel(reading, "measure", "study_range", "How far first order reaches", RANGE, "η/η*"),
-        _panel(reading, "kernel", "study_kernel", "How alike responses are", KERNEL, "rms cosine"),
-        _panel(reading, "kernel", "study_rank", "Directions of the batch", RANK, "effective rank"),
+        _panel(reading, MeasureResult, "study_change", "The step along training", CHANGE, "ΔH"),
+        _panel(reading, MeasureResult, "study_budget", "Who decided the step", BUDGET, "δH₁ per η"),
+        _panel(reading, MeasureResult, "study_range", "How far first order reaches", RANGE, "η/η*"),
         _panel(
-            reading, "audit", "study_audit", "Proxies along training", AUDIT, "rank correlation"
+            reading, KernelResult, "study_kernel", "How alike responses are", KERNEL, "rms cosine"
+        ),
+        _panel(
+            reading, KernelResult, "study_rank", "Directions of the batch", RANK, "effective rank"
+        ),
+        _panel(
+            reading, AuditResult, "study_audit", "Proxies along training", AUDIT, "rank correlation"
         ),
     ]
     return [panel for panel in panels if panel is not None]
@@ -52,13 +66,13 @@ def study_panels(reading: Reading) -> list[Panel]:
 
 def _panel(
     reading: Reading,
-    verb: str,
+    kind: type[Result],
     key: str,
     title: str,
     series: dict[str, tuple[Pick, str]],
     label: str,
 ) -> Panel | None:
-    measurements = [m for m in reading.measurements[verb].values() if m.step is not None]
+    measurements = [m for m in reading.of(kind) if m.step is not None]
     rows = [_row(m, name, pick) for name, (pick, _) in series.items() for m in measurements]
     data = pd.DataFrame([row for row in rows if row is not None])
     if not len(data) or data["step"].nunique() < 2:
@@ -67,9 +81,9 @@ def _panel(
     names = [name for name in series if name in set(data["quantity"])]
     for place, name in enumerate(names):
         shift = (place - (len(names) - 1) / 2) * 0.012 * (data["step"].max() - data["step"].min())
-        style = {"color": series[name][1], "marker": "osD"[place % 3], "label": name}
-        _draw(axes, data[data["quantity"] == name], style, shift)
-    if (data["value"] < 0).any() or label == "rank correlation":
+        colour, marker = series[name][1], "osD"[place % 3]
+        _draw(axes, data[data["quantity"] == name], shift, colour, marker=marker, label=name)
+    if (data["value"] < 0).any() or label == CORRELATION:
         zero_line(axes)
     axes.set_xlabel("training step")
     axes.set_ylabel(label)
@@ -78,7 +92,12 @@ def _panel(
     grid(axes)
     legend(axes)
     return Panel(
-        key, title, _caption(data, names[0]), _source(reading, verb, measurements), data, figure
+        key,
+        title,
+        _caption(data, names[0]),
+        _source(reading, kind.verb, measurements),
+        data,
+        figure,
     )
 
 
@@ -91,100 +110,102 @@ def _apart(steps: list[int]) -> list[int]:
     return kept[::-1]
 
 
-def _row(measurement: Measurement, name: str, pick: Pick) -> dict[str, Any] | None:
-    estimate = pick(measurement.results)
-    if estimate is None or estimate.get("value") is None:
+def _row(measurement: Measurement[Any], name: str, pick: Pick) -> Row | None:
+    estimate = pick(measurement.result)
+    if estimate is None or math.isnan(estimate.value):
         return None
-    numbers = {key: estimate.get(key) for key in ("value", "se", "ci_low", "ci_high")}
-    return {"checkpoint": measurement.name, "step": measurement.step, "quantity": name, **numbers}
+    place = {"checkpoint": measurement.name, "step": measurement.step, "quantity": name}
+    return place | columns_of(estimate)
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: float) -> None:
-    colour = style["color"]
+def _draw(axes: Axes, rows: pd.DataFrame, shift: float, colour: str, **style: Any) -> None:
     means = rows.groupby("step")["value"].mean()
     axes.plot(means.index + shift, means, color=colour, linewidth=1, alpha=0.6)
     se = rows["se"].astype(float)
     low = rows["ci_low"].astype(float).fillna(rows["value"] - se)
     high = rows["ci_high"].astype(float).fillna(rows["value"] + se)
     axes.vlines(rows["step"] + shift, low, high, color=colour, linewidth=1.4)
-    axes.plot(rows["step"] + shift, rows["value"], linestyle="", ms=5, **style)
+    axes.plot(rows["step"] + shift, rows["value"], linestyle="", ms=5, color=colour, **style)
 
 
 def _caption(data: pd.DataFrame, name: str) -> str:
-    found = data[data["quantity"] == name].astype(object)
-    rows = records(found.where(found.notna(), None))
-    first, last = rows[0], rows[-1]
-    bare = without_error if name in RANGE else with_error
-    start, end = (with_interval(row) if has_interval(row) else bare(row) for row in (first, last))
+    found = data[data["quantity"] == name]
+    first, last = found.iloc[0], found.iloc[-1]
+    short = without_error if name in RANGE else with_error
+    ends = (estimate_in(first), estimate_in(last))
+    start, end = (with_interval(e) if has_interval(e) else short(e) for e in ends)
     return (
         f"{name[0].upper()}{name[1:]} went from {start} at {first['checkpoint']} to {end} at "
         f"{last['checkpoint']}."
     )
 
 
-def _source(reading: Reading, verb: str, measurements: list[Measurement]) -> Source:
-    files = tuple(str(m.folder / "results.json") for m in measurements)
+def _source(reading: Reading, verb: str, measurements: list[Measurement[Any]]) -> Source:
+    files = tuple(m.source().files[0] for m in measurements)
     pattern = reading.folder / "measurements" / f"{verb}_*"
     command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {pattern}"
-    return Source(command, files, measurements[0].results.get("provenance", {}))
+    return Source(command, files, measurements[0].result.provenance)
 
 
-def _at_rate(results: dict[str, Any]) -> Any:
-    row = at_training_rate(results)
-    return None if row is None else change_at(row, results["estimator"]["unit"])
+def _at_rate(result: MeasureResult) -> Estimate | None:
+    row = result.at_rate()
+    return None if row is None else result.change_at(row)
 
 
-def _told(results: dict[str, Any]) -> Any:
-    row = at_training_rate(results)
-    if row is None or row["deltaH_approx"] is None:
-        return None
-    return {"value": row["deltaH_approx"], "se": row["deltaH_approx_se"]}
+def _predicted(result: MeasureResult) -> Estimate | None:
+    row = result.at_rate()
+    return None if row is None else bare(row.deltaH_approx, row.deltaH_approx_se)
 
 
 def _part(name: str) -> Pick:
-    def pick(results: dict[str, Any]) -> Any:
-        budget = results.get("budget") or {}
-        return {"value": budget.get(name), "se": budget.get(f"{name}_se")}
+    def pick(result: MeasureResult) -> Estimate | None:
+        part = result.part(name)
+        return None if part is None else bare(part.value, part.se)
 
     return pick
 
 
-def _fraction(results: dict[str, Any]) -> Any:
+def _fraction(result: MeasureResult) -> Estimate | None:
     """η/η*, whose interval is that of η* turned over; an infinite end becomes zero."""
-    reach = results.get("linear_range")
-    if reach is None or not reach.get("rate_over_range"):
+    reach = result.linear_range
+    if reach is None or not reach.rate_over_range:
         return None
-    ratio = reach["rate_over_range"]
-    rate, (low, high) = ratio * reach["value"], (reach.get("ci_low"), reach.get("ci_high"))
+    found = bare(reach.rate_over_range)
+    rate, (low, high) = found.value * reach.value, (known(reach.ci_low), known(reach.ci_high))
     if low is None:
-        return {"value": ratio}
-    return {
-        "value": ratio,
-        "ci_low": 0.0 if high is None else rate / high,
-        "ci_high": rate / low if low else None,
-    }
+        return found
+    ends = (0.0 if high is None else rate / high, rate / low if low else math.nan)
+    return replace(found, ci_low=ends[0], ci_high=ends[1])
 
 
 def _relation(name: str) -> Pick:
-    def pick(results: dict[str, Any]) -> Any:
-        structure = _block(results).get("structure") or {}
-        return (structure.get(name) or {}).get("rms_cosine")
+    def pick(result: KernelResult) -> Estimate | None:
+        block = _block(result)
+        relation = (block.structure or {}).get(name) if block else None
+        return relation.rms_cosine if relation else None
 
     return pick
 
 
-def _block(results: dict[str, Any]) -> dict[str, Any]:
-    blocks = results["blocks"]
-    return blocks.get("UU") or blocks.get("EE") or {}
+def _block(result: KernelResult) -> BlockRecord | None:
+    return result.blocks.get("UU") or result.blocks.get("EE")
+
+
+def _rank(result: KernelResult) -> Estimate | None:
+    block = _block(result)
+    return block.spectrum.effective_rank if block and block.spectrum else None
 
 
 def _spearman(proxy: str) -> Pick:
-    return lambda results: (results["tokens"]["proxies"].get(proxy) or {}).get("spearman")
+    def pick(result: AuditResult) -> Estimate | None:
+        return result.tokens.proxies.get(proxy, {}).get("spearman")
+
+    return pick
 
 
 CHANGE: dict[str, tuple[Pick, str]] = {
     "measured": (_at_rate, MEASURED.light),
-    "first order": (_told, FIRST.light),
+    "first order": (_predicted, FIRST.light),
 }
 BUDGET: dict[str, tuple[Pick, str]] = {
     "momentum": (_part("momentum"), MUTED.light),
@@ -197,10 +218,7 @@ KERNEL: dict[str, tuple[Pick, str]] = {
     "other prompts": (_relation("cross_prompt"), MUTED.light),
 }
 RANK: dict[str, tuple[Pick, str]] = {
-    "effective rank": (
-        lambda results: (_block(results).get("spectrum") or {}).get("effective_rank"),
-        MEASURED.light,
-    )
+    "effective rank": (_rank, MEASURED.light),
 }
 AUDIT: dict[str, tuple[Pick, str]] = {
     "token covariance": (_spearman("token_covariance"), MEASURED.light),

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from isentrope.formatting import percent
+from isentrope.formatting import known, percent
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
-from isentrope.reports.rows import records
+from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import number
+from isentrope.runs.results import InfluenceResult
 
 SEQUENCES = 10
 """Shown; the most influential."""
@@ -33,7 +34,7 @@ _KEPT = ("\u200c", "\u200d", "\ufe0e", "\ufe0f")
 """Characters without a shape that join letters or choose the form of an emoji."""
 
 
-def token_panels(influence: Measurement) -> list[Panel]:
+def token_panels(influence: Measurement[InfluenceResult]) -> list[Panel]:
     """The heat map.
 
     Args:
@@ -54,12 +55,12 @@ def token_panels(influence: Measurement) -> list[Panel]:
         _sequence(row, by_sequence[row["sequence"]].sort_values("position"), largest)
         for row in records(top)
     )
-    unit = influence.results["entropy"]["unit"]
+    unit = influence.result.entropy.unit
     return [
         Panel(
             "tokens",
             "Tokens of the most influential sequences",
-            _caption(sequences, top, tokens, unit, influence.results.get("listed_share") or {}),
+            _caption(sequences, top, tokens, unit, influence.result.listed_share),
             influence.source("tokens.parquet", "sequences.parquet"),
             shown,
             body=_frame(body, "deltaJ" in shown, unit),
@@ -77,13 +78,13 @@ def _caption(
     top: pd.DataFrame,
     tokens: pd.DataFrame,
     unit: str,
-    listed: dict[str, float | None],
+    listed: dict[str, float],
 ) -> str:
     share = top["deltaH"].abs().sum() / (sequences["deltaH"].abs().sum() or 1.0)
     token = tokens.iloc[tokens["deltaH"].abs().argmax()]
     sign = "lowers" if token["deltaH"] < 0 else "raises"
     share, note = (
-        listed.get("tokens"),
+        known(listed.get("tokens")),
         " The largest sizes are inflated: the map has them as measured.",
     )
     if share is not None:
@@ -120,7 +121,7 @@ def _frame(body: Markup, with_reward: bool, unit: str) -> Markup:
     )
 
 
-def _sequence(row: dict[str, Any], tokens: pd.DataFrame, largest: dict[str, float]) -> Markup:
+def _sequence(row: Row, tokens: pd.DataFrame, largest: dict[str, float]) -> Markup:
     head = [f"sequence {row['sequence']}"]
     head += [str(row["key"])] if row.get("key") else []
     head += [f"{name} {number(row[name])}" for name in ("reward", "advantage") if _known(row[name])]
@@ -161,7 +162,7 @@ def _gap(count: int) -> Markup:
     return Markup(' <span class="gap" dir="ltr">{}</span> ').format(words)
 
 
-def _token(row: dict[str, Any], largest: dict[str, float]) -> Markup:
+def _token(row: Row, largest: dict[str, float]) -> Markup:
     names = {"deltaH": ("h", "δH"), "deltaJ": ("j", "δJ")}
     said = [f"position {row['position']}, id {row['token_id']}"]
     style = []

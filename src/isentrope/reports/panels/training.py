@@ -6,8 +6,6 @@ are drawn where they are known; where only a standard error is, the bar is one o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -158,8 +156,8 @@ def _noise(reading: Reading) -> Panel | None:
     figure, (axes,) = canvas(260)
     low, high = (known.get(f"{name}_ci_{end}") for end in ("low", "high"))
     if low is not None and high is not None:
-        style: dict[str, Any] = {"color": MEASURED.light, "alpha": 0.16, "linewidth": 0}
-        axes.fill_between(known["step"], low.astype(float), high.astype(float), **style)
+        ends = (low.astype(float), high.astype(float))
+        axes.fill_between(known["step"], *ends, color=MEASURED.light, alpha=0.16, linewidth=0)
     axes.plot(known["step"], known[name], color=MEASURED.light, label="B_simple")
     batch = (reading.config.get("training") or {}).get("prompts_per_step")
     if batch:
@@ -168,10 +166,7 @@ def _noise(reading: Reading) -> Panel | None:
     _finish(axes, "prompts")
     powers(axes, "y")
     last = known.iloc[-1]
-    ends = {"ci_low": last.get(f"{name}_ci_low"), "ci_high": last.get(f"{name}_ci_high")}
-    estimate = {"value": last[name], "se": last.get(f"{name}_se")} | {
-        key: None if pd.isna(value) else value for key, value in ends.items()
-    }
+    estimate = estimate_in(last, name)
     caption = f"At step {last['step']:.0f} the noise scale is {with_interval(estimate)} prompts"
     caption += f", a step has {batch}." if batch else "."
     columns = ["step", name, f"{name}_ci_low", f"{name}_ci_high"]
@@ -202,8 +197,8 @@ def _passes(evaluation: Evaluation, place: int) -> Panel | None:
         "decoding",
         *(c for c in rows.columns.astype(str) if c.startswith("pass_at_")),
     ]
-    numbers = {f"pass@{k} at the last step": estimate_in(last, f"pass_at_{k}") for k in ks}
-    numbers = {w: e | {"n": last.get("n_prompts"), "unit": ""} for w, e in numbers.items()}
+    n = int(last.get("n_prompts", 0))
+    numbers = {f"pass@{k} at the last step": estimate_in(last, f"pass_at_{k}", n=n) for k in ks}
     key = "pass_at_k" if place == 0 else f"pass_at_k_{place + 1}"
     title = f"pass@k of {evaluation.folder.name}"
     return Panel(key, title, caption, evaluation.source(), rows[columns], figure, numbers=numbers)

@@ -1,0 +1,45 @@
+"""The config.yaml of a run folder, as far as a report speaks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isentrope.runs.header import Provenance
+
+Sections = Mapping[str, Mapping[str, Any]]
+"""Keys and values by section."""
+
+
+def read_sections(folder: Path) -> Sections:
+    """The configuration of a run; it may be one of an earlier version, with other keys.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        Its sections; empty if there is no file.
+    """
+    path = folder / "config.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+    if not isinstance(content, dict):
+        return {}
+    return {key: value for key, value in content.items() if isinstance(value, dict)}
+
+
+def provenance_of(config: Sections) -> Provenance:
+    """With what a run was made.
+
+    Args:
+        config: Its configuration.
+
+    Returns:
+        Versions and seeds, those that the configuration has.
+    """
+    known = {field.name for field in fields(Provenance)}
+    said = config.get("provenance", {})
+    return Provenance(**{key: value for key, value in said.items() if key in known and value})

@@ -1,0 +1,254 @@
+"""What the verbs find: one result per checkpoint. Fields are keys of results.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from isentrope.estimate import Estimate
+from isentrope.runs.attribution_records import Budget, ProxyRecord, SharesRecord, Tried
+from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
+from isentrope.runs.measure_records import Checks, RangeValue, SweepRow
+from isentrope.runs.result import RESULTS, Result, read_schema
+from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureResult(Result):
+    """ΔH(η) with its first and second order.
+
+    Attributes:
+        entropy: At θ, by functional.
+        first_order: δH₁ per unit η; None if it was not asked for.
+        pathwise: Its part at fixed samples.
+        second_order: δH₂ per unit η².
+        sweep: One row per learning rate.
+        linear_range: η* = |δH₁/δH₂|.
+        budget: δH₁ of the step and of its parts, each with its error at NAME_se.
+        checks: Whether the instrument is sound.
+    """
+
+    verb: ClassVar[str] = "measure"
+
+    entropy: dict[str, Value]
+    first_order: Value | None
+    pathwise: Value | None
+    second_order: Value | None
+    sweep: tuple[SweepRow, ...]
+    linear_range: RangeValue | None
+    budget: dict[str, Number]
+    checks: Checks
+
+    @property
+    def unit(self) -> str:
+        """Of entropy."""
+        return self.estimator.unit or self.at_theta.unit
+
+    @property
+    def rate(self) -> float | None:
+        """The learning rate of interest."""
+        return self.step.rate_of_interest
+
+    @property
+    def at_theta(self) -> Estimate:
+        """The entropy that was measured, before the step."""
+        return self.entropy[self.estimator.functional]
+
+    def at_rate(self) -> SweepRow | None:
+        """The row of the sweep at the learning rate of interest; None if it is not in the sweep."""
+        return next((row for row in self.sweep if row.eta == self.rate), None)
+
+    def change_at(self, row: SweepRow) -> Estimate:
+        """The measured change of a row: from fresh responses where they were drawn.
+
+        Args:
+            row: Of the sweep.
+
+        Returns:
+            ΔH(η).
+        """
+        if row.resampled is not None:
+            return replace(row.resampled, unit=self.unit, n=self.at_theta.n)
+        return self.measured_at(row)
+
+    def measured_at(self, row: SweepRow) -> Estimate:
+        """The change of a row as it was measured on E.
+
+        Args:
+            row: Of the sweep.
+
+        Returns:
+            ΔH(η); without an interval where the weights cannot be trusted.
+        """
+        return Estimate(
+            row.deltaH_true,
+            row.deltaH_true_se,
+            row.deltaH_true_ci_low,
+            row.deltaH_true_ci_high,
+            self.at_theta.n,
+            self.unit,
+            row.method,
+        )
+
+    def part(self, name: str) -> Estimate | None:
+        """A part of δH₁ per unit η, with its interval over the prompts of E.
+
+        Args:
+            name: "total", "momentum", "decay", "gradient", "control" or "rounding".
+
+        Returns:
+            The part; None if the step has no such part, or δH₁ was not asked for.
+        """
+        if name not in self.budget:
+            return None
+        return Estimate.from_standard_error(
+            self.budget[name],
+            self.budget[f"{name}_se"],
+            self.at_theta.n,
+            unit=f"{self.unit} per η",
+            method="budget",
+            confidence=self.estimator.confidence,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfluenceResult(Result):
+    """Which sequences and tokens of U moved the entropy. Tables: sequences, tokens.
+
+    Attributes:
+        how: How it was computed.
+        groups: Groups of prompts that errors are over.
+        degrees_of_freedom: Of those errors.
+        measured_on: The responses of E.
+        entropy: δH₁ by the parts of the step.
+        reward: δJ₁ likewise; None if it was not asked for.
+        reliability: Rank correlation with an infinite E, of sequences and tokens.
+        listed_share: Share of the largest sizes that is not noise.
+        shares: By prompt, if they were asked for.
+    """
+
+    verb: ClassVar[str] = "influence"
+
+    how: str
+    groups: int
+    degrees_of_freedom: int
+    measured_on: str
+    entropy: Budget
+    reward: Budget | None
+    reliability: dict[str, Value]
+    listed_share: dict[str, Number] = field(default_factory=dict)
+    shares: Annotated[SharesRecord | None, OPTIONAL] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelResult(Result):
+    """Blocks of the Fisher kernel. Tables: structure, block_model, truncations.
+
+    Attributes:
+        preconditioned: Whether it is that of the optimizer's metric.
+        blocks: By name.
+        second_order: δH₂ two ways, if it was asked for.
+        truncations: How much of δH₁ each truncation predicts.
+    """
+
+    verb: ClassVar[str] = "kernel"
+
+    preconditioned: bool
+    blocks: dict[str, BlockRecord]
+    second_order: Annotated[SecondOrder | None, OPTIONAL] = None
+    truncations: Annotated[dict[str, TruncationRecord] | None, OPTIONAL] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseResult(Result):
+    """Noise scales, in prompts. Table: noise.
+
+    Attributes:
+        gradient: |G|², tr Σ and B_simple of the plain gradient.
+        preconditioned: The same in the optimizer's metric.
+        entropy: The noise scale of δH₁, and the prompts that make its sign certain.
+        supervised: The same of a supervised loss, if it was asked for.
+    """
+
+    verb: ClassVar[str] = "noise"
+
+    gradient: dict[str, Value]
+    preconditioned: dict[str, Value]
+    entropy: dict[str, Value]
+    supervised: Annotated[dict[str, Value] | None, OPTIONAL] = None
+
+    @property
+    def scales(self) -> dict[str, dict[str, Value]]:
+        """All of them by name, those that were asked for."""
+        names = ("gradient", "preconditioned", "entropy", "supervised")
+        return {name: found for name in names if (found := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult(Result):
+    """The published proxies against the measured influence. Table: audit.
+
+    Attributes:
+        off_policy: Whether U is weighted by ratios to the policy that drew it.
+        reliability: Rank correlation of the influence with that of an infinite E.
+        tokens: By token.
+        sequences: By sequence.
+    """
+
+    verb: ClassVar[str] = "audit"
+
+    off_policy: bool
+    reliability: dict[str, Value]
+    tokens: ProxyRecord
+    sequences: ProxyRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult(Result):
+    """What controls would do to the next step. Table: trial.
+
+    Attributes:
+        eta: The learning rate.
+        vanilla: ΔH and ΔJ without a control, by part of the step.
+        tried: By control and strength.
+    """
+
+    verb: ClassVar[str] = "try"
+
+    eta: float
+    vanilla: dict[str, dict[str, Value]]
+    tried: dict[str, Tried]
+
+
+KINDS: tuple[type[Result], ...] = (
+    MeasureResult,
+    InfluenceResult,
+    KernelResult,
+    NoiseResult,
+    AuditResult,
+    TrialResult,
+)
+"""One per verb."""
+
+
+def load_result(folder: Path) -> Result:
+    """Read a result of any verb.
+
+    Args:
+        folder: Of one verb and checkpoint.
+
+    Returns:
+        The result.
+
+    Raises:
+        ResultsError: If the file cannot be read, or is of no verb.
+    """
+    schema = read_schema(folder)[1]
+    known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
+    if schema not in known:
+        raise ResultsError(
+            f"{folder / RESULTS}: its schema is {schema!r}, and it should be one of "
+            f"{', '.join(known)}."
+        )
+    return known[schema].load(folder)

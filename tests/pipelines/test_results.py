@@ -1,0 +1,154 @@
+"""Results of every verb: written, read back, and refused where a file is not what it should be."""
+
+import json
+import math
+import shutil
+
+import pandas as pd
+import pytest
+
+from isentrope.config.io import load_config
+from isentrope.estimate import Estimate
+from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.influence import find_influence
+from isentrope.pipelines.kernel import find_kernel
+from isentrope.pipelines.loop import run_verb
+from isentrope.pipelines.measure import measure
+from isentrope.pipelines.noise import find_noise
+from isentrope.pipelines.trial import find_trial
+from isentrope.runs.result_coding import ResultsError
+from isentrope.runs.results import InfluenceResult, MeasureResult, load_result
+from tests.tiny_checkpoint import settings
+
+VERBS = {
+    "influence": find_influence,
+    "kernel": find_kernel,
+    "noise": find_noise,
+    "audit": find_audit,
+    "try": find_trial,
+}
+ABSENT = object()
+"""In place of a value: its key is removed."""
+
+SMALL = (
+    "batch_config.allow_overlap=true",
+    "batch_config.B_U=4",
+    "analysis.share_responses=2",
+    "analysis.draws=10",
+    "trial.controls=[clip_cov]",
+    "trial.size=8",
+    "fisher_kernel.sketch=32",
+    "estimator.eta_list=[1e-3, 0.3]",
+    "estimator.resample_collapsed=true",
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tiny, tmp_path_factory):
+    """The folder of each verb's result on the tiny checkpoint."""
+    made = {}
+    for verb in ("measure", *VERBS):
+        where = tmp_path_factory.mktemp(verb)
+        config = load_config(settings(tiny), [*SMALL, f"output.directory={where}"])
+        run = measure(config) if verb == "measure" else run_verb(verb, VERBS[verb], config)
+        (made[verb],) = run.measurements.values()
+    return made
+
+
+@pytest.fixture
+def changed(folders, tmp_path):
+    """A copy of the result of `measure` with one value replaced, at a path of keys."""
+
+    def change(*path, to=ABSENT):
+        folder = tmp_path / "changed"
+        shutil.copytree(folders["measure"], folder)
+        content = json.loads((folder / "results.json").read_text())
+        place = content
+        for key in path[:-1]:
+            place = place[key]
+        if to is ABSENT:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = to
+        (folder / "results.json").write_text(json.dumps(content))
+        return folder
+
+    return change
+
+
+@pytest.mark.parametrize("verb", ["measure", *VERBS])
+def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
+    loaded = load_result(folders[verb])
+    loaded.save(tmp_path)
+    written = [folder / "results.json" for folder in (tmp_path, folders[verb])]
+    one, other = (json.loads(path.read_text()) for path in written)
+    assert one == other
+    assert loaded.tables
+    for name, table in loaded.tables.items():
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
+    again = load_result(tmp_path)
+    assert type(again) is type(loaded)
+    assert again.to_dict() == loaded.to_dict()
+    assert list(again.tables) == list(loaded.tables)
+
+
+@pytest.mark.parametrize("verb", ["measure", *VERBS])
+def test_the_file_has_every_key_that_was_found_and_no_other(folders, verb):
+    content = json.loads((folders[verb] / "results.json").read_text())
+    assert content["schema"] == f"isentrope/{verb}/1"
+    assert load_result(folders[verb]).to_dict() == content
+
+
+def test_numbers_are_estimates_and_tables_are_read_when_asked_for(folders):
+    result = MeasureResult.load(folders["measure"])
+    content = json.loads((folders["measure"] / "results.json").read_text())
+    first = content["first_order"]
+    assert result.first_order == Estimate(**first | {"warnings": tuple(first["warnings"])})
+    assert result.change_at(result.sweep[1]).method == "resampled"
+    part = result.part("momentum")
+    assert (part.value, part.se) == (
+        content["budget"]["momentum"],
+        content["budget"]["momentum_se"],
+    )
+    assert part.n == 12
+    table = pd.read_parquet(folders["measure"] / "sweep.parquet")
+    pd.testing.assert_frame_equal(result.tables["sweep"], table)
+    assert "tokens" not in result.tables
+    with pytest.raises(KeyError):
+        result.tables["tokens"]
+
+
+def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed):
+    result = MeasureResult.load(changed("linear_range", "ci_high", to=None))
+    assert math.isnan(result.linear_range.ci_high)
+    assert math.isnan(result.sweep[1].deltaH_true_ci_low)
+    assert result.first_order.khat is None
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "said"),
+    [
+        (("first_order", "se"), ABSENT, r"first_order\.se is missing"),
+        (("first_order", "n"), "12", r"first_order\.n is wrong"),
+        (("sweep", 0, "eta"), "1e-3", r"sweep\.0\.eta is wrong"),
+        (("checks",), ABSENT, "checks is missing"),
+        (("schema",), "isentrope/measure/9", "isentrope/measure/9"),
+        (("schema",), ABSENT, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_not_a_result_is_refused_by_file_and_key(changed, path, to, said):
+    folder = changed(*path, to=to)
+    with pytest.raises(ResultsError, match=said) as refused:
+        load_result(folder)
+    assert str(folder / "results.json") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cut_file_an_absent_one_and_another_verb_are_refused(folders, tmp_path):
+    with pytest.raises(ResultsError, match="cannot be read"):
+        load_result(tmp_path)
+    (tmp_path / "results.json").write_text('{"schema": "isentrope/meas')
+    with pytest.raises(ResultsError, match="cannot be read"):
+        load_result(tmp_path)
+    with pytest.raises(ResultsError, match="its schema is 'isentrope/measure/1'"):
+        InfluenceResult.load(folders["measure"])
