@@ -1,4 +1,4 @@
-"""Names of checkpoints and the training step they tell: one pattern for all that read them.
+"""Names of checkpoints and their training step: the only pattern that reads them.
 
 step_N                 what isentrope writes
 checkpoint-N           transformers and TRL
@@ -15,9 +15,6 @@ _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
 def step_name(step: int) -> str:
     """The name of a checkpoint.
 
-    Args:
-        step: Its training step.
-
     Returns:
         For example "step_40".
     """
@@ -25,7 +22,7 @@ def step_name(step: int) -> str:
 
 
 def step_of_folder(name: str) -> int | None:
-    """The training step that the name of a checkpoint folder tells.
+    """The training step in the name of a checkpoint folder.
 
     Args:
         name: For example "step_40" or "checkpoint-40".

@@ -2,13 +2,13 @@
 
     f'(0)  against  [f(h) − f(−h)] / 2h,         f''(0)  against  [f'(h) − f'(−h)] / 2h
 
-f' of the second by single forward mode, which the first holds against plain values; f'' by forward
-over forward or by backward over backward. Second differences of values would do for a smooth f; but
-a kink (ReLU, top-k routing) between −h and h hides in them until h is so short that they drown in
-rounding, where differences of slopes are still right.
+The first difference checks f' by single forward mode against plain values. The second uses that f';
+f'' is by forward over forward or by backward over backward. Second differences of values would do
+for a smooth f; but they do not show a kink (ReLU, top-k routing) between −h and h until h is so
+short that rounding dominates, where differences of slopes are still accurate.
 
 Rounding, kinks and curvature show in [f(h) + f(−h) − 2 f(0)]/h, which bounds the error of a
-difference: only what lies beyond it is called wrong.
+difference: only larger errors are called wrong.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ STEPS = {
     torch.float64: (1e-6, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2),
     torch.float32: (3e-4, 1e-4, 1e-3, 1e-2),
 }
-"""h by the type f is computed in, tried in turn until one is sharp enough."""
+"""h by the type f is computed in, tried in this order until one is accurate enough."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How far a derivative is from a difference, both relative.
+    """The distance of a derivative from a difference, both relative.
 
     Attributes:
         error: Largest |derivative − difference| of the outputs.
-        bound: What rounding, kinks and curvature may do to the difference.
+        bound: Error of the difference by rounding, kinks and curvature, at most.
     """
 
     error: float
@@ -49,7 +49,7 @@ class Gap:
 
     @property
     def wrong(self) -> bool:
-        """Whether the derivative is wrong beyond doubt; never where something is not finite."""
+        """Whether the error exceeds the bound; False where a number is not finite."""
         return self.error > TOLERANCE + 3 * self.bound
 
 
@@ -64,10 +64,10 @@ def derivative_gap(
 
     Args:
         f: Maps a float64 scalar tensor to a floating-point tensor.
-        mode: How the second derivative is taken. Backward over backward is taken of a sum of the
-            outputs with random signs.
+        mode: How the second derivative is computed. Backward over backward differentiates a sum of
+            the outputs with random signs.
         dtype: What f is computed in. Its arguments too may be rounded to it, in opposite ways ahead
-            and behind, which no difference shows: eps/h is added to the bound.
+            and behind, which no difference reveals: eps/h is added to the bound.
         device: Where the scalar lives.
 
     Returns:

@@ -1,8 +1,8 @@
 """A sampled number and its error (T11).
 
-No sampled quantity leaves the library as a bare float: it is an `Estimate`, whose interval is
-a t-interval. Its degrees of freedom are those of the standard error: the number of independent
-units (prompts) less one, or the number of groups less one where the error is a jackknife over
+Every sampled quantity is an `Estimate`, never a bare float. Its interval is a t-interval. Its
+degrees of freedom are those of the standard error: the number of independent units (prompts) minus
+one, or the number of groups minus one where the error is a jackknife over
 groups. An interval that cannot be trusted is NaN, and `warnings` says why.
 """
 
@@ -20,7 +20,7 @@ Functional = Literal["per_sequence", "per_token"]
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
-    """What a standard error is multiplied by to give half of an interval.
+    """The factor from a standard error to half of an interval.
 
     Args:
         degrees_of_freedom: Of the standard error.
@@ -43,7 +43,7 @@ class Estimate:
         ci_high: Upper end of the interval.
         n: Number of independent units (prompt draws) behind the number.
         unit: For example "nats per token".
-        method: The estimator that made it: "sequence", "prefix", "doubly-robust", ...
+        method: The estimator: "sequence", "prefix", "doubly-robust", ...
         ess: Effective sample size of the importance weights, if weights were used.
         khat: Pareto shape of the importance weights' tail, if weights were used.
         warnings: Sentences on what limits the number's use.
@@ -90,8 +90,8 @@ class Estimate:
             confidence: Nominal coverage of the interval.
             ess: Effective sample size, if any.
             khat: Pareto tail shape, if any.
-            warnings: Sentences carried with the number.
-            trusted: False leaves the interval out (NaN): its error bar is not to be believed.
+            warnings: Warnings on the number.
+            trusted: False omits the interval (NaN), because the error bar cannot be trusted.
             degrees_of_freedom: Of the standard error; None for n - 1.
 
         Returns:
@@ -114,7 +114,7 @@ class Estimate:
             confidence: Nominal coverage.
 
         Returns:
-            The estimate; as it is where it has no interval, or is not positive.
+            The estimate; unchanged where it has no interval, or is not positive.
         """
         df = self.degrees_of_freedom
         if df is None or not math.isfinite(self.ci_low) or not self.value > 0:

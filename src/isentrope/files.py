@@ -2,8 +2,8 @@
 
 This is the only module that writes under a temporary name. A file is written as `NAME.partial`, a
 folder as `.NAME.partial`, both beside their target. The content is flushed to the disk, then
-renamed, then the rename is flushed. So a name is never on an incomplete file, whenever the process
-is killed or the machine loses power. What a killed process left is removed by the next write.
+renamed, then the rename is flushed. So a name never refers to an incomplete file, even if the
+process is killed or the machine loses power. The next write removes what a killed process left.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let a function write a file, which takes its name when it is complete.
+    """Write a file through a function; the file gets its name when it is complete.
 
     Args:
-        path: Target file; its folder is made if need be, and an older file is replaced.
+        path: Target file; its folder is created if missing, and an older file is replaced.
         write: Called with the temporary path to write to.
 
     Returns:
@@ -49,7 +49,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
     """Write a file, complete or not at all.
 
     Args:
-        path: Target file; its folder is made if need be, and an older file is replaced.
+        path: Target file; its folder is created if missing, and an older file is replaced.
         content: What to write.
 
     Returns:
@@ -59,15 +59,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def write_json(path: Path, content: Any) -> Path:
-    """Write JSON, complete or not at all; NaN and infinity become null.
-
-    Args:
-        path: Target file.
-        content: Dictionaries, lists, numbers and texts.
-
-    Returns:
-        The path.
-    """
+    """Write JSON, complete or not at all; NaN and infinity become null."""
     text = json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False)
     return write_bytes(path, f"{text}\n".encode())
 
@@ -76,7 +68,7 @@ def append_line(path: Path, line: str) -> None:
     """Append a line to a log; it is on the disk when this returns.
 
     Args:
-        path: The log; it is made with its folder if need be.
+        path: The log; it is created with its folder if missing.
         line: Text without a line break.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,10 +79,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The lines of a log, less a last one that a killed process left unfinished.
-
-    Args:
-        path: The log.
+    """The lines of a log, without a last one that a killed process left unfinished.
 
     Returns:
         Lines with their line breaks.
@@ -101,12 +90,12 @@ def complete_lines(path: Path) -> list[str]:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Build a folder under a temporary name; it takes its own when the block is done.
+    """Build a folder under a temporary name; it gets its own when the block ends.
 
-    If the block fails nothing is left: neither the folder nor the parents made for it.
+    If the block fails, the folder and the parents created for it are removed.
 
     Args:
-        target: The folder to be, which must not exist.
+        target: The folder to create, which must not exist.
 
     Yields:
         The temporary folder to write into.
@@ -145,7 +134,7 @@ def publish_folder(complete: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path, renamed: str) -> None:
-    """Remove a folder such that its name is never on one that is half removed.
+    """Remove a folder; its name never refers to one that is half removed.
 
     Args:
         folder: The folder.
@@ -173,7 +162,7 @@ def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
 
     Args:
         table: The table.
-        compression: "gzip", or None for the usual one.
+        compression: "gzip", or None for the default.
 
     Returns:
         For `write_bytes`.
@@ -217,14 +206,7 @@ def sha256(parts: Iterable[bytes]) -> str:
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:
-    """SHA-256 over the digests of files, in this order.
-
-    Args:
-        paths: Files.
-
-    Returns:
-        In hexadecimal.
-    """
+    """SHA-256 over the digests of files, in this order."""
 
     def digests() -> Iterator[bytes]:
         for path in paths:
@@ -235,27 +217,19 @@ def sha256_of_files(paths: Iterable[Path]) -> str:
 
 
 def short_digest(text: str, size: int) -> bytes:
-    """BLAKE2b of a text, for keys and for splits that depend on nothing else.
-
-    Args:
-        text: The text.
-        size: Number of bytes.
-
-    Returns:
-        The digest.
-    """
+    """BLAKE2b of a text, for keys and for splits that depend on nothing else."""
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
 
 
 def _sync(path: Path) -> None:
     """Flush a file or a folder to the disk."""
     folder = path.is_dir()
-    if folder and os.name == "nt":  # Windows flushes renames itself, and opens no folders
+    if folder and os.name == "nt":  # Windows flushes renames itself and cannot open folders
         return
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError as error:  # some network file systems flush no folders
+    except OSError as error:  # some network file systems cannot flush folders
         if not (folder and error.errno in _NO_FOLDER_SYNC):
             raise
     finally:

@@ -3,8 +3,8 @@
     TERMINAL    -0.00183 ± 0.0002    [-0.0024, 2.1e-07]    1.4 %
     PAGE        −0.00183 ± 0.0002    [−0.0024, 2.1·10⁻⁷]   1.4 %
 
-A number that is missing is a dash. An end that is missing beside one that is there is infinite,
-because JSON holds no infinity.
+A number that is missing is a dash. Where one end of an interval is missing it is infinite, because
+JSON has no infinity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Format:
         typeset: Whether minus signs, infinities and powers of ten are typeset; otherwise they are
             as Python prints them.
         error_digits: Significant digits of a standard error.
-        gap: Between the ends of an interval.
+        gap: Text between the ends of an interval.
     """
 
     typeset: bool
@@ -112,10 +112,10 @@ def power_of_ten(value: float) -> str:
     """A tick of a logarithmic axis.
 
     Args:
-        value: Where it is, of either sign.
+        value: Its position, of either sign.
 
     Returns:
-        "10⁻³", "0", or nothing where it is no power of ten.
+        "10⁻³", "0", or nothing where it is not a power of ten.
     """
     if value == 0:
         return "0"

@@ -1,11 +1,11 @@
-"""Normalisation written out in elementary operations, where torch's own derivative is wrong.
+"""Normalisation in elementary operations, where torch's own second derivative is wrong.
 
     y = (x − mean x) · (var x + ε)^(−1/2) · weight + bias          (variance with 1/n)
 
-Forward mode over forward mode takes the mean and the deviation that `layer_norm` saves for
-constants, so its second derivative by x is wrong by tens of per cent, without a word; first
-derivatives and backward over backward are right. `batch_norm` and `instance_norm` with the
-statistics of their input are wrong in the same way; `group_norm` and `rms_norm` are right.
+Forward mode over forward mode treats the mean and the deviation that `layer_norm` saves as
+constants. So its second derivative by x is wrong by tens of per cent, without an error; first
+derivatives and backward over backward are correct. `batch_norm` and `instance_norm` with the
+statistics of their input are wrong in the same way; `group_norm` and `rms_norm` are correct.
 docs/stability.md has a reproduction, tests/test_forward_mode.py the survey of other operations.
 """
 
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 class NormsWrittenOut(TorchFunctionMode):
     """Replace every call of such a normalisation by its formula.
 
-    It sees calls from Python; a scripted or compiled module hides its own from it.
+    It intercepts calls from Python, not those of a scripted or compiled module.
     """
 
     def __torch_function__(
@@ -87,7 +87,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Running statistics, which torch's derivative takes rightly, are read and never written."""
+    """Running statistics, which torch differentiates correctly, are read and never written."""
     if not training:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     return _of_channels(input, [0, *range(2, input.dim())], weight, bias, eps)

@@ -1,4 +1,4 @@
-"""The processes of a run under torchrun: which one is this, and what do the others hold."""
+"""The processes of a run under torchrun: rank, world size, and exchange of objects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def world_size() -> int:
 
 
 def gather(content: T) -> list[T]:
-    """What every process holds, the same list on each.
+    """Gather one object from every process; the list is the same on each.
 
     Args:
-        content: What this process holds; anything that can be pickled, tensors on the CPU.
+        content: Object of this process; anything that can be pickled, tensors on the CPU.
 
     Returns:
-        One entry a process, in the order of ranks.
+        One entry per process, in the order of ranks.
     """
     if world_size() == 1:
         return [content]
@@ -41,9 +41,9 @@ def gather(content: T) -> list[T]:
 
 
 def together(work: Callable[[], T]) -> T:
-    """Do what each process does by itself; if it fails on one of them, it fails on all.
+    """Run a function on each process; if it fails on one of them, it fails on all.
 
-    So no process waits for one that has given up.
+    So no process waits for one that has stopped.
 
     Args:
         work: Called once; it must not wait for other processes.
@@ -69,6 +69,6 @@ def together(work: Callable[[], T]) -> T:
 
 
 def barrier() -> None:
-    """Wait until every process is here."""
+    """Wait for all processes."""
     if world_size() > 1:
         dist.barrier()

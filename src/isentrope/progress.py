@@ -1,4 +1,4 @@
-"""How far work is: one protocol, bars on a terminal, silence elsewhere; and the time it took."""
+"""Progress: one protocol, bars on a terminal, no output elsewhere; and timing."""
 
 from __future__ import annotations
 
@@ -20,33 +20,27 @@ NUMBERS = 36
 
 
 class Report(Protocol):
-    """What every function that takes long calls to say how far it is."""
+    """The callback through which long functions report their progress."""
 
     def __call__(self, done: int, total: int, stage: str = "", /) -> object:
-        """Take note of the progress.
+        """Report progress.
 
         Args:
-            done: Pieces of the work that are done.
-            total: Pieces of the whole work.
-            stage: A few words on the piece that begins, where pieces have names.
+            done: Finished pieces of the work.
+            total: All pieces of the work.
+            stage: Name of the piece that begins, if pieces have names.
         """
 
 
 def silent(done: int, total: int, stage: str = "", /) -> None:
-    """A `Report` that says nothing.
-
-    Args:
-        done: Not used.
-        total: Not used.
-        stage: Not used.
-    """
+    """A `Report` without output."""
 
 
 def part_of(report: Report, done: int, total: int) -> Report:
     """Report the stages of one piece of a larger whole.
 
     Args:
-        report: Of the whole.
+        report: The `Report` of the whole.
         done: Pieces of the whole before this one.
         total: Pieces of the whole.
 
@@ -77,13 +71,13 @@ class Progress:
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Report]:
-        """A bar that is there while the block runs.
+        """A bar for the duration of a block.
 
         Args:
-            what: A few words on the work; those of a stage are added to it.
+            what: A few words on the work; the stage's name is added to them.
 
         Yields:
-            To be called with the progress.
+            The `Report` of the bar.
         """
         if self.console is None:
             yield silent
@@ -108,10 +102,7 @@ class Progress:
             yield report
 
     def training(self, steps: int) -> Callable[[dict[str, float]], None]:
-        """A line for a training run: reward, entropy, δH₁ of the last reading, tokens a second.
-
-        Args:
-            steps: Steps of the run.
+        """A line for a training run: reward, entropy, δH₁ of the last reading, tokens per second.
 
         Returns:
             Called with the metrics of each step.
@@ -133,13 +124,10 @@ class Progress:
     def fine_tuning(self, steps: int) -> Callable[[dict[str, float]], None]:
         """A line for supervised fine-tuning: its loss.
 
-        Args:
-            steps: Steps of the run.
-
         Returns:
             Called with the metrics of each step.
         """
-        return self._line(steps, lambda metrics: [f"loss {metrics['loss']:.3f} nats a token"])
+        return self._line(steps, lambda metrics: [f"loss {metrics['loss']:.3f} nats per token"])
 
     def _line(
         self, steps: int, words: Callable[[dict[str, float]], list[str]]

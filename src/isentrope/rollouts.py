@@ -1,6 +1,6 @@
-"""Rollouts: prompts and the responses a policy gave to them, ragged, with what is known of each.
+"""Rollouts: prompts and the responses of a policy, ragged, with optional columns.
 
-Lists of 1-D tensors, never padded: padding belongs to whoever runs a model. A finished response
+Lists of 1-D tensors, never padded: the code that runs a model pads. A finished response
 ends in EOS, and that EOS is a token like any other: it has a log-probability and an entropy.
 """
 
@@ -31,13 +31,13 @@ class Rollouts:
     """n sequences. All lists are parallel and of length n; plain lists become tensors.
 
     Attributes:
-        prompt_ids: Token ids of each sequence's prompt, 1-D int64. A list of one entry a prompt
+        prompt_ids: Token ids of each sequence's prompt, 1-D int64. A list of one entry per prompt
             (shorter or longer than n) is expanded by `prompt_index`.
         response_ids: Token ids of each response, 1-D int64, EOS included where it was sampled.
         prompt_index: (n,) int64, which draw of a prompt the sequence belongs to: the group of a
             U-batch, and the independent unit of every standard error. Two draws of the same
             prompt are two units.
-        sampler_logprobs: Per-token log-probabilities that the sampler really used, nats.
+        sampler_logprobs: Per-token log-probabilities that the sampler used, nats.
         sampler_entropies: Entropy of the distribution that each token was drawn from, nats.
         rewards: (n,) float64.
         advantages: (n,) float64.
@@ -48,7 +48,7 @@ class Rollouts:
             objective, −∂loss/∂s, recorded while it ran.
         entropy_weights: The same of each token's ∂H, −∂loss/∂H: of losses with an entropy term.
         response_mask: Per token of a response, True where the policy drew it and False where it
-            was put in from outside, such as a tool's output or a user's turn. Such tokens are
+            was inserted, such as a tool's output or a user's turn. Such tokens are
             context: they have no log-probability, entropy or weight, and do not count in T. None:
             the policy drew every token.
         max_new_tokens: L_max, where the sampler cut responses; one number for all.
@@ -119,7 +119,7 @@ class Rollouts:
             if dtype == torch.bool and not bool(x.any()):
                 raise ValueError(
                     f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
-                    "so the response says nothing of it. Omit the response."
+                    "so the response is no sample of it. Omit the response."
                 )
         if dtype != torch.bool and self.response_mask is not None:
             pairs = zip(tensors, self.response_mask, strict=True)
@@ -215,7 +215,7 @@ class Rollouts:
             indices: Positions in 0..n-1.
 
         Returns:
-            New rollouts with every column subset alike.
+            New rollouts with the same subset of every column.
 
         Raises:
             ValueError: If given a mask.
@@ -238,7 +238,7 @@ class Rollouts:
         return replace(self, **columns)
 
     def save(self, path: str | Path) -> Path:
-        """Write one parquet file, whole or not at all.
+        """Write one parquet file atomically.
 
         Args:
             path: Target file.
@@ -288,10 +288,10 @@ _LENGTH = b"max_new_tokens"
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
-    """Join rollouts; prompt draws of different parts stay different draws.
+    """Join rollouts; prompt draws of different parts remain different draws.
 
-    A column is kept only if every part has it; entropy weights that a part with token weights has
-    not are 0.
+    A column is kept only if every part has it. Missing entropy weights of a part with token weights
+    are 0.
 
     Args:
         parts: At least one.

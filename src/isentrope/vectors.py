@@ -1,4 +1,4 @@
-"""Named parameter vectors: one tensor a trainable parameter, keyed by the model's own names.
+"""Named parameter vectors: one tensor per trainable parameter, keyed by the model's own names.
 
 A direction v, a gradient g_H, a preconditioner P and the parameters θ themselves all have this
 form, so their products are sums over names. Arithmetic is float64.
@@ -19,10 +19,6 @@ Vector = dict[str, Tensor]
 def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
     """Refuse two vectors that are not over the same parameters.
 
-    Args:
-        a: A named vector.
-        b: Another.
-
     Raises:
         ValueError: If the names or the shapes differ; the message names the first of them.
     """
@@ -40,15 +36,7 @@ def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None
 
 
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Inner product <a, b>, summed in float64.
-
-    Args:
-        a: A named vector.
-        b: Another over the same parameters.
-
-    Returns:
-        The inner product.
-    """
+    """Inner product <a, b>, summed in float64."""
     require_same_names(a, b)
     return math.fsum(
         float(torch.dot(x.double().flatten(), b[name].double().flatten().to(x.device)))
@@ -70,7 +58,7 @@ def axpy(scale: float, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> Vect
         y: Another over the same parameters.
 
     Returns:
-        A new vector; x and y are left as they are.
+        A new vector; x and y are not changed.
     """
     require_same_names(x, y)
     return {name: y[name].double() + scale * x[name].double().to(y[name].device) for name in y}
@@ -83,7 +71,7 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The content of a tensor as it is in memory, for digests.
+    """The bytes of a tensor in memory, for digests.
 
     Args:
         tensor: Of any type, on any device.

@@ -259,7 +259,7 @@ def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatc
     assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
     assert default_groups(policy, E, False) == E.n_prompts == 12
     held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
-    monkeypatch.setattr("isentrope.attribution.influence.influence.HELD_GROUPS", held)
+    monkeypatch.setattr("isentrope.attribution.influence.influence.MAX_GROUP_BYTES", held)
     assert default_groups(policy, many, False) == 10
 
 

@@ -30,9 +30,9 @@ def test_events_are_counted_against_their_probability(max_tokens):
             seen += float(p[before.unique()].sum())
             drawn += bool((before == token).any())
     assert draws.eos.expected == pytest.approx(expected, rel=1e-9)
-    assert draws.eos.seen == sum(int((r == 0).sum()) for r in rollouts.response_ids)
+    assert draws.eos.observed == sum(int((r == 0).sum()) for r in rollouts.response_ids)
     assert draws.repetitions.expected == pytest.approx(seen, rel=1e-9)
-    assert draws.repetitions.seen == drawn
+    assert draws.repetitions.observed == drawn
 
 
 def test_tails_are_masses_of_the_tokens_that_a_filter_keeps():

@@ -145,7 +145,7 @@ def test_settings_that_make_no_sense_are_refused(policy, options, said):
 def test_a_format_is_judged_by_tasks_that_know_one():
     require_format(Digits(), ["format"], "digits")
     require_format(ise.load_task("addition"), ["reward"], "addition")
-    with pytest.raises(ValueError, match="'addition' knows no format"):
+    with pytest.raises(ValueError, match="'addition' has no format"):
         require_format(ise.load_task("addition"), ["format"], "addition")
 
 

@@ -282,7 +282,7 @@ def test_the_command_prints_a_table_and_names_its_folder_after_the_run(tiny, tmp
         ("evaluation.ks=[8]", "pass@8 needs at least 8 responses to every prompt"),
         ("evaluation.n_prompts=99", "n_prompts=99 of 24 prompts"),
         ("evaluation.n_prompt=9", "nearest valid key is 'evaluation.n_prompts'"),
-        ("evaluation.metrics=[format]", "'prompts' knows no format"),
+        ("evaluation.metrics=[format]", "'prompts' has no format"),
         ("evaluation.metrics=[pass]", "evaluation.metrics"),
         ("data.dataset_path=absent.jsonl", "no file absent.jsonl"),
         ("data.dataset_name=adition", "choose one of"),

@@ -7,8 +7,8 @@ import torch
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl import REWEIGHTING, TAKEN, advantages_of, objective_of
-from isentrope.recording.contract import _FIXED, read_next_update, require_same_run
+from isentrope.config.trl import MANAGED_FIELDS, REWEIGHTING, advantages_of, objective_of
+from isentrope.recording.contract import _MUST_AGREE, read_next_update, require_same_run
 from isentrope.sampling.advantages import with_advantages
 from isentrope.training.trainer_fields import FIELDS
 from isentrope.update.objective import token_weights
@@ -61,7 +61,7 @@ def test_an_option_that_changes_token_weights_makes_the_objective_recorded(tmp_p
 
 
 def test_no_field_of_the_trainer_is_passed_over():
-    ours = {field.name for field in dataclasses.fields(trl.GRPOConfig)} - set(TAKEN)
+    ours = {field.name for field in dataclasses.fields(trl.GRPOConfig)} - set(MANAGED_FIELDS)
     suspect = {n for n in ours if FIELDS[n].treatment == "refused"}
     assert suspect - set(SAME_WEIGHTS) <= set(UNUSUAL)
     assert set(UNUSUAL) == set(REWEIGHTING) | {"delta"}
@@ -104,7 +104,7 @@ def test_a_named_objective_has_the_token_weights_that_trl_used(tmp_path, options
 
 
 def test_a_run_whose_objective_is_now_called_recorded_still_resumes():
-    saved = dict.fromkeys(_FIXED, 1) | {"objective": "dr_grpo", "loss_type": "dr_grpo"}
+    saved = dict.fromkeys(_MUST_AGREE, 1) | {"objective": "dr_grpo", "loss_type": "dr_grpo"}
     require_same_run(saved, saved | {"objective": "recorded"})
     with pytest.raises(ValueError, match=r"'dr_grpo' .*'dr_grpo_longest'"):
         require_same_run(saved, saved | {"objective": "dr_grpo_longest"})

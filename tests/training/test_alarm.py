@@ -36,7 +36,7 @@ def test_a_faster_loss_is_told_once_with_the_steps_that_are_left():
     assert f"Entropy alarm at step {step}: from step 31 on entropy changes by -3" in sentence
     assert "% per step (95 % interval -3." in sentence
     assert re.search(r"before by -0\.[23]\d? % \(p = ", sentence)
-    assert "half of the entropy is spent in about 2" in sentence  # ln 2 / 0.03 = 23
+    assert "half of the entropy is gone in about 2" in sentence  # ln 2 / 0.03 = 23
     assert sentence.endswith("a lower training.learning_rate, or a stop here.")
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isentrope.probe.change_point import LEAST, WINDOW, find_change, mean_of
+from isentrope.probe.change_point import MIN_SIDE, WINDOW, find_change, mean_of
 
 
 def by_least_squares(x, se):
     """max over splits of |t| of a step in the mean, by regressing on a step with lstsq."""
     x, se, n, found = np.asarray(x), np.asarray(se), len(x), []
-    for k in range(max(LEAST, n - WINDOW), n - LEAST + 1):
+    for k in range(max(MIN_SIDE, n - WINDOW), n - MIN_SIDE + 1):
         design = np.stack([np.ones(n), np.arange(n) >= k], 1) / se[:, None]
         beta, residual, *_ = np.linalg.lstsq(design, x / se, rcond=None)
         scale = float(residual[0]) / (n - 2)

@@ -32,7 +32,7 @@ def test_a_failure_is_said_once_and_the_run_goes_on_as_it_would_have(tmp_path, c
         following.run(made)
     told = [r.message for r in caplog.records if "probe is off" in r.message]
     assert len(told) == 1
-    assert "off from step 1 on; training goes on. Cause: Prompt" in told[0]
+    assert "off from step 1 on; training continues. Cause: Prompt" in told[0]
     assert reader.history == []
     for name, parameter in following.trained(plain).items():
         assert torch.equal(parameter, following.trained(probed)[name]), name

@@ -44,7 +44,7 @@ def test_bnpo_has_a_mean_per_micro_batch_and_needs_whole_ones():
     expected = [1 / (2 * 7), 1 / (2 * 7), 1 / (2 * 4), 1 / (2 * 4)]
     weights = sequence_weights(rollouts, "bnpo", micro_batch=2)
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         sequence_weights(rollouts, "bnpo", micro_batch=3)
 
 

@@ -60,7 +60,7 @@ def test_the_callers_names_come_first_and_may_lack_the_adapter_infix(tiny_policy
     bare = [name.replace(".default.", ".") for name in policy.names][::-1]
     expected = list(policy.names)[::-1]
     groups = plain_groups(len(bare) - 3, 3, weight_decay=0.1)
-    assert names_of_states(policy, groups, given=bare) == (expected, "names")
+    assert names_of_states(policy, groups, chosen=bare) == (expected, "names")
     by_group = [bare[:-3], bare[-3:]]
     assert names_of_states(policy, groups, sidecar=by_group) == (expected, "sidecar")
 
@@ -79,7 +79,7 @@ def test_names_that_do_not_fit_are_refused(tiny_policy, change, words):
     policy = tiny_policy()
     names = list(policy.names)
     with pytest.raises(ValueError, match=words):
-        names_of_states(policy, plain_groups(len(names)), given=change(names))
+        names_of_states(policy, plain_groups(len(names)), chosen=change(names))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Is this checkpoint, sampler and scorer fit to be measured? Each check says what to do if not."""
+"""Checks that a checkpoint, its sampler and its scorer can be measured, with advice if not."""
 
 from isentrope.checks.checkpoint import check_adapter, check_optimizer
 from isentrope.checks.finding import Finding

@@ -1,4 +1,4 @@
-"""The checkpoint: is its adapter in the model, and its optimizer state of these parameters?"""
+"""Checks of the checkpoint: its adapter is in the model, its optimizer state is of θ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "squar
 ZERO_AT_START = ("lora_B", "lora_embedding_A", "vera_lambda_b", "oft_R")
 """Factors of adapters that PEFT starts at zero."""
 COMPARED = 65536
-"""Entries of a tensor that are compared, at most; evenly spread."""
+"""Entries of a tensor that are compared, at most; at even distances."""
 MARGIN = 0.05
 """Share by which another order must fit better before the stored one is called wrong."""
 
@@ -32,7 +32,7 @@ def check_adapter(
     Args:
         policy: The policy.
         checkpoint: Its folder.
-        optimizer: Its optimizer's state, which tells a layer that no gradient has reached from
+        optimizer: Its optimizer's state, which separates a layer that no gradient has reached from
             one whose values are lost.
 
     Returns:
@@ -95,11 +95,11 @@ def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bo
 def check_optimizer(
     policy: Policy, gradient: Vector, optimizer: OptimizerLike, like_training: bool = True
 ) -> Finding:
-    """Does the stored second moment belong to the parameters it was matched to?
+    """Check that the stored second moments belong to the parameters they were matched to.
 
     Parameters of one shape can be exchanged without any shape failing. But the second moment is a
     running mean of squared gradients, so of all ways to match moments to equally shaped
-    parameters, the right one has the smallest squared distance of log moments from log squared
+    parameters, the correct one has the smallest squared distance of log moments from log squared
     gradients (an assignment problem).
 
     Args:
@@ -107,7 +107,7 @@ def check_optimizer(
         gradient: The gradient of the loss on an update batch, by parameter name.
         optimizer: As for `optimizer_step`.
         like_training: Whether the gradient is of prompts and rewards as training has them. Where
-            it is not, an order that fits better proves nothing.
+            it is not, a better order is no evidence.
 
     Returns:
         The finding; not checked for optimizers without second moments.
@@ -128,7 +128,7 @@ def check_optimizer(
         return Finding(
             name,
             False,
-            f"{detail}; {words_of_misplaced(wrong)}",
+            f"{detail}; {describe_misplaced(wrong)}",
             "The optimizer state is in the wrong order: save its parameter names beside it "
             "(parameter_names.json) or build the optimizer from named_parameters().",
         )
@@ -151,7 +151,7 @@ def misplaced_states(state: OptimizerState, gradient: Vector) -> dict[str, str] 
     return misplaced(gradient, {name: moments[key] for name, moments in state.moments.items()})
 
 
-def words_of_misplaced(wrong: Mapping[str, str]) -> str:
+def describe_misplaced(wrong: Mapping[str, str]) -> str:
     """The first of the states that fit other parameters better, in words."""
     first, better = next(iter(wrong.items()))
     return (

@@ -1,6 +1,6 @@
-"""Where each drawn token lies in its own distribution: as often EOS, a repetition, or in the tail?
+"""Counts of drawn tokens against their distribution: EOS, repetitions, and the tail.
 
-Three counts need no log-probabilities of the sampler, and see what the identities do not:
+Three counts need no log-probabilities of the sampler, and detect what the identities do not:
 
     Σ 1[EOS] − π(EOS)            an end that is masked, or drawn too rarely
     Σ 1[seen] − π(seen)          a repetition penalty: `seen` are the tokens of prompt and response
@@ -25,7 +25,7 @@ from isentrope.rollouts import Rollouts
 
 COOLER = (0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.3)
 HOTTER = (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
-"""Other temperatures, as factors, at which a batch is asked whether it would show them."""
+"""Other temperatures, as factors, for which the power of a batch is computed."""
 LOGITS_SORTED = 2**21
 """Largest number of logits sorted at once."""
 
@@ -40,7 +40,7 @@ MIN_P = tuple(sorted({*(10 ** (-j / 10) for j in range(61)), 0.05, 0.02, 0.0}, r
 
 @dataclass(frozen=True)
 class Event:
-    """How often something was drawn, and how often the policy draws it on the same prefixes.
+    """The count of an event, and its expectation under the policy on the same prefixes.
 
     Attributes:
         observed: Σ 1[event].
@@ -65,7 +65,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Filter:
-    """Whether the draws look as if a filter had cut the tail off.
+    """Evidence that a filter had removed the tail.
 
     Attributes:
         name: "top_k", "top_p" or "min_p".
@@ -89,15 +89,15 @@ class Filter:
         """Probability that the policy's own draws all stay within that setting."""
         return math.exp(float(self.log_within[self.strictest]))
 
-    def weakest_found(self, p_limit: float) -> float | None:
-        """The weakest setting that this batch's prefixes would betray; None if there is none."""
+    def weakest_detected(self, p_limit: float) -> float | None:
+        """The weakest setting that this batch's prefixes would reveal; None if there is none."""
         within = (self.log_within <= math.log(p_limit)).nonzero()
         return self.settings[int(within[-1])] if len(within) else None
 
 
 @dataclass(frozen=True)
 class Shift:
-    """What the terms X of a test would be on the same prefixes if the sampler had a fault.
+    """Moments of the terms X of a test on the same prefixes for a sampler with a fault.
 
     Attributes:
         mean: Σ E X, zero without a fault.
@@ -116,7 +116,7 @@ class Draws:
 
     Attributes:
         eos: Draws of EOS; None if the policy has none.
-        repetitions: Draws of a token that prompt or response had before.
+        repetitions: Draws of a token that the prompt or response already contains.
         filters: top_k, top_p and min_p.
         temperatures: Shift of the martingale by the factor on the temperature.
     """
@@ -129,10 +129,6 @@ class Draws:
 
 def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
     """Place every response token in the distribution that it was drawn from.
-
-    Args:
-        policy: The policy, as scored.
-        rollouts: n sequences.
 
     Returns:
         The counts, from one forward pass and one sort of the vocabulary per token.
@@ -202,7 +198,7 @@ def temperature_shifts(logits: Tensor) -> Tensor:
 
 
 def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """How far into the tail each drawn token lies, by the settings of each filter.
+    """The position of each drawn token in the tail, by the settings of each filter.
 
     Args:
         p: (m, v) probabilities.

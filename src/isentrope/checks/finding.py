@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check saw.
+    """The result of one check.
 
     Attributes:
         name: What was checked.
-        passed: Whether it is as it should be; None if it could not be checked.
-        detail: What was seen, with numbers.
+        passed: Whether the check passed; None if it could not be run.
+        detail: What was measured, with numbers.
         advice: What to do, in a sentence; empty if passed.
     """
 

@@ -1,8 +1,8 @@
-"""Are the responses draws of the policy, by tests that need no log-probabilities of the sampler?
+"""Tests that responses are draws of the policy, without log-probabilities of the sampler.
 
-Seven tests, two of identities and five of counts (`draws`). A test is broken beyond |z| = 4, or a
-p-value of 6.3e-5 where it has no z; one of them is so in fewer than 1 of 2,200 sound batches. The
-p-values that are printed are Bonferroni's, for all tests together.
+Seven tests, two of identities and five of counts (`draws`). A test fails beyond |z| = 4, or a
+p-value of 6.3e-5 where it has no z. At least one fails in fewer than 1 of 2,200 sound batches.
+Printed p-values are Bonferroni's, for all tests together.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def identity_findings(martingale: float, score: float, draws: Draws) -> list[Fin
 def untested() -> list[Finding]:
     """The same findings for a batch of a single sequence."""
     names = (SURPRISAL, SCORE, EOS, REPETITIONS, FILTERS)
-    return [Finding(name, None, "it takes two sequences or more") for name in names]
+    return [Finding(name, None, "it needs at least two sequences") for name in names]
 
 
 def _finding(name: str, z: float, tests: int, hint: str) -> Finding:
     if not math.isfinite(z):
-        return Finding(name, None, "the batch leaves no room for it to differ")
+        return Finding(name, None, "the batch cannot show a difference")
     p = p_value(z)
     detail = f"z = {z:+.1f}: {in_words(p, tests)}"
     passed = verdict(p) == "sound"

@@ -36,12 +36,12 @@ def check_instrument(
     Args:
         policy: The policy.
         rollouts: Any sequences; a few dozen are enough.
-        direction: v for the rounding floor; left out, the floor is not measured.
-        training_rates: Dropout rates that acted in training, by module; left out, all those that
-            the model has.
+        direction: v for the rounding floor; None: the floor is not measured.
+        training_rates: Dropout rates that acted in training, by module; None: all rates of the
+            model.
 
     Returns:
-        One finding a check. Where dropout acts, the rest cannot be checked.
+        One finding per check. Where dropout acts, the rest cannot be checked.
     """
     rates = dropout_rates(policy.model) if training_rates is None else training_rates
     findings = [_switches(policy), _dropout(policy, rates)]
@@ -90,9 +90,9 @@ def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
             f"{len(rates)} modules drop activations in training, the first is {name} at {rate:g}",
             "The training step is not a function of its batch, so it cannot be replayed as v: "
             "train with lora_dropout 0 and the model's own rates 0, or, if training had switched "
-            "dropout off, say estimator.ignore_training_settings: [dropout].",
+            "dropout off, set estimator.ignore_training_settings: [dropout].",
         )
-    return Finding("no dropout", True, "no module drops anything")
+    return Finding("no dropout", True, "no module has dropout")
 
 
 def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
@@ -104,7 +104,7 @@ def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
             "Find the module that draws random numbers or uses a non-deterministic kernel; "
             "torch.use_deterministic_algorithms(True) names the kernel.",
         )
-    return Finding(DETERMINISTIC, True, "two evaluations agree to the bit")
+    return Finding(DETERMINISTIC, True, "two evaluations are bit-identical")
 
 
 def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
@@ -117,7 +117,7 @@ def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
             BATCH,
             False,
             f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats",
-            "The model looks at padding: it must be causal, and a model that pads on the left "
+            "The model depends on padding: it must be causal, and a model that pads on the left "
             "needs an attention mask and position ids.",
         )
     detail = f"scored alone or in a batch: equal to {gap:.1g} nats"
@@ -150,10 +150,10 @@ def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
     floor = rounding_floor(policy, rollouts, direction, sample)
     limit = FLOORS[policy.precision.runtime_dtype]
     detail = (
-        f"{floor.log_weight:.1g} nats a sequence in {policy.precision.runtime_dtype} "
+        f"{floor.log_weight:.1g} nats per sequence in {policy.precision.runtime_dtype} "
         f"(bound {limit:.0e})"
     )
     if floor.log_weight > limit:
-        advice = "Measure in float64: differences at training rates drown in rounding otherwise."
+        advice = "Measure in float64: rounding exceeds differences at training rates otherwise."
         return Finding("rounding floor", False, detail, advice)
     return Finding("rounding floor", True, detail)

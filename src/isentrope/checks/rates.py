@@ -1,8 +1,8 @@
-"""The settings of the param groups, held against what the checkpoint says of them elsewhere.
+"""The settings of the param groups, compared with other records of the checkpoint.
 
-Records, the first that is there: `contract.json` (settings by parameter name), `scheduler.pt` (the
-last rate of each group), `trainer_state.json` (the rate logged last, which is the first group's),
-and the initial rate that a scheduler leaves in each group.
+Records, in this order; the first that exists is used: `contract.json` (settings by parameter name),
+`scheduler.pt` (the last rate of each group), `trainer_state.json` (the rate logged last, which is
+the first group's), and the initial rate that a scheduler leaves in each group.
 """
 
 from __future__ import annotations
@@ -27,14 +27,10 @@ SCHEDULER, TRAINER_STATE = "scheduler.pt", "trainer_state.json"
 def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
     """Compare learning rates, weight decay and betas with the checkpoint's own records.
 
-    Args:
-        state: The optimizer's state.
-        checkpoint: The checkpoint's folder.
-
     Returns:
-        The finding, all groups in its words; not checked where nothing else says what they are.
+        The finding, with all groups; not checked where there is no other record.
     """
-    groups = groups_in_words(state)
+    groups = describe_groups(state)
     record, difference = disagreement(state, Path(checkpoint))
     if difference:
         return Finding(
@@ -49,11 +45,8 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
     return Finding(NAME, True, f"{groups}; as in {record}")
 
 
-def groups_in_words(state: OptimizerState) -> str:
-    """The settings of every param group, and what η is where rates differ.
-
-    Args:
-        state: The optimizer's state.
+def describe_groups(state: OptimizerState) -> str:
+    """The settings of every param group, and η where rates differ.
 
     Returns:
         For example "lr 0.001, weight decay 0.01 (28 tensors)".
@@ -67,11 +60,7 @@ def groups_in_words(state: OptimizerState) -> str:
 
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str | None]:
-    """What a record of training says otherwise.
-
-    Args:
-        state: The optimizer's state.
-        checkpoint: The checkpoint's folder.
+    """The first difference from a record of training.
 
     Returns:
         The record's name, or None where there is none; and the difference in words, or None.

@@ -1,4 +1,4 @@
-"""The sampler: are these responses draws of the policy that is scored, EOS included?"""
+"""Checks of the sampler: responses are draws of the scored policy, EOS included."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 AGREEMENT = "sampler = scorer"
-KEEP = (
+KEEP_LOGPROBS = (
     "Keep the log-probabilities that the tokens were drawn with, after temperature and filters: "
-    "they show every fault at once. Raw ones, which many engines return, hide temperature and "
+    "they reveal every fault. Raw ones, which many engines return, hide temperature and "
     "filters (vLLM: logprobs_mode=processed_logprobs)."
 )
-RAW = (
-    "The log-probabilities in the batch agree with the scorer all the same: they are raw ones, "
+RAW_LOGPROBS = (
+    "The log-probabilities in the batch agree with the scorer nevertheless: they are raw ones, "
     "from before the sampler's filters and penalties."
 )
 
 
 def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list[Finding]:
-    """Check an E-batch against the policy that is said to have sampled it.
+    """Check that a policy sampled an E-batch.
 
     Args:
         policy: The policy, as scored.
-        rollouts: An unfiltered E-batch; a few hundred sequences make the tests sharp.
+        rollouts: An unfiltered E-batch; the tests need a few hundred sequences.
         direction: v of the score identity.
 
     Returns:
@@ -64,10 +64,11 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     findings = identity_findings(martingale_z(sample), score_identity_z(sample), draws)
     if agreement.passed is None:
         detail = f"{agreement.detail}. {sensitivity(sample, draws)}"
-        agreement = replace(agreement, detail=detail, advice=KEEP)
+        agreement = replace(agreement, detail=detail, advice=KEEP_LOGPROBS)
     elif agreement.passed:
         findings = [
-            replace(f, advice=f"{f.advice} {RAW}") if f.passed is False else f for f in findings
+            replace(f, advice=f"{f.advice} {RAW_LOGPROBS}") if f.passed is False else f
+            for f in findings
         ]
     return [eos, agreement, *findings]
 
@@ -99,7 +100,7 @@ def _agreement(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
     if rollouts.sampler_logprobs is None:
         return Finding(name, None, "the batch has no sampler log-probabilities")
     match = match_sampler(policy, rollouts, scores)  # as `measure` does
-    detail = f"log-probabilities differ by {match.difference:.1g} nats a token (root mean square)"
+    detail = f"log-probabilities differ by {match.difference:.1g} nats per token (root mean square)"
     if match.agrees:
         return Finding(name, True, detail)
     gap = sampler_logprobs(rollouts, scores) - scores.logprobs
@@ -109,12 +110,13 @@ def _agreement(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
 def _diagnosis(
     policy: Policy, rollouts: Rollouts, match: SamplerMatch, gap: Tensor, mask: Tensor
 ) -> str:
-    """Which of the usual causes explains the difference of sampler and scorer?"""
+    """The usual cause that explains the difference of sampler and scorer."""
     if (temperature := match.temperature) is not None:
         if _fits(policy, rollouts, policy.temperature) > _fits(policy, rollouts, temperature):
             return (
                 f"The sampler's log-probabilities are those of temperature {temperature:.3g}, but "
-                f"the responses are not: they fit the scorer's {policy.temperature:g}. {KEEP}"
+                f"the responses are not: they fit the scorer's {policy.temperature:g}. "
+                f"{KEEP_LOGPROBS}"
             )
         return (
             f"The sampler's log-probabilities are those of temperature {match.temperature:.3g}, "

@@ -1,10 +1,10 @@
-"""What a batch without the sampler's log-probabilities would show, and what would pass unseen.
+"""The smallest faults that a batch without the sampler's log-probabilities can detect.
 
-All from the batch itself, on the prefixes that it has:
+All are computed from the batch itself, on its prefixes:
 
     temperature  P(|z| > 4) of the martingale from E X, E X² and Var X at each temperature
     EOS          the same of its count, if EOS is drawn f times as often
-    filters      the weakest setting within which a sound batch would hardly stay
+    filters      the weakest setting within which a sound batch is unlikely to stay
 
 benchmarks/power.py simulates the same faults.
 """
@@ -24,15 +24,7 @@ MARGIN = 0.8416
 
 
 def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
-    """The smallest faults that a batch of these prefixes finds, in words.
-
-    Args:
-        sample: A scored batch, with variances.
-        draws: Its counts.
-
-    Returns:
-        A sentence.
-    """
+    """The smallest faults that a batch of these prefixes finds, in words."""
     variances = sample.series[0].variances
     assert variances is not None
     parts = [
@@ -40,13 +32,13 @@ def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
         "" if draws.eos is None else eos_found(draws.eos),
     ]
     for filter_ in draws.filters:
-        setting = filter_.weakest_found(P_LIMIT)
+        setting = filter_.weakest_detected(P_LIMIT)
         if setting is not None:
             relation = "or more" if filter_.name == "min_p" else "or less"
             parts.append(f"{filter_.name} {setting:.4g} {relation}")
     return (
         f"Without them, {len(sample.prompt_index)} sequences show in {POWER:.0%} of cases: "
-        f"{'; '.join(x for x in parts if x)}. Smaller faults pass unseen."
+        f"{'; '.join(x for x in parts if x)}. Smaller faults are not detected."
     )
 
 
@@ -86,7 +78,7 @@ def is_found(shift: Shift, variance: float) -> bool:
 
 
 def eos_found(eos: Event) -> str:
-    """How rare EOS has to be for its count to show it; empty if it never does."""
+    """The rate of EOS below which its count detects it; empty if it never does."""
     factor = eos_factor(eos.expected, eos.variance)
     return "" if factor is None else f"EOS drawn less than {factor:g} times as often"
 

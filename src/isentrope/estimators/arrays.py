@@ -51,10 +51,10 @@ def estimate_entropy_change(
             for which only the "sequence" method has a meaning; it is the one used.
         functional: "per_token" or "per_sequence".
         method: "prefix", "sequence" or "doubly-robust".
-        baseline: (n, t) b of the doubly-robust method; fitted from `base_entropies` if left out.
+        baseline: (n, t) b of the doubly-robust method; fitted from `base_entropies` by default.
         chi_square: (n, t) χ²_ik of the policy at θ + ηv from the sampler over the whole vocabulary,
             from which the verdict follows. With `lengths`, t = 1: Σ_k W_ik² χ²_ik of the response,
-            W_ik the weight of the tokens before k. Left out, an interval asks for nearly even
+            W_ik the weight of the tokens before k. Without it, an interval requires nearly even
             weights.
         confidence: Nominal coverage of the interval.
 

@@ -205,7 +205,7 @@ def change_of_sample(
         divergences: How far each distribution has moved from the sampler's, for each η; None
             where that is unknown; an interval then requires nearly even weights.
         confidence: Nominal coverage of the intervals.
-        result: The jackknifed `statistics_of_sample`, where they are at hand.
+        result: The jackknifed `statistics_of_sample`, if already computed.
 
     Returns:
         The sweep.

@@ -11,8 +11,8 @@ N is the same with m in place of m·H, and h = ℋ/N. Values, derivatives along 
 r and H) and the influence of every sample (derivative by ω) all come from this one F.
 
 b_ik may use (p, t_<k) only; the estimator is then unbiased for every b. (prefix) is normalised at
-each position and so already subtracts the mean entropy there: b predicts what is left of the
-entropy still to come. For h it predicts what is left of Σ_{j>k} (H_ij − h).
+each position and so already subtracts the mean entropy there: b predicts the rest of the entropy of
+later tokens. For h it predicts the rest of Σ_{j>k} (H_ij − h).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Functionals:
         if self.method not in METHODS:
             raise ValueError(f"method={self.method!r}; choose one of {METHODS}.")
         if (self.method == "doubly-robust") != (self.baseline is not None):
-            raise ValueError("A baseline goes with the doubly-robust method, and only with it.")
+            raise ValueError("A baseline belongs to the doubly-robust method, and only to it.")
 
     @property
     def unit(self) -> str:

@@ -3,7 +3,7 @@
     E[ S + Σ_k H_k ] = 0         (martingale: surprisal and exact entropy have the same mean)
     E[ Σ_k ∂_v s_k ] = 0         (score identity, along any v)
 
-Each is a z-test on the E-batch at hand. A hidden top-k, another temperature, a masked EOS or a
+Each is a z-test on the E-batch. A hidden top-k, another temperature, a masked EOS or a
 shifted prompt all break them.
 
 Given its prefix, every term X_ik has mean zero and a variance V_ik that follows from the softmax
@@ -30,7 +30,7 @@ Z_LIMIT = 4.0
 """|z| up to which a batch is called sound."""
 P_LIMIT = math.erfc(Z_LIMIT / math.sqrt(2))
 """The same as a two-sided p-value of a single test: 6.3e-5."""
-REMARKABLE = 0.05
+UNUSUAL_P = 0.05
 """Adjusted p-value below which a sound batch is reported as unusual."""
 
 
@@ -115,6 +115,6 @@ def in_words(p: float, tests: int) -> str:
     if math.isnan(p):
         return "not tested"
     together = adjusted(p, tests)
-    if p >= P_LIMIT and together < REMARKABLE:
+    if p >= P_LIMIT and together < UNUSUAL_P:
         return f"sound, although only 1 in {1 / together:.0f} sound batches lies as far out"
     return f"{verdict(p)}, p = {together:.2g}"

@@ -11,7 +11,7 @@ diagnostic and does not enter the verdict where χ² is known.
     carriers = n (mean_i Σ_k W_ik² χ²_ik)² / mean_i Σ_k W_ik⁴ κ_ik
 
 is the number of responses of a batch of n that are expected to carry the variance of the weights;
-the same with ρ for what is left of ΔH beyond its second order. Below a few of them an error bar
+the same with ρ for the part of ΔH beyond its second order. Below a few of them an error bar
 rests on events that most batches do not contain, even where the weights are nearly equal.
 
 Verdicts: "trust" (value and interval), "smooth" (the value is indicative, no interval), "resample"
@@ -34,7 +34,7 @@ Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
 """From good to bad."""
 
-COLLAPSED = 0.5
+COLLAPSED_ESS = 0.5
 """ESS/n below which fresh responses are as accurate as the weights (docs/results/coverage.md)."""
 
 NEGLIGIBLE_ESS_LOSS = 0.99
@@ -63,10 +63,10 @@ PER_TOKEN_PREFIX = Rule(0.8)
 OTHERWISE = Rule(0.9, 2)
 """Of every other ΔH: per sequence, "sequence" and "doubly-robust"."""
 
-OF_RESIDUAL = Rule(0.9, 10)
+RESIDUAL_RULE = Rule(0.9, 10)
 """Of ΔH − ηδH₁ − η²δH₂, in which the common tokens cancel and the rare ones are left."""
 
-UNSEEN = Rule(0.98)
+WITHOUT_CHI_SQUARE = Rule(0.98)
 """Of every ΔH where χ² is not known; ESS/n is then that of the batch."""
 
 
@@ -129,7 +129,7 @@ class Trust:
             A copy with the residual's carriers and verdict.
         """
         carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
-        verdict = _verdict(self.ess_integrated / len(log_ratios), carriers, OF_RESIDUAL)
+        verdict = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
         worse = max(verdict, self.verdict, key=VERDICTS.index)
         return replace(self, carriers=carriers, verdict=worse)
 
@@ -184,7 +184,8 @@ def diagnose(
         tokens: (n, t) mask or token counts.
         moments: (n, t, 2) χ² and κ of each token, or (n, t, 1) χ² alone; None where they are
             not known, and the effective sample size of the batch is used instead.
-        rule: What an interval requires; that of a ΔH per sequence by default, or `UNSEEN`.
+        rule: What an interval requires; by default that of a ΔH per sequence, or
+            `WITHOUT_CHI_SQUARE`.
         notes: Warnings to add.
 
     Returns:
@@ -199,7 +200,7 @@ def diagnose(
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
     if moments is None:
-        ratio, carriers, rule = worst / n, math.nan, UNSEEN
+        ratio, carriers, rule = worst / n, math.nan, WITHOUT_CHI_SQUARE
     else:
         ratio, carriers = integrated(after - log_ratios, moments)
     weights = whole.exp()
@@ -223,7 +224,7 @@ def diagnose(
 
 
 def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> Verdict:
-    if not ess_ratio >= COLLAPSED:
+    if not ess_ratio >= COLLAPSED_ESS:
         return "resample"
     return "trust" if ess_ratio >= rule.ess and not carriers < rule.carriers else "smooth"
 

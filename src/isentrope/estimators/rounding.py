@@ -4,11 +4,11 @@ Along a short step the fourth difference
 
     S(2η) − 4 S(η) + 6 S(0) − 4 S(−η) + S(−2η)  =  η⁴ S'''' + …
 
-holds neither slope nor curvature: what is left is rounding noise of the evaluations alone, of
+holds neither slope nor curvature: the remainder is rounding noise of the evaluations only, of
 variance 70σ² if one has variance σ². A log-weight, a difference of two evaluations, has √2 σ. The
 same difference of F is the floor of ΔH itself.
 
-It does not see that θ ± ηv is rounded too: the two errors are nearly opposite, and cancel. With u
+It does not include the rounding of θ ± ηv: the two errors are nearly opposite, and cancel. With u
 the unit roundoff of a parameter's type, the actual step differs from v by
 
     |round(θ + ηv) − θ − ηv| ≤ min(η|v|, u|θ|)          (and u η|v|, which is nothing)

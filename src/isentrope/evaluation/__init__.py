@@ -1,1 +1,1 @@
-"""What a policy can do: pass@k and what goes with it."""
+"""Evaluation of a policy on a task: pass@k and related metrics."""

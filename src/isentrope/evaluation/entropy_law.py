@@ -2,11 +2,12 @@
 
     R = −a exp(h) + b          h entropy per token in nats, R mean reward
 
-a is what reward costs in entropy, b − a the reward that is left to win when no entropy is: h = 0.
+a is the price of reward in entropy, b − a the reward at zero entropy, h = 0.
 The law is linear in x = exp(h), fitted by least squares over the steps of one run. Neighbouring
-steps resemble each other, so errors are those of a jackknife that deletes one of five contiguous
-blocks, with t intervals of four degrees of freedom. They hold where the noise forgets itself within
-a block. Where it does not they are left out, by the lag-1 autocorrelation ρ of the residuals:
+steps are correlated, so errors are those of a jackknife that deletes one of five contiguous
+blocks, with t intervals of four degrees of freedom. They hold where the correlation of the noise
+ends within a block. Where it does not, they are omitted, by the lag-1 autocorrelation ρ of the
+residuals:
 
     no interval if T < 40, or if ρ > 0.5 and T < max(100, 10 (1 + ρ)/(1 − ρ))
 
@@ -14,11 +15,11 @@ A run may not follow the law at all. The term c of
 
     R = b − a x + c (x − x̄)²
 
-has the same error; where it is not zero the law misfits, and says so. Coverage in simulated
-runs, and the share of runs with an interval, are in docs/results/intervals.md.
+has the same error; where it is not zero the law does not fit, and a warning says so. Coverage in
+simulated runs, and the share of runs with an interval, are in docs/results/intervals.md.
 
 The law describes a run; it does not say that entropy causes reward. A run whose entropy hardly
-moved cannot fix it, and its intervals say so.
+changed does not determine it, and has wide intervals.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ import numpy as np
 from isentrope.estimate import Estimate
 
 BLOCKS = 5
-FEWEST = 10
-"""Fewest steps: two a block."""
+MIN_STEPS = 10
+"""Fewest steps: two per block."""
 
-ENOUGH = 40
-"""Steps from which on there are intervals: fewer cannot tell long memory from a trend."""
+MIN_STEPS_FOR_INTERVAL = 40
+"""Steps from which on there are intervals: fewer cannot separate autocorrelation from a trend."""
 
-LONG_MEMORY = 0.5
+HIGH_AUTOCORRELATION = 0.5
 """Autocorrelation of the residuals from which a run must be long to have intervals."""
 
 _METHOD = "least squares, delete-a-block jackknife"
@@ -53,10 +54,10 @@ class EntropyLaw:
         b: Intercept.
         ceiling: b − a, the reward at h = 0.
         r_squared: Share of the variance of R that the law explains.
-        residual: Root mean square of what it does not, in units of R.
+        residual: Root mean square of the residuals, in units of R.
         autocorrelation: ρ, of the residuals of neighbouring steps.
         curvature: c, which is zero if the law holds.
-        warnings: Why intervals are left out, and whether the law misfits.
+        warnings: Why intervals are omitted, and whether the law does not fit.
     """
 
     a: Estimate
@@ -96,10 +97,10 @@ def fit_entropy_law(
             entropy does not change.
     """
     h, r = np.asarray(entropy, dtype=float), np.asarray(reward, dtype=float)
-    if h.shape != r.shape or h.ndim != 1 or len(h) < FEWEST:
+    if h.shape != r.shape or h.ndim != 1 or len(h) < MIN_STEPS:
         raise ValueError(
-            f"The law is fitted to one entropy and one reward a step, {FEWEST} steps or more; got "
-            f"shapes {h.shape} and {r.shape}."
+            f"The law is fitted to one entropy and one reward per step, {MIN_STEPS} steps or more; "
+            f"got shapes {h.shape} and {r.shape}."
         )
     if not (np.isfinite(h).all() and np.isfinite(r).all()):
         raise ValueError("The law needs finite entropies and rewards: drop the steps without one.")
@@ -109,7 +110,7 @@ def fit_entropy_law(
         raise ValueError("The entropy is the same at every step, so there is no law to fit.")
     whole = _fit(x, r)
     rest = r - (whole[1] - whole[0] * x)
-    exact = float(np.abs(rest).max()) <= 1e-9 * float(np.ptp(r))  # what is left is rounding
+    exact = float(np.abs(rest).max()) <= 1e-9 * float(np.ptp(r))  # the remainder is rounding
     if exact:
         rest = np.zeros_like(rest)
     rho = _autocorrelation(rest)
@@ -140,10 +141,10 @@ def steps_needed(rho: float) -> float:
         rho: Lag-1 autocorrelation of the residuals.
 
     Returns:
-        40 where neighbouring steps are little alike, else 100 or ten memories of the noise.
+        40 where neighbouring steps are weakly correlated, else 100 or ten correlation times.
     """
-    if rho <= LONG_MEMORY:
-        return ENOUGH
+    if rho <= HIGH_AUTOCORRELATION:
+        return MIN_STEPS_FOR_INTERVAL
     return max(100.0, 10 * (1 + rho) / (1 - rho)) if rho < 1 else np.inf
 
 
@@ -199,14 +200,15 @@ def _autocorrelation(rest: np.ndarray) -> float:
 
 
 def _too_short(rho: float, steps: int) -> str:
-    if rho <= LONG_MEMORY:
+    if rho <= HIGH_AUTOCORRELATION:
         return (
-            f"No interval from {steps} steps: fewer than {ENOUGH} cannot tell noise that is alike "
-            "for long from what the law describes."
+            f"No interval from {steps} steps: fewer than {MIN_STEPS_FOR_INTERVAL} cannot separate "
+            "correlated noise "
+            "from a trend."
         )
     return (
-        f"No interval: the residuals of neighbouring steps are alike (autocorrelation {rho:.2f}), "
-        f"and the error of the law then takes {steps_needed(rho):.0f} steps; there are {steps}."
+        f"No interval: the residuals of neighbouring steps are correlated ({rho:.2f}), "
+        f"and the error of the law then needs {steps_needed(rho):.0f} steps; there are {steps}."
     )
 
 

@@ -1,8 +1,8 @@
-"""A policy on a task: how often it is right, how long its responses are, how sure it is of itself.
+"""A policy on a task: how often it is correct, how long and how uncertain its responses are.
 
 Responses in, Estimates out: `choose_prompts` and `draw_responses` make the responses, then they are
-scored and rewarded (`make_records`), and `estimate_metrics` says what that means. Prompts are the
-independent units of every error, so a subset speaks for the whole it was drawn from.
+scored and rewarded (`make_records`), and `estimate_metrics` estimates the metrics. Prompts are the
+independent units of every error, so a subset represents the set it was drawn from.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from isentrope.sampling.tasks.task import FormattedTask, Task
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found.
+    """The result of an evaluation.
 
     Attributes:
         metrics: By name, in the order of `metric_names`; None where a metric has no meaning.
-        records: One row a response, as `make_records` describes it.
+        records: One row per response, as `make_records` describes it.
         decoding: "sampled" or "greedy".
     """
 
@@ -51,7 +51,7 @@ class Evaluation:
     decoding: Decoding
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a metric that has a value: value, se, ci_low, ci_high, n, unit, method."""
+        """One row per metric that has a value: value, se, ci_low, ci_high, n, unit, method."""
         fields = ("value", "se", "ci_low", "ci_high", "n", "unit", "method")
         rows: dict[str, dict[str, Any]] = {
             name: {field: getattr(estimate, field) for field in fields}
@@ -85,8 +85,8 @@ def evaluate(
         samples_per_prompt: Responses to each prompt; one where `decoding` is "greedy".
         ks: The k of pass@k, each at most `samples_per_prompt`; None for 1, 2, 4, ...
         decoding: "sampled" at the policy's temperature, or "greedy".
-        metrics: What to estimate.
-        right_above: A response is right if its reward is above this.
+        metrics: Metrics to estimate.
+        right_above: A response is correct if its reward is above this.
         max_new_tokens: Longest response in tokens, EOS counted.
         seed: Fixes the subset and every token.
         batch_size: Sequences at a time; changes nothing but speed and memory.
@@ -114,13 +114,10 @@ def evaluate(
 
 
 def require_known(metrics: Sequence[str]) -> None:
-    """Refuse a metric that there is not.
-
-    Args:
-        metrics: What is asked for.
+    """Refuse an unknown metric.
 
     Raises:
-        ValueError: Naming it, or if nothing is asked for.
+        ValueError: Naming it, or if there is none.
     """
     if not metrics or (unknown := set(metrics) - set(METRICS)):
         offered = repr(sorted(unknown)[0]) if metrics else "none"
@@ -128,20 +125,15 @@ def require_known(metrics: Sequence[str]) -> None:
 
 
 def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
-    """Refuse to judge the format of responses by a task that knows none.
-
-    Args:
-        task: The task.
-        metrics: What is asked for by name.
-        name: The task's name.
+    """Refuse the metric `format` for a task without a format.
 
     Raises:
         ValueError: If `format` is among the metrics and the task has no `format_reward`.
     """
     if "format" in metrics and not isinstance(task, FormattedTask):
         raise ValueError(
-            f"The task {name!r} knows no format of its responses: leave 'format' out of "
-            "evaluation.metrics, or set it to null for all metrics that there are."
+            f"The task {name!r} has no format of its responses: omit 'format' from "
+            "evaluation.metrics, or set it to null for all metrics of the task."
         )
 
 
@@ -160,9 +152,9 @@ def score_records(
         policy: Scores them at its temperature.
         rollouts: The responses.
         task: Rewards them.
-        metrics: What they are for.
-        decoding: How they were drawn; greedy responses are not scored, as nothing needs it.
-        right_above: A response is right if its reward is above this.
+        metrics: Names of the metrics to estimate.
+        decoding: How they were drawn; greedy responses are not scored, because no metric needs it.
+        right_above: A response is correct if its reward is above this.
 
     Returns:
         The records.

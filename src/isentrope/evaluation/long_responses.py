@@ -1,7 +1,7 @@
 """Scores of responses of any length: long sequences are read in segments, with a key-value cache.
 
-Attention over a whole sequence of l tokens holds l² numbers a head, 8 GiB at 32 thousand tokens in
-float64. A segment of c tokens after a cache of the tokens before it holds c · l. The numbers are
+Attention over a whole sequence of l tokens holds l² numbers per head, 8 GiB at 32 thousand tokens
+in float64. A segment of c tokens after a cache of the tokens before it holds c · l. The numbers are
 those of `policy.scoring.score` up to rounding; there are no derivatives, which evaluation does not
 need.
 """
@@ -26,15 +26,7 @@ SEGMENT = 256
 
 
 def score_any_length(policy: Policy, rollouts: Rollouts) -> Scores:
-    """Score every response under the policy.
-
-    Args:
-        policy: The policy.
-        rollouts: n sequences.
-
-    Returns:
-        Scores at θ.
-    """
+    """Score every response under the policy."""
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
         if batch.input_ids.shape[1] <= AT_ONCE:

@@ -1,26 +1,26 @@
-"""What a batch of scored responses says of a policy: each metric a mean or a ratio over prompts.
+"""Metrics of a policy from scored responses: each a mean or a ratio over prompts.
 
     pass_at_k                 E_p[ 1 − C(n−c, k)/C(n, k) ]                         (`pass_at_k`)
     format, truncated         share of responses                        (interval as for pass@k)
-    reward, response_length   mean over responses; the length also over right and wrong ones
+    reward, response_length   mean over responses; the length also over correct and incorrect ones
     entropy_per_sequence      ℋ = Σ_i Σ_k H_ik / n                                            (T1)
     entropy_per_token         h = Σ_i Σ_k H_ik / Σ_i T_i
     surprisal_...             the same with −s_ik for H_ik: the simple reference
     forking_entropy           mean H of the fifth of all tokens where H is highest
 
-A reward within [0, 1] has the interval of pass@k too. All else is a ratio of sums over
+A reward within [0, 1] has the interval of pass@k too. All others are ratios of sums over
 responses, F(ω) = Σ ω_i a_i / Σ ω_i b_i, with the jackknife over prompts (T11). Entropies,
-surprisals and lengths are positive and skewed to the right: theirs is F exp(± t SE/F), which covers
-0 to 10 points more than F ± t SE, and still too little where few prompts hold most of the sum.
-Below 48 prompts they carry a warning (docs/results/intervals.md).
+surprisals and lengths are positive and skewed to the right: their interval is F exp(± t SE/F),
+which covers 0 to 10 points more than F ± t SE, and still too little where few prompts hold most of
+the sum. Below 48 prompts they carry a warning (docs/results/intervals.md).
 
 Forking tokens (Wang et al. 2025, "Beyond the 80/20 rule", arXiv 2506.01939) are those above the
 80 % quantile q of H over the whole batch. Their mean is q + Σ_ik (H_ik − q)₊ / (0.2 Σ_i T_i), and
 as its derivative by q vanishes (Rockafellar and Uryasev 2000), the jackknife may hold q fixed.
 
 Entropies are at the sampling temperature, and are expectations over sampled responses: greedy
-responses have none. What has no meaning (the length of right responses where none is right, a
-format that the task does not know) is None.
+responses have none. A metric without meaning (the length of correct responses where none is
+correct, a format that the task does not define) is None.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Metric = Literal[
     "surprisal",
     "forking_entropy",
 ]
-"""What can be asked for."""
+"""All metrics."""
 
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
@@ -64,30 +64,19 @@ NEED_SCORES = ("entropy", "surprisal", "forking_entropy")
 FORKING_SHARE = 0.2
 """Share of tokens that count as forking."""
 
-ENOUGH = 48
+MIN_PROMPTS_FOR_INTERVAL = 48
 """Prompts from which on intervals of skewed quantities hold, if the skew is moderate."""
 
 BY_PROMPT, JACKKNIFE = "mean over prompts", "jackknife over prompts"
 
 
 def powers_of_two(n: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to n.
-
-    Args:
-        n: At least 1.
-
-    Returns:
-        The powers.
-    """
+    """1, 2, 4, ... up to n."""
     return tuple(2**i for i in range(n.bit_length()))
 
 
 def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
     """Refuse pass@k where there are fewer than k responses to a prompt.
-
-    Args:
-        ks: The k.
-        samples_per_prompt: Responses to each prompt.
 
     Raises:
         ValueError: Naming the k, or if one is below 1 or given twice.
@@ -102,11 +91,7 @@ def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
 
 
 def metric_names(metrics: Sequence[Metric], ks: Sequence[int]) -> list[str]:
-    """Names of the numbers that metrics stand for, in the order of the tables.
-
-    Args:
-        metrics: What is asked for.
-        ks: The k of pass@k.
+    """Names of the numbers of metrics, in the order of the tables.
 
     Returns:
         "pass_at_1", ..., "forking_entropy".
@@ -123,11 +108,11 @@ def estimate_metrics(
     """Estimate metrics from responses.
 
     Args:
-        records: One row a response, as `make_records` makes it; `entropies` and `logprobs` are
-            needed by the metrics that are about them only.
-        metrics: What is asked for.
+        records: One row per response, as `make_records` makes it; only metrics of entropy and
+            surprisal need `entropies` and `logprobs`.
+        metrics: Names of metrics.
         ks: The k of pass@k.
-        sampled: False for greedy responses: one try a prompt, and no entropy.
+        sampled: False for greedy responses: one try per prompt, and no entropy.
 
     Returns:
         By name, in the order of `metric_names`; None where a metric has no meaning.
@@ -197,7 +182,7 @@ def forking_entropy(
     """Mean entropy of the share of all tokens where it is highest.
 
     Args:
-        entropies: H of every token, one array a response, nats.
+        entropies: H of every token, one array per response, nats.
         prompt_index: (n,) which prompt each response belongs to.
         share: Share of tokens.
 
@@ -265,19 +250,16 @@ def _jackknifed(
 
 
 def few_prompts(n: int) -> tuple[str, ...]:
-    """What is to be said of the interval of a skewed quantity.
-
-    Args:
-        n: Prompts.
+    """Warnings on the interval of a skewed quantity.
 
     Returns:
         One sentence below 48 prompts.
     """
-    if n >= ENOUGH:
+    if n >= MIN_PROMPTS_FOR_INTERVAL:
         return ()
     return (
         f"From {n} prompts: where prompts differ widely in length or entropy, the intervals of "
-        f"both are too short below {ENOUGH}, above all at the upper end.",
+        f"both are too short below {MIN_PROMPTS_FOR_INTERVAL}, mainly at the upper end.",
     )
 
 

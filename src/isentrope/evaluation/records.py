@@ -1,4 +1,4 @@
-"""Responses as a table, one row each: what every metric is computed from, and what is kept."""
+"""Responses as a table, one row each, from which every metric is computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.tasks.task import FormattedTask, Task
 
 TOKENS = ("response_ids", "logprobs", "entropies")
-"""Columns that hold a list a response, one entry a token."""
+"""Columns that hold a list per response, one entry per token."""
 
 
 def make_records(
@@ -27,20 +27,20 @@ def make_records(
     right_above: float = 0.5,
     decode: Callable[[list[int]], str] | None = None,
 ) -> pd.DataFrame:
-    """Reward responses and put all that is known of them into a table.
+    """Reward responses and collect them, with their scores, in a table.
 
     Args:
         rollouts: n responses with texts.
-        task: Rewards them; says whether their format is right, if it is a `FormattedTask`.
-        scores: Scores of the same responses; None where no entropy is asked for.
+        task: Rewards them; also judges their format, if it is a `FormattedTask`.
+        scores: Scores of the same responses; None where no metric needs them.
         eos_token_ids: Tokens that end a response.
-        right_above: A response is right if its reward is above this.
+        right_above: A response is correct if its reward is above this.
         decode: Makes the text of a prompt from its ids; None for no text.
 
     Returns:
         Columns: prompt (number of the prompt draw), sample, key, reference, prompt_text, text,
         length (tokens, EOS counted), truncated (no EOS), reward, right, format (None where the
-        task knows none), entropy and surprisal (Σ H_k and −Σ s_k, nats), and `TOKENS`.
+        task has none), entropy and surprisal (Σ H_k and −Σ s_k, nats), and `TOKENS`.
     """
     rollouts = with_rewards(rollouts, task)
     assert rollouts.rewards is not None

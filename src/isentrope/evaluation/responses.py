@@ -1,9 +1,9 @@
-"""The responses that an evaluation is made of: which prompts, and how they are answered.
+"""The responses of an evaluation: the choice of prompts, and sampling.
 
 Sampled responses are drawn at the policy's temperature; greedy ones are the limit T → 0 of the same
 sampler. Every (prompt, response, position) has its own uniform number, in the order of the prompts
-and fixed by the seed alone. So a response does not depend on the batch that it is made in, and
-two checkpoints that are asked alike are coupled (common random numbers).
+and fixed by the seed alone. So a response does not depend on its batch, and two checkpoints with
+the same settings are coupled (common random numbers).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def choose_prompts(
         The prompts, a subset in the order of the data set.
 
     Raises:
-        ValueError: If n is below 1 or more than there are.
+        ValueError: If n is below 1 or above the number of prompts.
     """
     named = name_prompts(prompts)
     if n is not None and not 1 <= n <= len(named):
         raise ValueError(
-            f"n_prompts={n} of {len(named)} prompts: choose 1 to {len(named)}, or none for all."
+            f"n_prompts={n} of {len(named)} prompts: choose 1 to {len(named)}, or null for all."
         )
     if n is not None:
         generator = torch.Generator().manual_seed(seed)
@@ -59,21 +59,18 @@ def choose_prompts(
 def random_numbers(seed: int) -> torch.Generator:
     """The stream of uniform numbers that the responses to all prompts are read from, in order.
 
-    Args:
-        seed: Fixes them.
-
     Returns:
         A generator on the CPU.
     """
-    return torch.Generator().manual_seed(seed + 1)  # the seed itself chose the prompts
+    return torch.Generator().manual_seed(seed + 1)  # the seed itself chooses the prompts
 
 
 def skip_random_numbers(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
-    """Move the stream past responses that are not drawn here.
+    """Advance the stream past responses that are drawn elsewhere.
 
     Args:
         generator: The stream.
-        responses: How many.
+        responses: Number of responses.
         max_new_tokens: Longest response in tokens.
     """
     for _ in range(responses):
@@ -97,7 +94,7 @@ def draw_responses(
         policy: The policy.
         prompts: Encoded prompts.
         samples_per_prompt: Responses to each.
-        generator: The stream, at the first of these prompts; it moves on.
+        generator: The stream, at the first of these prompts; its state advances.
         decoding: "sampled" or "greedy"; where two tokens are exactly as likely, the stream decides
             between them for greedy responses too.
         max_new_tokens: Longest response in tokens.

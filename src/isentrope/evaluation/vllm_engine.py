@@ -2,7 +2,7 @@
 
 vLLM draws from the softmax at the sampling temperature, nothing filtered, and reports the
 log-probability of each token at that temperature, as our own sampler does. It differs in that its
-random numbers are one seed a prompt, and that a response may depend on the batch it is made in.
+random numbers have one seed per prompt, and that a response may depend on its batch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt
 
 OLDEST, TOO_NEW = "0.22", "0.32"
-"""Versions whose interface this is written for: those that TRL 1.16 takes."""
+"""Supported versions: those that TRL 1.16 accepts."""
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM reserves memory for."""
 
 
 def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
-    """Refuse what vLLM cannot do, before any work.
+    """Refuse settings that vLLM does not support, before any work.
 
     Args:
         checkpoints: The checkpoints of the evaluation.
@@ -40,7 +40,7 @@ def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
 
     Raises:
         ImportError: If it is not installed, or in another version.
-        ValueError: If several full models or several processes are asked for.
+        ValueError: If several full models or several processes are requested.
     """
     try:
         installed = version("vllm")
@@ -62,7 +62,7 @@ def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
         )
     if processes > 1:
         raise ValueError(
-            f"sampling.engine=vllm runs in one process, not in {processes}: leave torchrun away."
+            f"sampling.engine=vllm runs in one process, not in {processes}: omit torchrun."
         )
 
 
@@ -88,7 +88,7 @@ class VllmEngine:
             dtype: Type of the model, "float32" or "bfloat16".
             temperature: Sampling temperature.
             max_new_tokens: Longest response in tokens.
-            memory: Share of the GPU's memory to take.
+            memory: Share of the GPU's memory to use.
             seed: Fixes the responses, as far as vLLM's arithmetic does not depend on the batch.
         """
         from vllm import LLM  # pyright: ignore[reportMissingImports]

@@ -3,8 +3,8 @@
     ℋ(θ) = 1/P Σ_p Σ_t π_θ(t|p) Σ_k H_k,     N(θ) = 1/P Σ_p Σ_t π_θ(t|p) T,     h = ℋ/N
 
 in float64, with π_θ(t|p) = e^S: no sampling, no weights, no estimator. ΔH(η) is a difference of
-this function itself, and every derivative is made of differences of it (`richardson`): δH₁ is
-accurate to about 1e-12 of its size, δH₂ to 1e-10, ∂S to 1e-10.
+this function itself, and every derivative is a combination of differences of it (`richardson`): δH₁
+is accurate to about 1e-12 of its size, δH₂ to 1e-10, ∂S to 1e-10.
 
 The oracle shares with the estimators the model, the enumeration's container (`Rollouts`) and
 `Precision.active`, which keeps the model's arithmetic in float64. It shares neither autograd in any

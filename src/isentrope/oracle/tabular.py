@@ -51,7 +51,7 @@ class TabularPolicy(nn.Module):
         return SimpleNamespace(logits=self.table[self._rows(input_ids)])
 
     def _rows(self, input_ids: Tensor) -> Tensor:
-        """A number in base v + 1 for every prefix; unlike prefixes get unlike rows."""
+        """A number in base v + 1 for every prefix; different prefixes get different rows."""
         rows = torch.zeros_like(input_ids)
         number = torch.zeros_like(input_ids[:, 0])
         for k in range(input_ids.shape[1]):

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from isentrope.checks.checkpoint import misplaced_states, words_of_misplaced
+from isentrope.checks.checkpoint import describe_misplaced, misplaced_states
 from isentrope.checks.finding import Finding
-from isentrope.checks.rates import disagreement, groups_in_words
+from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.stored_types import stored_types
@@ -124,7 +124,7 @@ def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, .
     if wrong:
         raise ValueError(
             "The optimizer's parameters were matched by their order, and "
-            f"{words_of_misplaced(wrong)}: put their names, in the optimizer's order, into "
+            f"{describe_misplaced(wrong)}: put their names, in the optimizer's order, into "
             "parameter_names.json beside its file."
         )
     return True, (
@@ -142,7 +142,7 @@ def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:
             "another one than training would take; run isentrope check."
         )
     if len({float(group["lr"]) for group in state.distinct_groups}) > 1:
-        notes.append(f"Learning rates differ: {groups_in_words(state)}.")
+        notes.append(f"Learning rates differ: {describe_groups(state)}.")
     return tuple(notes)
 
 

@@ -25,11 +25,15 @@ from isentrope.config.trl import (
     plain_objective_of,
 )
 from isentrope.files import sha256, write_bytes
+from isentrope.pipelines.observers import (
+    entropy_alarm,
+    entropy_probe,
+    held_out_prompts,
+    noise_scale,
+    step_control,
+)
 from isentrope.pipelines.replayable import balancing_weight
 from isentrope.policy.language_model import Policy
-from isentrope.probe.alarm import Alarm
-from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.processes import barrier, gather, rank, world_size
 from isentrope.progress import Progress
 from isentrope.recording.contract import (
@@ -43,9 +47,6 @@ from isentrope.runs.folder import differences, run_directory, versions
 from isentrope.runs.one_writer import one_writer
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
-from isentrope.training.control.controls import NONE
-from isentrope.training.control.isentropic import IsentropicStep
-from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
@@ -241,10 +242,14 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer
 
-    held_out = _held_out(config, tokenizer, batches)
-    control = _step_control(config, held_out)
-    probe, noise = _probe(config, held_out, control), _noise_scale(config, model, args)
-    alarm = _alarm(config, probe)
+    section, seed, size = config.entropy_probe, config.training.seed, config.sampling.batch_size
+    readers = ["the probe"] if section.enabled else []
+    readers += [f"control.name={config.control.name}"] if measures(config) else []
+    held_out = held_out_prompts(config.data, readers, tokenizer, batches.prompts)
+    control = step_control(config.control, held_out, seed=seed, batch_size=size)
+    probe = entropy_probe(section, held_out, control, seed=seed)
+    alarm = entropy_alarm(config.alarm, probe, section.functional, config.control.name)
+    noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
     parts = {"entropy_probe": probe, "alarm": alarm, "noise_scale": noise}
     trainer = EntropyGRPOTrainer(
         model,
@@ -276,88 +281,6 @@ def _assembled(
         trainer.add_callback(alarm)  # behind the probe, whose readings it watches
         alarm.batch_entropies = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies
     return trainer
-
-
-def _held_out(config: TrainConfig, tokenizer: Any, batches: UpdateBatches) -> list[Prompt]:
-    """Prompts for evaluation batches, where the run has any."""
-    readers = {
-        "the probe": config.entropy_probe.enabled,
-        f"control.name={config.control.name}": measures(config),
-    }
-    if not any(readers.values()):
-        return []
-    held_out = config.data.load_task(
-        config.data.dataset_name, config.data.held_out_split, config.data.dataset_path, tokenizer
-    )
-    trained = {prompt.content for prompt in batches.prompts}
-    prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
-    if not prompts:
-        logging.getLogger("isentrope").warning(
-            "The data set has no held-out split for %s: entropy is read from fresh responses to "
-            "prompts that are trained on, not to held-out ones.",
-            " and ".join(name for name, asks in readers.items() if asks),
-        )
-    return prompts or held_out.prompts
-
-
-def _step_control(config: TrainConfig, held_out: list[Prompt]) -> IsentropicStep | None:
-    """What corrects the steps, if the control is one that does."""
-    options = config.control.build()
-    if not isinstance(options, IsentropicOptions):
-        return None
-    return IsentropicStep(
-        held_out,
-        options=options,
-        feedback=config.control.build_feedback(),
-        seed=config.training.seed,
-        batch_size=config.sampling.batch_size,
-    )
-
-
-def _probe(
-    config: TrainConfig, held_out: list[Prompt], control: IsentropicStep | None
-) -> EntropyProbe | None:
-    asked = config.entropy_probe
-    if not asked.enabled:
-        return None
-    return EntropyProbe(
-        held_out,
-        every=asked.every,
-        size=asked.size,
-        functional=asked.functional,
-        method=asked.method,
-        second_order=asked.second_order,
-        fresh=asked.fresh,
-        seed=config.training.seed,
-        ema_decay=asked.memory,
-        control=control,
-    )
-
-
-def _alarm(config: TrainConfig, probe: EntropyProbe | None) -> Alarm | None:
-    asked = config.alarm
-    if probe is None or not asked.enabled:
-        return None
-    return Alarm(
-        probe,
-        functional=config.entropy_probe.functional,
-        false_alarms=asked.false_alarms,
-        half_life=asked.half_life,
-        stop=asked.stop,
-        control=None if config.control.name == NONE else config.control.name,
-    )
-
-
-def _noise_scale(config: TrainConfig, model: Any, args: Any) -> NoiseScaleMonitor | None:
-    if not config.noise_scale.enabled or args.gradient_accumulation_steps < 2:
-        return None  # with one micro-batch a step there is nothing to compare
-    return NoiseScaleMonitor(
-        [p for p in model.parameters() if p.requires_grad],
-        accumulation=args.gradient_accumulation_steps,
-        processes=world_size(),
-        groups=args.per_device_train_batch_size // config.training.group_size,
-        ema_decay=config.noise_scale.memory,
-    )
 
 
 def _run(trainer: Any, files: RunFiles, config: TrainConfig, checkpoint: Path | None) -> Path:

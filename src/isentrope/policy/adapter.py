@@ -1,4 +1,4 @@
-"""The adapter in a model, held against the one on disk by the names of its tensors."""
+"""The adapter in a model, compared with the one on disk by the names of its tensors."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _codes(error: Exception) -> list[CodeType]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether isentrope itself raised it: a sentence of its own already."""
+    """Whether isentrope itself raised it, with a message of its own."""
     raised_in = Path(_codes(error)[-1].co_filename)
     return raised_in.is_relative_to(_ISENTROPE) and raised_in.name != "precision.py"
 

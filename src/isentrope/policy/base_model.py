@@ -99,7 +99,7 @@ def own_code(what: str, source: str | Path) -> str:
     """The refusal of a model or a tokenizer whose code would have to be run."""
     return (
         f"The {what} in {source} has code of its own (auto_map in its configuration), which is "
-        "never run here: save it as one that transformers knows."
+        "never run here: save it as a model that transformers supports."
     )
 
 

@@ -30,7 +30,7 @@ class Divergence:
 
     Attributes:
         jumps: (n, t, 2) float64, χ²_ik and κ_ik, or (n, t, 1) χ²_ik alone; 0 where no token is.
-        remainder: (n, t, 2) float64, ρ_ik2 and ρ_ik4; None where they were not asked for.
+        remainder: (n, t, 2) float64, ρ_ik2 and ρ_ik4; None where not requested.
     """
 
     jumps: Tensor
@@ -54,7 +54,7 @@ def score_moved(
         direction: v.
         etas: Learning rates.
         sampler_temperature: Temperature they were drawn at; the policy's own by default.
-        remainder: Whether ρ is wanted too.
+        remainder: Whether to compute ρ too.
 
     Returns:
         Scores and divergences, one pair per learning rate; None where a score is not finite.

@@ -81,7 +81,7 @@ def divergence(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -
         moved: (m, v) logits of π' over its temperature.
         drawn: (m, v) logits of π_s over its temperature.
         targets: (m,) int64, the tokens that were drawn.
-        remainder: Whether ρ is wanted too.
+        remainder: Whether to compute ρ too.
 
     Returns:
         (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4; not finite where a ratio overflows.

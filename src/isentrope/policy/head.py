@@ -108,7 +108,7 @@ def logit_gradient(
         temperature: Sampling temperature T.
 
     Returns:
-        (m, v) at the dtype of the logits, float32 at the least.
+        (m, v) at the dtype of the logits, at least float32.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     log_p = (logits.to(dtype) / temperature).log_softmax(-1)

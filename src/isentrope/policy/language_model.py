@@ -1,7 +1,7 @@
 """A policy: a causal language model, with or without adapter, as a function of its trainable θ.
 
 `Policy` evaluates π at θ, at θ + ηv (without touching the model) and differentiates through it
-in both modes. θ is the asserted set of parameters that require a gradient, no more, no less.
+in both modes. θ is the asserted set of parameters that require a gradient, exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Policy:
     """A causal LM as a function of its trainable parameters.
 
     The model is converted in place to the runtime dtype of `precision`, its experts run as plain
-    matrix products if it has any, and nothing else of it is changed. It must be in evaluation mode
+    matrix products if it has any, and is not changed otherwise. It must be in evaluation mode
     wherever it has dropout.
 
     Attributes:
@@ -255,8 +255,8 @@ class Policy:
 
         Args:
             batch: Micro-batch on the policy's device.
-            params: Trainable parameters to use; None: the model's own, which module hooks see and
-                autograd differentiates.
+            params: Trainable parameters to use; None: the model's own, which module hooks receive
+                and autograd differentiates.
 
         Returns:
             (m, d).
@@ -279,7 +279,7 @@ class Policy:
             batch: Micro-batch on the policy's device.
             params: Trainable parameters to use.
             reference: What the tokens were drawn from.
-            remainder: Whether ρ is wanted too.
+            remainder: Whether to compute ρ too.
 
         Returns:
             (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`divergence`).
@@ -330,7 +330,7 @@ class Policy:
             The policy itself.
 
         Raises:
-            ValueError: If float64 is asked for and an operation of the model would round, or if
+            ValueError: If float64 is requested and an operation of the model would round, or if
                 the model is quantised and cannot be converted.
         """
         precision = Precision.named(precision)

@@ -5,7 +5,7 @@ only. So there are two derivatives wherever the padding token is an input, as it
 whose padding is its end of turn, and the row moves, as it does under a tied output embedding:
 
     of the scores       ∂s, ∂H: what a change of the parameters does. E is differentiated so.
-    of training         what a step on U is made of: the lookup of the row contributes nothing.
+    of training         the gradients of a step on U: the lookup of the row contributes nothing.
 
 Reverse mode takes the second, forward mode the first, unless one of these blocks says otherwise.
 """
@@ -46,7 +46,7 @@ def derivative_of_scores(model: nn.Module) -> Iterator[None]:
 
 
 class DerivativeOfTraining(TorchFunctionMode):
-    """In this block forward mode too leaves the lookup of padding rows out."""
+    """In this block forward mode too omits the lookup of padding rows."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))

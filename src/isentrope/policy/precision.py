@@ -1,11 +1,11 @@
 """Numerical precision as one explicit object (T13).
 
 Three policies: "float64" (no operation of the model may round to a shorter type), "float32"
-(float32 model, float64 log-softmax and entropies, TF32 really off) and "bfloat16" (speed only;
+(float32 model, float64 log-softmax and entropies, TF32 off) and "bfloat16" (speed only;
 never for ΔH); and "as_is", which keeps the types of a model in training. `Precision.active` sets
 torch's `fp32_precision` switches, reads them back, and restores them. They form a tree, in which a
-switch without a value of its own follows its parent; whoever set them, and by which of torch's two
-interfaces, finds them afterwards as they were.
+switch without a value of its own follows its parent; afterwards all are as before, whichever of
+torch's two interfaces set them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
 
     Everything is first put to "ieee", parents before children. A child that then says something
     else has that value as its own, and one that says "ieee" needs no setting: so nothing is
-    written back to a switch that followed its parent. "tf32" goes on top in the same way.
+    written back to a switch that followed its parent. "tf32" is then set in the same way.
 
     Raises:
         RuntimeError: If a switch does not stay where it was put.

@@ -240,7 +240,7 @@ def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
 
 
 def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
-    """The model's own logits (m, v) of the first m tokens of one response, few enough to hold."""
+    """The model's own logits (m, v) of the first m tokens of one response, m bounded by memory."""
     lm: Any = scorer.lm
     prompt, response = one.prompt_ids[0], one.response_ids[0]
     m = min(len(response), max(1, LOGITS_HELD // int(lm.config.vocab_size)))
@@ -257,7 +257,7 @@ def _device(scorer: Scorer) -> torch.device:
 
 
 def _probe(scorer: Scorer) -> Rollouts:
-    """Random sequences of unlike lengths, without the token that pads."""
+    """Random sequences of different lengths, without the padding token."""
     config: Any = scorer.lm.config
     generator = torch.Generator().manual_seed(0)
     vocabulary = torch.arange(int(config.vocab_size))

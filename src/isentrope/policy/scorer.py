@@ -61,7 +61,7 @@ class Scorer(nn.Module):
             variances: Whether to return V and F of `spread` as well.
 
         Returns:
-            s and H, each (m,), then V and F, or (m, features), where asked for.
+            s and H, each (m,), then V and F, or (m, features), if requested.
         """
         hidden = self.hidden(batch)
         scores = token_statistics(

@@ -26,7 +26,7 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
 
     Returns:
         A type for each name. A parameter that is stored under another name (fused experts, a tied
-        head) has the type of the checkpoint where that is one; else it is left out.
+        head) has the type of the checkpoint where that is one; else it is omitted.
     """
     adapter = Path(folder) / ADAPTER
     files = [adapter] if adapter.is_file() else sorted(Path(folder).glob("*.safetensors"))

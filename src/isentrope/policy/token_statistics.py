@@ -28,7 +28,7 @@ class NotFiniteError(ValueError):
 
 @dataclass(frozen=True)
 class Scores:
-    """What a policy says of n responses, padded to t tokens, on the CPU.
+    """Scores of n responses under a policy, padded to t tokens, on the CPU.
 
     Attributes:
         logprobs: (n, t) float64, s_k in nats; 0 where there is no token.
@@ -36,7 +36,7 @@ class Scores:
         mask: (n, t) bool, where there is a token.
         features: (n, t, k) float64, hidden state before each token, projected; or None.
         variances: (n, t) float64, variance of `logprobs` over the token drawn, given the prefix
-            (`spread`); or None where it was not asked for.
+            (`spread`); or None where not requested.
     """
 
     logprobs: Tensor
@@ -87,7 +87,7 @@ def token_statistics(
         variances: Whether to return V and F of `spread` as well.
 
     Returns:
-        s and H, each (m,), in nats; then V and F where asked for.
+        s and H, each (m,), in nats; then V and F if requested.
     """
     rows = max(1, LOGITS_HELD // _columns(head, vocab_chunk))
     parts = []

@@ -1,14 +1,14 @@
-"""The alarm: says in words when entropy begins to be spent faster, or will soon be spent.
+"""The alarm: warns when entropy begins to fall faster, or when half of it will soon be gone.
 
 A reading of the probe gives the rate of a step, r = ΔH/H, the relative change of entropy with its
-standard error. Two things raise the alarm, each with probability α/2 at most per reading if there
-is nothing to tell (`change_point`):
+standard error. Two things raise the alarm, each with probability α/2 at most per reading if nothing
+changed (`change_point`):
 
     a change of the rate: entropy now falls faster than before, or rises faster
-    half of the entropy will be spent within `half_life` steps, (ln 2)/(−r), at the present rate
+    half of the entropy will be gone within `half_life` steps, (ln 2)/(−r), at the present rate
 
-The present rate is the mean since the last change. Each change is told once, and the half-life once
-between two changes. Steps between two readings are taken to be like those that were read.
+The present rate is the mean since the last change. Each change is reported once, and the half-life
+once between two changes. Steps between two readings are assumed to be like those with a reading.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from isentrope.processes import rank
 log = logging.getLogger("isentrope")
 
 CONFIDENCE = 0.95
-"""Of the intervals that are told."""
-FEWEST = 3
-"""Readings before a rate is told."""
-CONFIRMED = 3
-"""Readings after a change before it is told: one outlier is not a change."""
-MOST = 256
+"""Coverage of the reported intervals."""
+MIN_READINGS = 3
+"""Readings before a rate is reported."""
+CONFIRMING_READINGS = 3
+"""Readings after a change before it is reported: one outlier is not a change."""
+MAX_READINGS = 256
 """Readings of one rate that are kept."""
-HELD = 0.9
+ENTROPY_SHARE = 0.9
 """Share of the entropy whose tokens are counted."""
 
 
@@ -44,7 +44,7 @@ class Alarm(TrainerCallback):
     """A callback, behind the probe, that watches its readings.
 
     Attributes:
-        sentences: What was told, of this process's life.
+        sentences: The alarms raised in this process.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class Alarm(TrainerCallback):
         stop: bool = False,
         control: str | None = None,
     ) -> None:
-        """Start with nothing seen.
+        """Start without readings.
 
         Args:
-            probe: Whose readings are watched; it must come first in the trainer's callbacks.
+            probe: The probe to watch; it must come first in the trainer's callbacks.
             functional: The entropy whose changes the probe reads.
             false_alarms: α, the largest probability of a false alarm per reading.
-            half_life: Steps; the alarm is raised where half of the entropy goes within fewer.
+            half_life: Steps; the alarm is raised where half of the entropy would be gone within
+                fewer.
             stop: Save a checkpoint and stop training at an alarm.
             control: Name of the control of entropy that the run has; None for none.
 
@@ -96,7 +97,7 @@ class Alarm(TrainerCallback):
         return {"readings": readings, "told": self._announced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
+        """Continue from a saved state.
 
         Args:
             state: What `state_dict` returned.
@@ -106,7 +107,7 @@ class Alarm(TrainerCallback):
         self._announced = state["told"]
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Take the probe's reading of the step, if there is one."""
+        """Use the probe's reading of the step, if there is one."""
         self._latest = {}
         if (reading := self._rate_of(self._probe.latest())) is not None:
             sentence = self.observe(state.global_step, *reading)
@@ -119,7 +120,7 @@ class Alarm(TrainerCallback):
             self._stopping = False
             if rank() == 0:
                 log.warning(
-                    "Training stops after step %d with a checkpoint, as alarm.stop asks.",
+                    "Training stops after step %d with a checkpoint, as set by alarm.stop.",
                     state.global_step,
                 )
 
@@ -133,7 +134,7 @@ class Alarm(TrainerCallback):
         return change / entropy, se / entropy
 
     def observe(self, step: int, rate: float, se: float) -> str | None:
-        """See the rate of a step.
+        """Add the rate of a step.
 
         Args:
             step: The step, from 1.
@@ -141,19 +142,19 @@ class Alarm(TrainerCallback):
             se: Its standard error.
 
         Returns:
-            What is to be told, or None.
+            The alarm, or None.
         """
         self._steps.append(step)
         self._rates.append(rate)
         self._errors.append(se)
         for column in (self._steps, self._rates, self._errors):
-            del column[:-MOST]
+            del column[:-MAX_READINGS]
         sentence = self._change(step) or self._spent(step)
         now = mean_of(self._rates, self._errors)
         self._latest = {"alarm/rate": now.value, "alarm/raised": float(sentence is not None)}
         if math.isfinite(now.se):
             self._latest["alarm/rate_se"] = now.se
-        if len(self._rates) >= FEWEST:
+        if len(self._rates) >= MIN_READINGS:
             value, low, high = half_life(now)
             ends = {"": value, "_ci_low": low, "_ci_high": high}
             self._latest |= {
@@ -167,13 +168,13 @@ class Alarm(TrainerCallback):
         split = find_change(self._rates, self._errors, self._level)
         if split is None or split.p_value > self._level:
             return None
-        if len(self._rates) - split.place < CONFIRMED:
+        if len(self._rates) - split.place < CONFIRMING_READINGS:
             return None
         for column in (self._steps, self._rates, self._errors):
             del column[: split.place]
         self._announced, before, now = False, split.before.value, split.after
         if min(before, 0) <= now.value <= max(before, 0):
-            return None  # slower than before: nothing to be alarmed at
+            return None  # slower than before: no alarm
         self._announced = now.value < 0  # the sentence gives the half-life
         return (
             f"Entropy alarm at step {step}: from step {self._steps[0]} on entropy changes by "
@@ -182,7 +183,7 @@ class Alarm(TrainerCallback):
         )
 
     def _spent(self, step: int) -> str | None:
-        if self._announced or len(self._rates) < FEWEST:
+        if self._announced or len(self._rates) < MIN_READINGS:
             return None
         now = mean_of(self._rates, self._errors)
         _, high = now.interval(1 - 2 * self._level)
@@ -198,13 +199,14 @@ class Alarm(TrainerCallback):
             value, low, high = half_life(now)
             ends = f"{low:.0f} to {high:.0f}" if math.isfinite(high) else f"{low:.0f} or more"
             parts.append(
-                f"At this rate half of the entropy is spent in about {value:.0f} steps ({ends})."
+                f"At this rate half of the entropy is gone in about {value:.0f} steps ({ends})."
             )
         entropies = self.batch_entropies()
         if entropies is not None:
-            share = holding(torch.cat(list(entropies)), HELD)
+            share = holding(torch.cat(list(entropies)), ENTROPY_SHARE)
             parts.append(
-                f"In the last batch {100 * share:.2g} % of the tokens hold {100 * HELD:.0f} % of "
+                f"In the last batch {100 * share:.2g} % of the tokens hold "
+                f"{100 * ENTROPY_SHARE:.0f} % of "
                 "the entropy."
             )
         first = (
@@ -217,7 +219,7 @@ class Alarm(TrainerCallback):
 
 
 def half_life(rate: Mean) -> tuple[float, float, float]:
-    """Steps until half of the entropy is spent at a rate, with its interval.
+    """Steps until half of the entropy is gone at a rate, with its interval.
 
     Args:
         rate: Mean relative change per step.

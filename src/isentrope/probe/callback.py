@@ -1,16 +1,16 @@
-"""The online probe: every k steps, what the step just taken did to entropy, told and seen.
+"""The online probe: every k steps, the entropy change of the step, predicted and measured.
 
     probe = EntropyProbe(prompts)
     probe.attach(trainer)
 
-It needs nothing of a trainer but the public hooks of transformers: `on_pre_optimizer_step`, where
+It needs only the public hooks of transformers: `on_pre_optimizer_step`, where
 .grad is the gradient the optimizer will use, and `on_optimizer_step`, where θ' is in the model. It
 draws its own E mini-batch from the live policy, on prompts that are not trained on, and leaves the
-model, its gradients, the optimizer and the random state as they were. The gradient is the real one,
-dropout and all; entropies are read without dropout.
+model, its gradients, the optimizer and the random state as they were. The gradient is that of
+training, with its dropout; entropies are measured without dropout.
 
-What it cannot follow is refused by `attach`. During training it never raises: whatever goes wrong
-is said once, and the probe is off from there on.
+`attach` refuses a trainer that the probe cannot follow. During training it never raises: the first
+error is logged, and the probe is off from then on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Hook = Callable[..., None]
 
 
 class StepControl(Protocol):
-    """What adds a part of its own to an optimizer's step.
+    """A control that adds a part of its own to an optimizer's step.
 
     Attributes:
         component: λu of the step about to be taken or just taken, per unit learning rate; None
@@ -75,7 +75,7 @@ class StepControl(Protocol):
 
 
 def _never_raising(hook: Hook) -> Hook:
-    """A hook after whose first failure the probe is off; an observer must not end a run."""
+    """A hook that switches the probe off at its first error; an observer must not end a run."""
 
     @wraps(hook)
     def guarded(self: EntropyProbe, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -93,7 +93,7 @@ class EntropyProbe(TrainerCallback):
     """A callback that reads entropy changes while a transformers or TRL trainer runs.
 
     Attributes:
-        history: Every reading so far, of this process's life.
+        history: All readings of this process.
     """
 
     @renamed_arguments(memory="ema_decay")
@@ -115,12 +115,12 @@ class EntropyProbe(TrainerCallback):
         record: bool = False,
         control: StepControl | None = None,
     ) -> None:
-        """Say what is probed, and how often.
+        """Set what is probed, and how often.
 
         Args:
             prompts: Held-out prompts; the run must not train on them.
             every: Steps from one reading to the next; the first step has one.
-            size: Prompts a reading, drawn with replacement, one response each.
+            size: Prompts per reading, drawn with replacement, one response each.
             functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
             method: "prefix" or "sequence".
             second_order: Also δH₂ and the linear range, at about twice the cost.
@@ -132,8 +132,8 @@ class EntropyProbe(TrainerCallback):
             path: A jsonl file to which each reading is appended, null for NaN.
             record: Also write `next_update/` into each checkpoint that the trainer saves: the
                 batch of the step taken from it with the token weights −∂loss/∂s, which
-                `objective="recorded"` replays whatever the loss; it needs `attach`.
-            control: What corrects the steps, if anything does: its λu is a part of the step. It
+                `objective="recorded"` replays for any loss; it needs `attach`.
+            control: The step control, if there is one: its λu is a part of the step. It
                 must be among the trainer's callbacks before the probe.
 
         Raises:
@@ -158,7 +158,7 @@ class EntropyProbe(TrainerCallback):
         self.history: list[ProbeReading] = []
 
     def attach(self, trainer: Any) -> EntropyProbe:
-        """Follow a trainer, and put each reading into what it logs.
+        """Follow a trainer, and add each reading to its logs.
 
         Args:
             trainer: A transformers Trainer, TRL's among them.
@@ -168,8 +168,8 @@ class EntropyProbe(TrainerCallback):
 
         Raises:
             ValueError: If the trainer filters its samples, shards its parameters, has an optimizer
-                that cannot be followed, or does not tell the temperature or the longest response;
-                with `record`, also if it drops out or saves no checkpoints with an optimizer.
+                that cannot be followed, or has no temperature or longest response; with `record`,
+                also if it has dropout or saves no checkpoints with an optimizer.
         """
         require_whole_parameters(trainer)
         require_unfiltered(trainer)
@@ -197,7 +197,7 @@ class EntropyProbe(TrainerCallback):
         return {name: mean.state_dict() for name, mean in self._means.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved running means.
+        """Continue from saved running means.
 
         Args:
             state: What `state_dict` returned.
@@ -277,7 +277,7 @@ class EntropyProbe(TrainerCallback):
         self._latest = reading.to_dict()
         for name, mean in self._means.items():
             estimate: Estimate = getattr(reading, name)
-            if math.isfinite(estimate.ci_low):  # none where the weights are not to be trusted
+            if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         together(lambda: self._append(step))
@@ -287,14 +287,16 @@ class EntropyProbe(TrainerCallback):
             append_line(self._path, json.dumps(finite({"step": step, **self._latest})))
 
     def _switch_off(self, step: int, error: Exception) -> None:
-        """Say once why there are no more readings; training goes on as it would have."""
+        """Log once why there are no more readings; training continues unchanged."""
         self._off, self._before, self._latest = True, None, {}
         if self._recorder is not None:
             self._recorder.stop()
         if rank() == 0:
             cause = " ".join(str(error).split()) or type(error).__name__
             log.warning(
-                "The entropy probe is off from step %d on; training goes on. Cause: %s", step, cause
+                "The entropy probe is off from step %d on; training continues. Cause: %s",
+                step,
+                cause,
             )
         log.debug("raised here:", exc_info=error)
 

@@ -1,4 +1,4 @@
-"""A change in the mean of readings that come one by one, each with a standard error.
+"""Detection of a change in the mean of sequential readings, each with a standard error.
 
     x_j = μ + √φ σ_j ε_j,     w_j = 1/σ_j²,     m(a, b) = Σ_{a ≤ j < b} w_j x_j / W(a, b)
 
@@ -8,10 +8,10 @@ readings every split k in turn is tested by the t statistic of the two weighted 
     t_k² = (m(k, n) − m(0, k))² / ( s_k² (1/W(0, k) + 1/W(k, n)) ),     s_k² = RSS_k/(n − 2)
 
 with n − 2 degrees of freedom. The errors give the weights and the spread of the readings gives the
-scale, so batch-to-batch variance that the errors do not hold widens the test too. The p-value of
-max_k t_k² is found by simulation of ε, the weights held fixed: neither μ nor φ moves it. So for
-normal readings of constant mean the test at level α raises a false alarm at any one reading with
-probability α, and at one in 1/α readings on average.
+scale, so batch-to-batch variance beyond the errors widens the test too. The p-value of
+max_k t_k² is found by simulation of ε, the weights held fixed: it depends on neither μ nor φ. So
+for normal readings of constant mean the test at level α raises a false alarm at any one reading
+with probability α, and at one in 1/α readings on average.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student_t
 
-LEAST = 2
+MIN_SIDE = 2
 """Readings on either side of a split."""
 WINDOW = 32
 """Splits are looked for among this many of the newest readings."""
@@ -35,13 +35,13 @@ _SMALLEST_SCALE = 1e-6
 
 @dataclass(frozen=True)
 class Split:
-    """The likeliest place of a change.
+    """The most likely place of a change.
 
     Attributes:
         place: Readings before it.
         before: Mean of the readings before it.
-        after: Mean of those from it on.
-        p_value: Of no change at all; an upper bound where that decides.
+        after: Mean of the readings from it on.
+        p_value: Of the hypothesis of no change; an upper bound where that is enough.
     """
 
     place: int
@@ -99,12 +99,12 @@ def mean_of(values: Sequence[float], errors: Sequence[float]) -> Mean:
 
 
 def find_change(values: Sequence[float], errors: Sequence[float], level: float) -> Split | None:
-    """The likeliest change in the mean of readings.
+    """The most likely change in the mean of readings.
 
     Args:
         values: Readings in the order they came.
         errors: Their standard errors, positive.
-        level: What the p-value is to be compared with.
+        level: The level of the test.
 
     Returns:
         The split, its means with the common scale of both sides; None with fewer than five
@@ -112,9 +112,9 @@ def find_change(values: Sequence[float], errors: Sequence[float], level: float) 
     """
     x, w = _checked(values, errors)
     n = len(x)
-    if n <= 2 * LEAST:
+    if n <= 2 * MIN_SIDE:
         return None
-    places = np.arange(max(LEAST, n - WINDOW), n - LEAST + 1)
+    places = np.arange(max(MIN_SIDE, n - WINDOW), n - MIN_SIDE + 1)
     squares, means, scales = _statistics(x[None], w, places)
     k = int(np.argmax(squares[0]))
     sums = np.cumsum(w)
@@ -128,7 +128,7 @@ def find_change(values: Sequence[float], errors: Sequence[float], level: float) 
 
 
 def _p_value(largest: float, w: np.ndarray, places: np.ndarray, level: float) -> float:
-    """Probability of as large a max_k t_k² without a change, by simulation where that decides."""
+    """P-value of max_k t_k², by simulation where a bound is not enough."""
     n = len(w)
     single = 2 * float(student_t.sf(math.sqrt(largest), n - 2))
     bound = min(1.0, len(places) * single)  # Bonferroni's

@@ -15,7 +15,7 @@ from isentrope.vectors import Vector, axpy
 
 @dataclass(frozen=True)
 class ComingStep:
-    """What the optimizer will do to θ with the gradient it has.
+    """The step of the optimizer with the present gradient.
 
     Attributes:
         components: "momentum", "decay" and "gradient" of v; empty if the gradient is not finite.
@@ -42,7 +42,7 @@ def coming_step(policy: Policy, optimizer: Any, who: str = "the entropy probe") 
     Args:
         policy: The live policy, its parameters' .grad final.
         optimizer: Its optimizer, with or without accelerate's wrapper.
-        who: Who needs the step, for the error.
+        who: Name of the caller, for the error.
 
     Returns:
         The step.

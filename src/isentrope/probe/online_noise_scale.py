@@ -1,14 +1,15 @@
-"""The gradient noise scale while training, from the micro-batches of each step (T8).
+"""The gradient noise scale during training, from the micro-batches of each step (T8).
 
 A step has n micro-batches over all processes, each the mean gradient g_m of b prompt groups, and
-ḡ is their mean. With S the mean of |g_m|² over the micro-batches whose gradient was seen alone,
+ḡ is their mean. With S the mean of |g_m|² over the micro-batches whose gradient is known
+separately,
 
     |G|² = (n |ḡ|² − S)/(n − 1),     tr Σ = b n (S − |ḡ|²)/(n − 1),     B_simple = tr Σ/|G|²
 
 which is (T8) with groups of b prompts as the unit, and stays unbiased when S is a mean over some of
-them: under DDP a process sees its last micro-batch only after it was averaged with the others'.
-tr Σ and |G|² are averaged over steps by exponential weights w_k = β^(t−k), each for itself, and
-then divided: R = Σ w_k num_k / Σ w_k den_k. Its error is that of a ratio of weighted sums,
+them: under DDP the last micro-batch of a process is known only after averaging with the others'.
+tr Σ and |G|² are averaged over steps by exponential weights w_k = β^(t−k), separately, and then
+divided: R = Σ w_k num_k / Σ w_k den_k. Its error is that of a ratio of weighted sums,
 
     SE² = f/(f − 1) · Σ w_k² (num_k − R den_k)² / (Σ w_k den_k)²,     f = (Σ w_k)²/Σ w_k²
 
@@ -18,9 +19,9 @@ zero by a t-test with quantile t,
     (Σ w_k (num_k − R den_k))² ≤ c Σ w_k² (num_k − R den_k)²,     c = f t²/(f − 1 + t²)
 
 t has the degrees of freedom that the tails of num_k − R den_k and num_k in the last 2f steps leave
-(`kernel.noise_tail`), at most f − 1. It has no end where |G|² itself is not distinguishable from
-zero, and R ± t SE misses the truth long before that: in simulated runs such intervals were wrong
-up to 20 times in 100. Fieller's with f − 1 degrees of freedom was wrong 2–6 times in 100 with
+(`attribution.noise.tail`), at most f − 1. There is no upper end where |G|² is not distinguishable
+from zero, and R ± t SE misses the truth long before that: in simulated runs such intervals were
+wrong up to 20 times in 100. Fieller's with f − 1 degrees of freedom was wrong 2–6 times in 100 with
 Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0–7 times in all
 (docs/results/intervals.md).
 θ moves meanwhile: these are means over 1/(1 − β) steps.
@@ -42,11 +43,11 @@ from isentrope.estimators.ratio import fieller
 from isentrope.processes import gather
 
 UNIT = "prompts"
-ENOUGH = 16
-"""Effective steps f from which on there is an interval: a heavy tail shows in fewer too seldom."""
+MIN_EFFECTIVE_STEPS = 16
+"""Effective steps f from which on there is an interval: fewer rarely show a heavy tail."""
 
-LONGEST = 400
-"""Steps of which the tail is known at most."""
+MAX_TAIL_STEPS = 400
+"""Largest number of recent steps from which the tail is estimated."""
 
 _COLUMNS = ("w", "ww", "num", "den", "nn", "nd", "dd")
 
@@ -60,7 +61,7 @@ def micro_batch_moments(
         mean_square: S, the mean of |g_m|².
         square_of_mean: |ḡ|².
         n: Micro-batches of the step, over all processes.
-        groups: Prompt groups a micro-batch.
+        groups: Prompt groups per micro-batch.
 
     Returns:
         (tr Σ of one prompt group's gradient, |G|²).
@@ -89,7 +90,7 @@ class OnlineNoiseScale:
         self._ema_decay = ema_decay
         self._steps = 0
         self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
-        kept = min(2 * (1 + ema_decay) / (1 - ema_decay), LONGEST)
+        kept = min(2 * (1 + ema_decay) / (1 - ema_decay), MAX_TAIL_STEPS)
         self._recent: deque[tuple[float, float]] = deque(maxlen=math.ceil(kept))
 
     def update(self, trace: float, square: float) -> None:
@@ -113,13 +114,13 @@ class OnlineNoiseScale:
 
         Returns:
             The estimate in prompts, NaN for an interval that has no end or f < 16; None before the
-            third step, or with a memory of one step.
+            third step, or with β = 0.
         """
         s = self._sums
         effective = s["w"] ** 2 / (s["ww"] or 1.0)
         if self._steps < 3 or effective < 2 or s["den"] == 0:
             return None
-        if effective < ENOUGH:
+        if effective < MIN_EFFECTIVE_STEPS:
             low, high, warnings = math.nan, math.nan, (_FEW,)
         elif len(self._recent) < min(self._steps, self._recent.maxlen or 0):
             low, high, warnings = math.nan, math.nan, (_RESUMED,)
@@ -176,13 +177,13 @@ class OnlineNoiseScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved sums.
+        """Continue from saved sums.
 
         Args:
             state: What `state_dict` returned.
 
         Raises:
-            ValueError: If it is of another memory.
+            ValueError: If it is of another decay.
         """
         if state["memory"] != self._ema_decay:
             raise ValueError(
@@ -196,16 +197,17 @@ class OnlineNoiseScale:
 
 _BLURRED = (
     "|G|² is not distinguishable from zero over these steps, so the ratio has no finite interval: "
-    "the noise scale is large. More micro-batches or a longer memory sharpen it."
+    "the noise scale is large. More micro-batches or a larger noise_scale.memory narrow it."
 )
 
 
 _FEW = (
-    f"Fewer than {ENOUGH} steps are in the running means, too few for an interval: it comes with "
-    "more steps, or a longer memory (0.9 or more)."
+    f"Fewer than {MIN_EFFECTIVE_STEPS} steps are in the running means, too few for an interval: "
+    "it needs "
+    "more steps, or a larger noise_scale.memory (0.9 or more)."
 )
 
-_RESUMED = "The steps that the interval is made from were not saved: it comes back with new ones."
+_RESUMED = "The steps behind the interval were not saved: it returns after new ones."
 
 
 class NoiseScaleMonitor:
@@ -220,21 +222,22 @@ class NoiseScaleMonitor:
         groups: int,
         ema_decay: float = 0.95,
     ) -> None:
-        """Say how the steps are made up.
+        """Set how a step is composed.
 
         Args:
             parameters: The trainable parameters, whose .grad accumulates over a step.
-            accumulation: Micro-batches a step on each process; the loss of each was divided by it.
+            accumulation: Micro-batches per step on each process; the loss of each was divided by
+                it.
             processes: Processes whose gradients are averaged.
-            groups: Prompt groups a micro-batch.
+            groups: Prompt groups per micro-batch.
             ema_decay: β of the moving averages, in [0, 1).
 
         Raises:
-            ValueError: If no micro-batch of a process can be seen alone.
+            ValueError: If no micro-batch of a process is known separately.
         """
         if accumulation < 2:
             raise ValueError(
-                "The noise scale needs two micro-batches a step or more on each process, got "
+                "The noise scale needs at least two micro-batches per step on each process, got "
                 f"{accumulation}: lower training.micro_batch, or set noise_scale.enabled=false."
             )
         self._parameters = list(parameters)
@@ -244,7 +247,7 @@ class NoiseScaleMonitor:
         self._squares: list[float] = []
 
     def after_backward(self, last: bool) -> None:
-        """Look at .grad after a micro-batch; every process must call this.
+        """Read .grad after a micro-batch; every process must call this.
 
         Args:
             last: Whether the step's gradient is complete, averaged over processes.
@@ -273,7 +276,7 @@ class NoiseScaleMonitor:
         return self._scale.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved sums.
+        """Continue from saved sums.
 
         Args:
             state: What `state_dict` returned.

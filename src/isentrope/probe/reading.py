@@ -1,10 +1,10 @@
-"""One reading of the probe: what the step about to be taken does to entropy, told and seen.
+"""One reading of the probe: the entropy change of a step, predicted and measured.
 
     before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
                        and + control where the step is corrected
     after the step     scores at θ' = θ + ηv, on the same samples
 
-    told  ηδH₁ (split by component), η²δH₂;    seen  ΔH;    residual  ΔH − ηδH₁ (− η²δH₂)
+    predicted  ηδH₁ (split by component), η²δH₂;    measured  ΔH;    residual  ΔH − ηδH₁ (− η²δH₂)
 
 All come from one F on one E mini-batch (T2, T3), so their errors are joint (T11).
 """
@@ -40,7 +40,7 @@ COMPONENTS = ("momentum", "decay", "gradient", "control")
 
 @dataclass(frozen=True)
 class ProbeReading:
-    """What one step does to entropy; changes are per step, in the unit of `functional`.
+    """The effect of one step on entropy; changes are per step, in the unit of `functional`.
 
     Attributes:
         step: The step.
@@ -114,7 +114,7 @@ class ScoredBefore:
         sampler: (n, t) log-probabilities that the sampler used.
         base: Scores at θ.
         slopes: Derivatives of the scores by component of v, those that are not zero.
-        curvature: (∂_v, ∂²_v) of the scores along v, where the second order is wanted.
+        curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
         divergence: How far θ + ηv moves each distribution, where η was given.
         match: How the sampler compares with the scorer.
     """
@@ -140,10 +140,10 @@ def look_ahead(
 
     Args:
         policy: The policy at θ.
-        mine: This process's share of the mini-batch, one response a prompt.
+        mine: This process's share of the mini-batch, one response per prompt.
         components: Parts of v that are not zero, at least one.
-        second_order: Whether ∂²_v is wanted too.
-        eta: Learning rate of the step, at which the weights are to be judged.
+        second_order: Whether to compute ∂²_v too.
+        eta: Learning rate of the step, at which the weights are judged.
 
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
@@ -213,10 +213,6 @@ def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
 def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     """Score the same mini-batch at θ'; every process must call this.
 
-    Args:
-        policy: The policy after the step.
-        before: What was seen before it.
-
     Returns:
         Scores of the whole mini-batch.
     """
@@ -245,7 +241,7 @@ def read(
     method: Method,
     fresh: Estimate | None = None,
 ) -> ProbeReading:
-    """Put a reading together from the scores before and after a step.
+    """Make a reading from the scores before and after a step.
 
     Args:
         step: The step.

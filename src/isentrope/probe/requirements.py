@@ -1,4 +1,4 @@
-"""What a trainer must be for the probe to follow it, found out before training begins."""
+"""The requirements on a trainer that the probe follows, checked before training begins."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "renormalize_logits": (False, True),
     "remove_invalid_values": (False, True),
 }
-"""Settings that make the sampler another distribution, and the values that switch each off."""
-_HARMLESS = (
+"""Settings that change the sampler's distribution, and the values that switch each off."""
+_WITHOUT_EFFECT = (
     "max_new_tokens",
     "max_length",
     "pad_token_id",
@@ -72,14 +72,14 @@ def require_unfiltered(trainer: Any) -> None:
     options = getattr(args, "generation_kwargs", None) or {}
     settings |= {f"args.generation_kwargs[{key!r}]": (key, value) for key, value in options.items()}
     if not getattr(args, "use_vllm", False) and hasattr(trainer, "generation_config"):
-        # what the trainer leaves open is filled from the model's own
+        # unset fields are filled from the model's own configuration
         own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
         open_ = [k for k in _OFF if getattr(trainer.generation_config, k, None) is None]
         own_values = {k: getattr(own, k, None) for k in open_ if k != "do_sample"}
         settings |= {f"model.generation_config.{k}": (k, v) for k, v in own_values.items()}
     for where, (key, value) in settings.items():
         same_temperature = key == "temperature" and value == args.temperature
-        off = value is None or key in _HARMLESS or same_temperature
+        off = value is None or key in _WITHOUT_EFFECT or same_temperature
         if not off and not any(value is x or value == x for x in _OFF.get(key, ())):
             raise ValueError(
                 f"The trainer samples with {where}={value!r}, so its responses are not draws of "
@@ -90,9 +90,6 @@ def require_unfiltered(trainer: Any) -> None:
 
 def require_whole_parameters(trainer: Any) -> None:
     """Refuse a trainer that shards parameters or gradients.
-
-    Args:
-        trainer: A transformers Trainer.
 
     Raises:
         ValueError: If it runs under FSDP or DeepSpeed.
@@ -106,11 +103,11 @@ def require_whole_parameters(trainer: Any) -> None:
 
 
 def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -> None:
-    """Refuse an optimizer whose step cannot be predicted, where the trainer tells it already.
+    """Refuse an optimizer whose step cannot be predicted, where the trainer's is already known.
 
     Args:
         trainer: A transformers Trainer.
-        follower: Who has to follow it.
+        follower: Name of the caller, for the error.
 
     Raises:
         ValueError: Naming the optimizer.
@@ -120,7 +117,7 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
         try:
             kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
             optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
-        except Exception:  # it cannot be made here: the first step will tell
+        except Exception:  # it cannot be created here: the first step checks it
             return
     inner = cast(torch.optim.Optimizer, getattr(optimizer, "optimizer", optimizer))
     try:
@@ -132,13 +129,10 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
 
 
 def require_recordable(trainer: Any) -> None:
-    """Refuse to record the steps of a trainer that could not be replayed.
-
-    Args:
-        trainer: A transformers Trainer.
+    """Refuse to record a trainer whose steps could not be replayed.
 
     Raises:
-        ValueError: If it saves no checkpoints, saves them without optimizer, or drops out.
+        ValueError: If it saves no checkpoints, saves them without optimizer, or has dropout.
     """
     args = trainer.args
     strategy = getattr(args.save_strategy, "value", args.save_strategy)
@@ -155,16 +149,16 @@ def require_recordable(trainer: Any) -> None:
         raise ValueError(
             f"record=True cannot record a step with dropout ({dropping[0]!r} and "
             f"{len(dropping) - 1} others), which no policy without it replays: set dropout to 0, "
-            "or leave record out; readings need neither."
+            "or omit record; readings need neither."
         )
 
 
 LENGTH = ("max_completion_length", "max_new_tokens")
-"""Names under which trainers have the longest response."""
+"""Names of the longest response in trainers' arguments."""
 
 
 def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
-    """A setting of the probe, from the trainer's arguments where it was not given.
+    """A setting of the probe, by default from the trainer's arguments.
 
     Args:
         chosen: The probe's own, or None.

@@ -1,4 +1,4 @@
-"""An exponentially weighted mean of estimates, with its error.
+"""An exponential moving average of estimates, with its error.
 
     m_t = Σ_k β^(t−k) x_k / Σ_k β^(t−k),     SE² = Σ_k β^(2(t−k)) se_k² / (Σ_k β^(t−k))²
 
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 
 class RunningMean:
-    """The mean so far."""
+    """The moving average of all estimates so far."""
 
     def __init__(self, ema_decay: float = 0.9) -> None:
-        """Start with nothing.
+        """Start without estimates.
 
         Args:
             ema_decay: β in [0, 1).
@@ -24,12 +24,7 @@ class RunningMean:
         self._weight = self._value = self._variance = 0.0
 
     def update(self, value: float, se: float) -> None:
-        """Add an estimate.
-
-        Args:
-            value: x.
-            se: Its standard error.
-        """
+        """Add an estimate."""
         self._weight = self._ema_decay * self._weight + 1
         self._value = self._ema_decay * self._value + value
         self._variance = self._ema_decay**2 * self._variance + se**2
@@ -49,7 +44,7 @@ class RunningMean:
         return {"weight": self._weight, "value": self._value, "variance": self._variance}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from saved sums.
+        """Continue from saved sums.
 
         Args:
             state: What `state_dict` returned.

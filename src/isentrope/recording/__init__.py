@@ -1,1 +1,1 @@
-"""What training leaves beside a checkpoint, so that its step can be replayed and measured."""
+"""Records that training writes beside a checkpoint, from which its step can be replayed."""

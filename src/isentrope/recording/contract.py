@@ -1,9 +1,9 @@
-"""The measurement contract: what a checkpoint says of itself, so that its step can be replayed.
+"""The measurement contract: the settings of a checkpoint that are needed to replay its step.
 
 training_state/step_N/
   contract.json            settings, trainable set, optimizer, base weights' hash, versions
-  parameter_names.json     the optimizer's parameters in its order, one list a param group
-  next_update/             arrives one step later: what took θ_N to θ_N+1
+  parameter_names.json     the optimizer's parameters in its order, one list per param group
+  next_update/             written one step later: the step from θ_N to θ_N+1
     rollouts.parquet       ids, rewards, advantages, sampler log-probabilities, token weights,
                            entropy weights where the loss has an entropy term
     update.json            learning rate, gradient norm, clip norm, loss of that step
@@ -30,7 +30,7 @@ from isentrope.vectors import Vector, tensor_bytes
 CONTRACT = "contract.json"
 NEXT_UPDATE = "next_update"
 CONTROL = "control.safetensors"
-_FIXED = {
+_MUST_AGREE = {
     "trainable": "the trainable parameters",
     "frozen_sha256": "the frozen weights of the base model",
     "world_size": "the number of processes",
@@ -47,18 +47,15 @@ _FIXED = {
     "seed": "training.seed",
     "dataset_sha256": "the training prompts",
 }
-"""What has to be the same for a run to go on, in words."""
-_ADDED = ("eos_token_ids",)
-"""Those that older checkpoints do not hold, and that are not known of them."""
-_UNSAID = {"control": None}
-"""Those that older checkpoints do not hold, and what they had."""
+"""Settings that must be equal to resume a run, in words."""
+_MAY_BE_MISSING = ("eos_token_ids",)
+"""Settings that older checkpoints do not hold and that cannot be inferred."""
+_OLD_DEFAULTS = {"control": None}
+"""Settings that older checkpoints do not hold, and their values there."""
 
 
 def frozen_hash(model: nn.Module) -> str:
     """A hash of every weight that is not trained.
-
-    Args:
-        model: The model.
 
     Returns:
         sha256 over names and bytes of the frozen parameters.
@@ -73,9 +70,6 @@ def frozen_hash(model: nn.Module) -> str:
 def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
     """The trainable set.
 
-    Args:
-        model: The model.
-
     Returns:
         Shape by parameter name, in the model's order.
     """
@@ -85,12 +79,8 @@ def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
 def optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
     """Names of the optimizer's parameters, by identity.
 
-    Args:
-        model: The model.
-        optimizer: An optimizer of its parameters.
-
     Returns:
-        One list a param group, in the optimizer's order.
+        One list per param group, in the optimizer's order.
     """
     names = {id(p): n for n, p in model.named_parameters()}
     return [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
@@ -99,22 +89,19 @@ def optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 def hyper_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The settings of each param group.
 
-    Args:
-        optimizer: The optimizer.
-
     Returns:
-        One dictionary a group, without its parameters.
+        One dictionary per group, without its parameters.
     """
     return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
 
 def write_contract(folder: Path, contract: Mapping[str, Any], names: list[list[str]]) -> None:
-    """Write the contract into a checkpoint that is being made.
+    """Write the contract into a new checkpoint.
 
     Args:
         folder: The checkpoint.
         contract: Its settings.
-        names: What `optimizer_names` found.
+        names: Result of `optimizer_names`.
     """
     (folder / CONTRACT).write_text(json.dumps(contract, indent=2) + "\n", encoding="utf-8")
     write_names(folder, names)
@@ -125,16 +112,13 @@ def write_names(folder: Path, names: list[list[str]]) -> None:
 
     Args:
         folder: The checkpoint.
-        names: What `optimizer_names` found.
+        names: Result of `optimizer_names`.
     """
     (folder / SIDECAR).write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
 
 
 def read_contract(folder: Path) -> dict[str, Any]:
     """Read the contract of a checkpoint.
-
-    Args:
-        folder: The checkpoint.
 
     Returns:
         Its content.
@@ -149,26 +133,26 @@ def read_contract(folder: Path) -> dict[str, Any]:
 
 
 def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run from a checkpoint that another one made.
+    """Refuse to resume a run from a checkpoint of another run.
 
     Args:
         saved: The checkpoint's contract.
-        now: The contract of the run as it was set up again.
+        now: The contract of the resumed run.
 
     Raises:
         ValueError: Naming the first thing that differs.
     """
-    for key, words in _FIXED.items():
-        if key in _ADDED and key not in saved:
+    for key, words in _MUST_AGREE.items():
+        if key in _MAY_BE_MISSING and key not in saved:
             continue
         if key == "objective" and now[key] == "recorded":
-            continue  # what is called so has grown: the loss's settings are compared by themselves
-        before = saved.get(key, _UNSAID[key]) if key in _UNSAID else saved[key]
+            continue  # these names now cover more: the loss's settings are compared separately
+        before = saved.get(key, _OLD_DEFAULTS[key]) if key in _OLD_DEFAULTS else saved[key]
         if before != now[key]:
             differ = _other_shapes if key == "trainable" else _other_value
             raise ValueError(
                 f"The run cannot be resumed: {words} {differ(before, now[key])}. Resume "
-                "with what the run was started with, or start a new one."
+                "with the settings of its start, or start a new run."
             )
 
 
@@ -190,13 +174,13 @@ def write_next_update(
     update: Mapping[str, Any],
     control: Vector | None = None,
 ) -> None:
-    """Put the step taken from a checkpoint beside it; once there, it stays.
+    """Write the step taken from a checkpoint beside it; an existing record is kept.
 
     Args:
         checkpoint: Folder of step N.
-        rollouts: The batch that took θ_N to θ_N+1, with token weights.
-        update: What else that step was made of.
-        control: What a step control added to v, or None.
+        rollouts: The batch of the step from θ_N to θ_N+1, with token weights.
+        update: The other quantities of that step.
+        control: The part that a step control added to v, or None.
     """
     target = checkpoint / NEXT_UPDATE
     if target.exists():
@@ -210,10 +194,7 @@ def write_next_update(
 
 
 def read_control(checkpoint: str | Path) -> Vector | None:
-    """What a step control added to the step taken from a checkpoint.
-
-    Args:
-        checkpoint: Folder of step N.
+    """The part that a step control added to the step taken from a checkpoint.
 
     Returns:
         λu by parameter name, float64, per unit learning rate; None if nothing was added.
@@ -234,10 +215,7 @@ def read_control(checkpoint: str | Path) -> Vector | None:
 
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
-    """What took θ_N to θ_N+1.
-
-    Args:
-        checkpoint: Folder of step N.
+    """The record of the step from θ_N to θ_N+1.
 
     Returns:
         The update batch with its token weights, and the content of update.json.
@@ -249,7 +227,7 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
     folder = Path(checkpoint) / NEXT_UPDATE
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{folder} is not there: the run took no step from this checkpoint."
+            f"{folder} does not exist: the run took no step from this checkpoint."
         )
     update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
     if update.get("replayable") is False:
@@ -262,10 +240,10 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
 
 
 def environment() -> dict[str, Any]:
-    """What the arithmetic ran on.
+    """The environment of the arithmetic.
 
     Returns:
-        Versions of the libraries that can move a number, and the device.
+        Versions of the libraries that can change a number, and the device.
     """
     from importlib.metadata import version
 

@@ -7,7 +7,7 @@ that predicts a token is ∂loss/∂h = −c ∂s/∂h, so
 
 With an entropy term it is −c ∂s/∂h − d ∂H/∂h, and (c, d) solves the normal equations of that sum.
 They are singular where ∂s/∂h and ∂H/∂h are parallel, as of a distribution over two tokens: there c
-alone stands for both. Both solutions are kept; the gradient they replay decides between them.
+alone represents both. Both solutions are kept; the replayed gradient decides between them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isentrope.policy.head import logit_gradient
 _CHUNK = 256
 """Tokens whose logits are held at once."""
 _LEAST_SINE_SQUARED = 1e-7
-"""Of the angle between ∂s/∂h and ∂H/∂h, below which float32 does not tell c and d apart."""
+"""Angle between ∂s/∂h and ∂H/∂h below which float32 does not separate c and d."""
 
 
 @dataclass
@@ -33,10 +33,10 @@ class ForwardPass:
     Attributes:
         ids: (b, t) token ids.
         mask: (b, t) True at tokens.
-        starts: Where each response starts, or None where the inputs do not tell.
+        starts: Where each response starts, or None where the inputs do not contain it.
         advantages: One number per row, or None.
         hidden: (b, t, d) hidden states.
-        gradient: (b, t, d) ∂loss/∂h; None until the backward pass has been here.
+        gradient: (b, t, d) ∂loss/∂h; None before the backward pass.
     """
 
     ids: Tensor
@@ -83,8 +83,8 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
         for part in torch.arange(len(rows), device=rows.device).split(_CHUNK):
             at = rows[part], columns[part]
             following = rows[part], columns[part] + 1
-            pulls = _pulls(piece.hidden[at], head, piece.ids[following], temperature)
-            solved[:, *following] = _solve(piece.gradient[at].double(), *pulls)
+            gradients = _grad_hidden(piece.hidden[at], head, piece.ids[following], temperature)
+            solved[:, *following] = _solve(piece.gradient[at].double(), *gradients)
     weights = []
     for i in range(len(piece.ids)):
         places = piece.mask[i].nonzero()[:, 0]
@@ -123,7 +123,9 @@ def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:
     return torch.stack([alone, c, d])
 
 
-def _pulls(hidden: Tensor, head: Any, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _grad_hidden(
+    hidden: Tensor, head: Any, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """(m, d) float64 ∂s/∂h and ∂H/∂h of each target, through any output embedding."""
     with torch.enable_grad():
         h = hidden.detach().to(next(head.parameters()).dtype).requires_grad_()

@@ -1,4 +1,4 @@
-"""Looking at a model in training without leaving a trace: its modes, hooks and random states."""
+"""Evaluation of a model in training that restores its modes, hooks and random states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
     Dropout does not act inside, and experts run by plain operations. Those hooks (transformers and
     peft each add theirs, more than once) call requires_grad_ inside the forward pass, which forward
-    mode refuses. Afterwards every module's mode, every hook and every random state is what it was.
+    mode refuses. Afterwards every module's mode, every hook and every random state is restored.
 
     Args:
         model: A causal LM, or a PEFT model around one.
@@ -61,7 +61,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _same_randomness() -> Iterator[None]:
-    """Give every global generator the state back that it had; dropout draws from them."""
+    """Restore the state of every global random generator; dropout draws from them."""
     python, numpy_state, torch_state = (
         random.getstate(),
         np.random.get_state(),

@@ -1,4 +1,4 @@
-"""Whether recorded weights replay the gradient that the optimizer was given."""
+"""The error of the gradient that recorded weights replay."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from isentrope.vectors import Vector, norm
 REPLAY_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
 """Largest relative error of the replayed gradient by the type of the forward pass."""
 ROUNDED_TOLERANCE = 3e-2
-"""The same for shorter types, whose rounding it is."""
+"""The same for shorter types, by their rounding."""
 
 
 def replay_tolerance(args: Any, policy: Policy) -> float:
     """Largest relative error up to which a record replays its step.
-
-    Args:
-        args: The trainer's.
-        policy: The policy in training.
 
     Returns:
         By the type of the forward pass.
@@ -48,7 +44,7 @@ def replay_error(
     Args:
         policy: The policy in training, .grad as the optimizer will use it.
         mine: This process's sequences with their weights, or None for none.
-        max_norm: What the gradient is clipped to, or None.
+        max_norm: Norm to which the gradient is clipped, or None.
 
     Returns:
         The error, and the norm of the replayed gradient before clipping.

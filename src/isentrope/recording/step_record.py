@@ -1,9 +1,9 @@
 """Recording the step of any trainer: its tokens, and c = −∂loss/∂s, d = −∂loss/∂H of each.
 
 A loss that depends on the model through log-probabilities s and entropies H alone has the gradient
-−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) whatever it is made of; `loss_weights` finds c and d. That sum is
-compared with the gradient that the optimizer is given, first with d = 0 and then, where that does
-not replay it, with both. It is another where the loss is more than a function of s and H (a
+−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) for any form of the loss; `loss_weights` computes c and d. That sum
+is compared with the gradient of the optimizer, first with d = 0 and then, where that does
+not replay it, with both. The two differ where the loss is more than a function of s and H (a
 router's loss) or the forward pass is not the policy's (dropout, packed sequences): then the record
 says that it does not replay, and holds no weights.
 
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 @dataclass
 class _Inputs:
-    """Of the micro-batch in progress: where responses start, advantages, rows seen so far."""
+    """The micro-batch in progress: where responses start, advantages, number of rows taken."""
 
     starts: list[int] | None
     advantages: list[float] | None
     rows_taken: int = 0
 
     def take(self, rows: int) -> tuple[list[int] | None, list[float] | None]:
-        """The next rows' part of each, None where the passes do not fit the inputs."""
+        """The values of the next rows; None where the passes do not match the inputs."""
         here = slice(self.rows_taken, self.rows_taken + rows)
         self.rows_taken += rows
         starts = self.starts[here] if self.starts else []
@@ -90,12 +90,7 @@ class StepRecorder:
         self.trainer.compute_loss = compute_loss
 
     def begin(self, model: Any, step: int) -> None:
-        """Start to record if the step starts from a checkpoint that has no record yet.
-
-        Args:
-            model: The model in training.
-            step: Steps taken so far.
-        """
+        """Start to record if the step starts from a checkpoint without a record."""
         self.stop()
         checkpoint = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
         if gather(checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists())[0]:
@@ -104,14 +99,14 @@ class StepRecorder:
             self._hook = decoder.register_forward_hook(self._watch, with_kwargs=True)
 
     def stop(self) -> None:
-        """Stop to watch, and forget what was seen."""
+        """Stop recording, and drop what was recorded."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = self._checkpoint = self._inputs = self._record = self._failure = None
         self._pieces, self._rows = [], []
 
     def _without_raising(self, work: Callable[[], T]) -> T | None:
-        """Keep what goes wrong inside the trainer's own calls for `look`, which may raise."""
+        """Store errors inside the trainer's own calls for `look`, which may raise."""
         try:
             return work()
         except Exception as error:
@@ -137,7 +132,7 @@ class StepRecorder:
         self._pieces.append(piece)
 
     def after_backward(self, model: Any) -> None:
-        """Turn what a micro-batch left into token weights; every micro-batch must call this.
+        """Compute the token weights of a micro-batch; call it after every backward pass.
 
         Args:
             model: The model in training, at the θ of the micro-batch.
@@ -157,7 +152,7 @@ class StepRecorder:
             raise self._failure
 
     def look(self, model: Any, tokenizer: Any, optimizer: Any) -> None:
-        """Put the record together before the optimizer takes the step; every process calls this.
+        """Assemble the record before the optimizer takes the step; every process calls this.
 
         Args:
             model: The model in training, .grad as the optimizer will use it.
@@ -199,7 +194,7 @@ class StepRecorder:
         Args:
             model: The model in training.
             optimizer: Its optimizer.
-            control: What a step control added to v, or None.
+            control: The part that a step control added to v, or None.
 
         Returns:
             Whether records of this trainer replay its steps, as far as is known.
@@ -222,7 +217,7 @@ class StepRecorder:
         if not update["replayable"]:
             log.warning(
                 "The step from %s cannot be replayed from its token weights: the gradient they "
-                "give is off by %.2g of the one that was used. The loss has a part that is no "
+                "give is off by %.2g of the one that was used. The loss has a part that is not a "
                 "function of the log-probabilities and entropies (a router's loss), or the "
                 "forward pass is not the policy's (dropout, packed sequences). No more steps are "
                 "recorded.",
@@ -237,7 +232,7 @@ def _causal_lm(model: Any) -> Any:
 
 
 def _temperature(args: Any) -> float:
-    """Of the loss: that of the trainer's arguments, and 1 where it knows none."""
+    """The temperature of the loss: that of the trainer's arguments, else 1."""
     temperature = getattr(args, "temperature", None)
     return 1.0 if temperature is None else float(temperature)
 
@@ -283,7 +278,7 @@ def _responses(rows: list[TrainedSequence], values: list[list[float]]) -> list[T
 def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
     """The batch of all processes, with keys and, where there is a tokenizer, texts."""
     if not shares:
-        raise ValueError("The loss of this trainer was computed from no sequence that was seen.")
+        raise ValueError("No sequence was recorded of which the loss of this trainer was computed.")
     prompts = [ids for share in shares for ids in share.prompt_ids]
     named = name_prompts([ids.tolist() for ids in prompts])
     groups: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""What training really did with each token: s_k, H_k, c_k = −∂loss/∂s_k and d_k = −∂loss/∂H_k.
+"""Training's values of each token: s_k, H_k, c_k = −∂loss/∂s_k and d_k = −∂loss/∂H_k.
 
 The gradient of a loss of log-probabilities and entropies is −Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik)
-whatever else it is made of, so c and d replay the step. d is 0 without an entropy term.
+for any form of the loss, so c and d replay the step. d is 0 without an entropy term.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from isentrope.processes import gather, world_size
 from isentrope.rollouts import Rollouts
 
 OFF_POLICY = 1e-3
-"""Largest |log ratio| a token, in nats, that is called rounding."""
+"""Largest |log ratio| of a token, in nats, that is called rounding."""
 
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """Per-token records of a batch, one 1-D float64 tensor a sequence.
+    """Per-token records of a batch, one 1-D float64 tensor per sequence.
 
     Attributes:
         logprobs: s_k at the θ of the step, nats.
@@ -37,7 +37,7 @@ class TokenRecord:
 
 
 class TokenRecorder:
-    """Watches the micro-batches of a step."""
+    """Records the micro-batches of a step."""
 
     def __init__(self) -> None:
         self._pieces: list[dict[str, Tensor]] = []
@@ -106,10 +106,10 @@ def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:
 
 
 def off_policy_warning(ratio: dict[str, float]) -> str | None:
-    """A sentence where the sampler is not the policy that is trained.
+    """A warning where the sampler is not the policy that is trained.
 
     Args:
-        ratio: What `policy_ratio` found.
+        ratio: Result of `policy_ratio`.
 
     Returns:
         The sentence, or None.

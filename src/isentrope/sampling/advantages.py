@@ -32,7 +32,7 @@ def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
 
     Args:
         rollouts: n sequences; a task needs their `response_texts`.
-        task: A task, whose `reward(text, reference)` is asked for each response, or a function of
+        task: A task, whose `reward(text, reference)` is called for each response, or a function of
             the rollouts that returns n rewards.
 
     Returns:

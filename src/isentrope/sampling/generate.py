@@ -87,7 +87,7 @@ def respond(
 
     Args:
         policy: The policy.
-        prompts: Encoded prompts; each entry is a group of its own.
+        prompts: Encoded prompts; each entry is one group.
         group_size: Responses per prompt.
         generator: CPU generator of the uniforms; its state advances.
         max_new_tokens: Longest response in tokens.

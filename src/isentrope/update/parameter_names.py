@@ -171,7 +171,7 @@ def _sized(names: list[str], size: int, group: int) -> list[str]:
     if len(names) > size:
         raise ValueError(
             f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"without names it cannot be told which. {PARTLY_FROZEN}"
+            f"without names they cannot be matched. {PARTLY_FROZEN}"
         )
     if len(names) < size:
         raise ValueError(

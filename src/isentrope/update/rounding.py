@@ -1,4 +1,4 @@
-"""The step that training really takes where its parameters are kept in 16 bits.
+"""The step that training takes where its parameters are kept in 16 bits.
 
     Δθ = step(θ, g) in the type of training − θ,     v_η = Δθ/η
 
@@ -75,7 +75,7 @@ def short_types(
 
     Args:
         policy: The policy at θ.
-        state: The optimizer's state, which knows the types of its moments.
+        state: The optimizer's state, with the types of its moments.
         stored: Type of each parameter on disk (`policy.stored_types`).
 
     Returns:

@@ -139,7 +139,7 @@ def _with_params(groups: Groups, states: States) -> tuple[Groups, States]:
         raise ValueError(
             f"The optimizer's states have names, the first is {next(iter(states))!r}, but its "
             f"{len(groups)} param groups hold {len(listed)} numbers: which parameter belongs to "
-            "which group cannot be told. Save the names in param_groups[...]['params'] too."
+            "which group is unknown. Save the names in param_groups[...]['params'] too."
         )
     return [{**groups[0], "params": list(states)}], states
 

@@ -7,7 +7,7 @@
 c_ik = w_i A_i for the objectives of `objective`, so that v_i = w_i A_i · P ∂S(t_i). A recorded
 batch of a loss with an entropy term has d_ik ∂H_ik beside every c_ik ∂s_ik.
 
-v is what the optimizer would really do to θ, divided by η, the learning rate of its first param
+v is the optimizer's change of θ, divided by η, the learning rate of its first param
 group; a group with another rate η_g is scaled by η_g/η. P contains the clip factor and the second
 moment of THIS step, held fixed, so the sum is exact. All arithmetic is float64: the difference
 of two float32 parameter sets would keep three digits at η = 1e-6.
@@ -64,7 +64,7 @@ class Step:
 
     @property
     def acting(self) -> Tensor:
-        """(n, t) bool, the tokens that the step is made of: c_ik or d_ik is not 0."""
+        """(n, t) bool, the tokens with a weight in the step: c_ik or d_ik is not 0."""
         acting = self.token_weights != 0
         return acting if self.entropy_weights is None else acting | (self.entropy_weights != 0)
 
@@ -199,7 +199,7 @@ def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> t
 
 
 def clip_factor(size: float, max_grad_norm: float | None) -> float:
-    """What torch.nn.utils.clip_grad_norm_ multiplies a gradient by.
+    """The factor by which torch.nn.utils.clip_grad_norm_ multiplies a gradient.
 
     Args:
         size: The norm of the gradient.

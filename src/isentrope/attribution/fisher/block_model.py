@@ -3,8 +3,8 @@
     K_ij ≈ a 1{i = j} + b 1{same prompt, i ≠ j} + c + Σ_{k≤r} μ_k u_ki u_kj
 
 Least squares over all entries: with m_d, m_s, m_c the means of the diagonal, of same-prompt and of
-cross-prompt entries,  c = m_c,  b = m_s − m_c,  a = m_d − m_c. The low rank part are the leading
-eigenpairs, by magnitude, of what is left. Of the squared Frobenius norm (not centred) the parts,
+cross-prompt entries,  c = m_c,  b = m_s − m_c,  a = m_d − m_c. The low-rank part is the leading
+eigenpairs, by magnitude, of the remainder. Of the squared Frobenius norm (not centred) the parts,
 added in this order and each refitted, explain
 
     a I: n m_d²    b: n_s m_s²    c 11ᵀ: n_c m_c²    low rank: Σ_{k≤r} μ_k²       over |K|²_F
@@ -42,7 +42,7 @@ class BlockModel:
         b: Between responses to one prompt, beyond c; None where each prompt has one response.
         c: Between all.
         explained: Fraction of |K|²_F by part, in the order "diagonal", "same_prompt", "constant",
-            "low_rank", "rest"; they sum to one. The interval of "low_rank" is a little short: it
+            "low_rank", "rest"; they sum to one. The interval of "low_rank" is slightly short: it
             covered 91 to 92 % in simulated batches of 24 prompts.
         fit: (n, n) the fitted a, b, c part.
         residual_values: (r,) μ_k, the largest magnitude first.
@@ -58,7 +58,7 @@ class BlockModel:
     residual_vectors: Tensor = field(repr=False)
 
     def to_frame(self) -> Any:
-        """A pandas table, one row a coefficient or part.
+        """A pandas table, one row per coefficient or part.
 
         Returns:
             Columns quantity, value, se, ci_low, ci_high, prompts.
@@ -75,8 +75,8 @@ def block_model(
 ) -> BlockModel:
     """Fit a, b, c and a low rank, with jackknife errors over prompts.
 
-    A fraction without a prompt is that of a batch of the same shape: a deletion does not count as
-    a smaller matrix.
+    The fraction without one prompt is scaled to a batch of the same shape, so a deletion does not
+    count as a smaller matrix.
 
     Args:
         matrix: (n, n) K of one batch with itself, or its cosines.
@@ -88,7 +88,7 @@ def block_model(
         The fit.
 
     Raises:
-        ValueError: If the matrix is no kernel or zero, sizes differ, there is one prompt only or
+        ValueError: If the matrix is not a kernel or zero, sizes differ, there is one prompt only or
             the rank is not in 0..n.
     """
     matrix, prompt_index = require_kernel(matrix, prompt_index, rounding=rounding)
@@ -135,17 +135,17 @@ def block_fit(matrix: Tensor, pairs: PromptPairs) -> Tensor:
 
 
 def oversample(rank: int) -> int:
-    """How many eigenvectors to start `ritz_pairs` with, where `rank` are wanted."""
+    """Number of eigenvectors to start `ritz_pairs` with for `rank` of them."""
     return 2 * rank + 10
 
 
 def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """Leading eigenpairs by magnitude of a matrix close to one whose eigenvectors are known.
 
-    One power step and the Rayleigh–Ritz projection: what a deletion of a prompt needs, at n² r
-    operations in the place of n³. The eigenvalues are right to second order in the change, but a
+    One power step and the Rayleigh–Ritz projection: enough after deleting a prompt, at n² r
+    operations instead of n³. The eigenvalues are correct to second order in the change, but a
     deletion may also bring up a direction that was not among the leading ones, so start with more
-    (`oversample`) than are wanted.
+    (`oversample`) than needed.
 
     Args:
         matrix: (n, n) symmetric.
@@ -163,7 +163,7 @@ def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
 def squared_norm(matrix: Tensor, pairs: PromptPairs) -> tuple[Tensor, Tensor]:
     """Trace and squared Frobenius norm, whole and without each prompt, at the batch's shape.
 
-    Means over pairs are taken from the prompts that are left and multiplied by the numbers of
+    Means over pairs are taken from the remaining prompts and multiplied by the numbers of
     pairs of the whole batch, so that a deletion does not count as a smaller matrix.
 
     Args:

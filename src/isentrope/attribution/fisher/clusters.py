@@ -3,13 +3,14 @@
     distance_ij = 1 − K_ij / √(K_ii K_jj)
 
 Average-linkage hierarchical clustering: the distance of two clusters is the mean distance of their
-members, and the closest two are merged until one is left. How well the tree keeps the distances is
-the cophenetic correlation; how well the clusters repeat the prompts is the adjusted Rand index
+members, and the closest two are merged until one remains. The cophenetic correlation measures how
+well the tree preserves the distances. The adjusted Rand index measures how well the clusters match
+the prompts
 (Hubert and Arabie, 1985), with N_ab the sequences in cluster a and prompt b, and C(m) = m(m − 1)/2,
 
     ARI = (Σ_ab C(N_ab) − E) / ((Σ_a C(N_a) + Σ_b C(N_b))/2 − E),   E = Σ_a C(N_a) Σ_b C(N_b) / C(N)
 
-one for the same partition, zero on average for random labels.
+which is one for the same partition, zero on average for random labels.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Clusters:
         prompt_agreement: Adjusted Rand index of clusters and prompts. Its error is the jackknife
             over prompts with the clusters held.
         linkage: (n − 1, 4) scipy's merge table of the sequences with a cosine, for a dendrogram.
-        warnings: What was left out.
+        warnings: What was omitted.
     """
 
     labels: Tensor = field(repr=False)
@@ -65,7 +66,7 @@ def cluster_sequences(
     Args:
         matrix: (n, n) K of one batch with itself.
         prompt_index: (n,) prompt draw of each sequence.
-        count: Number of clusters wanted (ties may give fewer).
+        count: Number of clusters (ties may give fewer).
         distance: Or the mean distance, in 0..2, above which clusters are not merged.
         rounding: Relative rounding error of the entries, see `require_kernel`.
 
@@ -74,11 +75,11 @@ def cluster_sequences(
 
     Raises:
         ValueError: If not exactly one of `count` and `distance` is given, or it is out of range, if
-            the matrix is no kernel, sizes differ or fewer than three sequences have a cosine.
+            the matrix is not a kernel, sizes differ or fewer than three sequences have a cosine.
     """
     matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
     if (count is None) == (distance is None):
-        raise ValueError("Give either count or distance to say where the tree is cut.")
+        raise ValueError("Give either count or distance: it determines where the tree is cut.")
     diagonal = matrix.diagonal()
     defined = (diagonal > 0).nonzero().flatten()
     if len(defined) < 3:

@@ -39,7 +39,7 @@ from isentrope.vectors import Vector
 
 @dataclass(frozen=True)
 class Source:
-    """What a kernel was computed from."""
+    """The inputs of a kernel."""
 
     policy: Policy
     E: Rollouts
@@ -54,10 +54,10 @@ class FisherKernel:
 
     Attributes:
         matrix: (n_E, n_U) float64, K₁(t_i, t_j).
-        rows: A row a sequence of E: prompt, key, identity (of the prompt's tokens), length,
+        rows: One row per sequence of E: prompt, key, identity (of the prompt's tokens), length,
             reward, advantage.
         columns: The same of U; `rows` itself for a batch with itself.
-        symmetric: Whether it is a batch with itself.
+        symmetric: Whether it is of one batch with itself.
         parameters: Number of trainable parameters d.
         rounding: Relative rounding error of an entry: that of the runtime dtype, or of storage.
         source: What it was computed from; None after `load`.
@@ -73,20 +73,21 @@ class FisherKernel:
 
     @property
     def zero_rows(self) -> list[int]:
-        """Sequences of E whose row is zero: no step on U moves them, nor they any of U."""
+        """Sequences of E whose row is zero: no step on U moves them, and they move none of U."""
         return (self.matrix == 0).all(1).nonzero()[:, 0].tolist()
 
     def structure(self, right_above: float | None = None) -> KernelStructure:
         """Means, spreads and cosines of the diagonal, same-prompt and cross-prompt pairs.
 
         Args:
-            right_above: Split a square kernel by right (reward above this) and wrong responses.
+            right_above: Split a square kernel by correct (reward above this) and incorrect
+                responses.
 
         Returns:
             The structure, with intervals over prompts.
 
         Raises:
-            ValueError: If rewards are asked for and unknown, or there is one prompt only.
+            ValueError: If rewards are needed and missing, or there is only one prompt.
         """
         if not self.symmetric:
             identities = shared_identities(
@@ -96,7 +97,9 @@ class FisherKernel:
         right = None
         if right_above is not None:
             if self.rows["reward"].isna().any():
-                raise ValueError("The responses have no rewards, so right and wrong are not known.")
+                raise ValueError(
+                    "The responses have no rewards, so correct and incorrect ones are not known."
+                )
             right = torch.tensor((self.rows["reward"] > right_above).to_numpy())
         return kernel_structure(self.matrix, self._prompts, right, rounding=self.rounding)
 
@@ -125,7 +128,7 @@ class FisherKernel:
         """The same block from gradients hashed to fewer numbers, with its measured error.
 
         Args:
-            dimension: Numbers a gradient is hashed to.
+            dimension: Numbers per hashed gradient.
             seed: Seed of the hash.
 
         Returns:
@@ -159,7 +162,7 @@ class FisherKernel:
         """Write kernel.safetensors, rows.parquet and columns.parquet.
 
         Args:
-            folder: Made if need be.
+            folder: Created if missing.
 
         Returns:
             The folder.
@@ -217,9 +220,9 @@ def fisher_kernel(
         E: The rows.
         U: The columns; None: E with itself.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the gradients of the smaller side may be held.
-        folder: Where finished tiles are kept, so that a killed computation goes on.
+        folder: Where finished tiles are kept, so that a stopped computation can be resumed.
         announce: Called with the plan, in words, before the work starts.
 
     Returns:

@@ -2,7 +2,7 @@
 
     θ̂_(p) = (Σ − Σ_touching p) / (# − #_touching p),     SE² = (P − 1)/P · Σ_p (θ̂_(p) − θ̄)²
 
-Deleting a prompt forgets its rows and its columns together, and takes row and column sums only.
+Deleting a prompt removes its rows and its columns together, which needs row and column sums only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from torch import Tensor
 from isentrope.estimate import Estimate
 
 KERNEL_UNIT = "nats per unit of η·w·A"
-"""What K is in: a step on t' moves log π(t) by η K(t, t') w A(t')."""
+"""The unit of K: a step on t' changes log π(t) by η K(t, t') w A(t')."""
 
-_NO_ERROR = (
-    "It rests on so few prompts that without one of them no pair is left: no error is given."
-)
+_NO_ERROR = "It uses so few prompts that without one of them no pair remains: no error is given."
 
 
 class PromptPairs:
     """Rows and columns of a kernel by prompt: sums over pairs, whole and without each prompt.
 
-    Vectors of length 1 + P hold a statistic of everything and then of everything but prompt p.
+    Vectors of length 1 + P hold a statistic of all pairs, then of all pairs without prompt p.
     """
 
     def __init__(self, row_prompt: Tensor, column_prompt: Tensor) -> None:
@@ -68,7 +66,7 @@ class PromptPairs:
             mask: (n, m) bool.
 
         Returns:
-            (1 + P,) float64; NaN where no pair is left.
+            (1 + P,) float64; NaN where no pair remains.
         """
         counts = self.sums(mask).round()
         return self.sums(values * mask) / torch.where(counts > 0, counts, torch.nan)
@@ -80,7 +78,7 @@ class PromptPairs:
 
         Args:
             statistic: (1 + P,), whole and without each prompt.
-            mask: (n, m) bool, the pairs it rests on; other prompts do not enter the error.
+            mask: (n, m) bool, the pairs it uses; other prompts do not enter the error.
             unit: Its unit.
 
         Returns:
@@ -102,7 +100,7 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
         unit: Unit of the statistic.
 
     Returns:
-        The estimate; no interval, and a sentence why, where some deletion leaves nothing.
+        The estimate; no interval, and a warning, where a deletion leaves no pair.
     """
     defined = n > 1 and bool(deleted.isfinite().all())
     around_mean = deleted - deleted.mean()
@@ -121,7 +119,7 @@ def estimate_columns(estimate: Estimate) -> dict[str, Any]:
 def shared_identities(
     rows: Sequence[str] | Sequence[Tensor], columns: Sequence[str] | Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Number the prompts of two batches alike.
+    """Number the prompts of two batches consistently.
 
     Args:
         rows: Prompt keys, or token ids, of each row.
@@ -137,7 +135,7 @@ def shared_identities(
 
 
 def relation_masks(pairs: PromptPairs) -> dict[str, Tensor]:
-    """Which entries of a square kernel make up each relation.
+    """The entries of a square kernel that belong to each relation.
 
     Args:
         pairs: Of a batch with itself.
@@ -183,7 +181,7 @@ def require_kernel(
         The matrix as float64, made symmetric, and the prompts as int64.
 
     Raises:
-        ValueError: If it is not; the sentence says by how much.
+        ValueError: If it is not; the message says by how much.
     """
     matrix = torch.as_tensor(matrix, dtype=torch.float64)
     prompt_index = torch.as_tensor(prompt_index)
@@ -194,7 +192,7 @@ def require_kernel(
         )
     if prompt_index.shape != matrix.shape[:1] or prompt_index.is_floating_point():
         raise ValueError(
-            f"prompt_index must be {len(matrix)} integers, one a row of the kernel; it has shape "
+            f"prompt_index must be {len(matrix)} integers, one per row of the kernel; it has shape "
             f"{tuple(prompt_index.shape)} and type {prompt_index.dtype}."
         )
     require_finite(matrix)
@@ -207,7 +205,7 @@ def require_kernel(
     if len(prompt_index.unique()) < 2:
         raise ValueError(
             "All sequences belong to one prompt: there is no cross-prompt relation and no error "
-            "over prompts. Give a batch of two prompts or more."
+            "over prompts. Give a batch of at least two prompts."
         )
     matrix = (matrix + matrix.T) / 2
     _require_semidefinite(matrix, rounding)

@@ -7,11 +7,11 @@ With d_j the derivative along ∂S(t_j), so that d_jS(t) = K₁(t, t_j) with P =
 
 for ℋ in its surprisal form. The products of first derivatives are a Gram matrix of the E × U
 kernel, K₁ᵀ diag(ω (1 + S − S̄)) K₁; the second derivatives are gᵢᵀ 𝓗 gⱼ with the Hessian 𝓗 of
-Σ_t ω_t (S − S̄) S_t, S − S̄ held fixed: a double backward pass over E for each sequence of U. The
-gradients of U are held whole.
+Σ_t ω_t (S − S̄) S_t, S − S̄ held fixed: a double backward pass over E for each sequence of U. All
+gradients of U are held.
 
-It is the pairwise form of what nested forward mode gives for one v: `second_order_change`, which
-has the error over E's prompts and, for one v, is the cheaper of the two.
+It is the pairwise form of what nested forward mode gives for one v (`second_order_change`). That
+has the error over E's prompts and, for one v, is cheaper.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def second_order_kernel(
     Args:
         policy: The policy.
         E: Unfiltered evaluation batch, drawn independently of U.
-        U: Sequences whose gradients make up the step.
+        U: Sequences whose gradients form the step.
         omega: (n_E,) weights of E's sequences, of any positive sum; equal by default.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
 
     Returns:
         (n_U, n_U) float64, symmetric to rounding: ½ xᵀ K₂ x is δH₂ in nats per sequence per η².
@@ -106,7 +106,7 @@ def _normalised(omega: Tensor | None, n: int) -> Tensor:
     if weights.shape != (n,) or not float(weights.sum()) > 0:
         raise ValueError(
             f"omega has shape {tuple(weights.shape)} and sum {float(weights.sum()):.3g} for {n} "
-            "sequences: give one weight a sequence of E, with a positive sum."
+            "sequences: give one weight per sequence of E, with a positive sum."
         )
     return weights / weights.sum()
 

@@ -2,14 +2,16 @@
 
     effective rank = (Σ_k λ_k)² / Σ_k λ_k² = (tr K)² / |K|²_F
 
-K = W P Wᵀ is a Gram matrix. Three nulls, each of K's shape and trace, and what each answers:
+K = W P Wᵀ is a Gram matrix. Three null models, each of K's shape and trace, and the question that
+each answers:
 
 "all parameters": rows of independent normal numbers in all d trainable parameters (Wishart). *Are
-    the score vectors as near to orthogonal as d allows?* Real ones never are, when d is millions.
+    the score vectors as close to orthogonal as d allows?* Those of a model never are for d in the
+    millions.
 "fitted dimension": the same in d_eff dimensions, where 1/d_eff is the mean square cosine of
-    sequences of different prompts. *Given how much unrelated sequences overlap on average, is that
-    overlap spread evenly, or do a few common directions carry it?* A common direction raises the
-    mean square cosine too, so this null is generous and what stands out from it is real.
+    sequences of different prompts. *Given the average overlap of unrelated sequences, is it spread
+    evenly, or concentrated in a few common directions?* A common direction raises the
+    mean square cosine too, so this null is conservative.
 "observed norms": rows of the observed norms √K_ii with random directions in d_eff dimensions,
     simulated. *The same question, when some sequences are longer than others:* long rows alone
     lift the largest eigenvalues over the Wishart edge.
@@ -20,8 +22,8 @@ For n rows in d dimensions with mean K_ii = m the Marchenko–Pastur law (n, d �
 
 These two are curves to be drawn beside the eigenvalues, and nothing is counted against their edges:
 a finite Wishart matrix exceeds λ₊ in about one draw of six (Tracy–Widom), and isotropic rows of
-log-normal length put seven to nine eigenvalues above it. What stands out is counted against the
-simulated edge alone, the largest eigenvalue seen in `draws` draws: under that null K exceeds it
+log-normal length put seven to nine eigenvalues above it. Outlying eigenvalues are counted against
+the simulated edge only, the largest eigenvalue in `draws` draws: under that null K exceeds it
 with probability 1/(draws + 1).
 """
 
@@ -50,7 +52,7 @@ from isentrope.estimate import Estimate
 
 @dataclass(frozen=True)
 class Null:
-    """What random score vectors would give.
+    """The spectrum of random score vectors.
 
     Attributes:
         name: "all parameters", "fitted dimension" or "observed norms"; see the module's docstring.
@@ -60,8 +62,8 @@ class Null:
         effective_rank: Of such a matrix: the Wishart ratio of expectations (nd + 2)/(n + d + 1),
             or the mean over the simulated draws.
         above: How many eigenvalues of K lie above `upper`, of "observed norms" alone; None of the
-            Marchenko–Pastur nulls, which are curves: rows of unlike length put eigenvalues above
-            their edges whatever the directions.
+            Marchenko–Pastur nulls, which are curves: rows of different lengths put eigenvalues
+            above their edges for any directions.
     """
 
     name: str
@@ -80,12 +82,13 @@ class Spectrum:
         eigenvalues: (n,) descending, in the unit of K.
         vectors: (n, top) unit eigenvectors of the leading ones.
         effective_rank: At this number of prompts and responses.
-        shares: By k, the share of the k leading eigenvalues in the trace. Where eigenvalues do not
-            stand apart from the bulk, the jackknife's error is too large (up to twice).
+        shares: By k, the share of the k leading eigenvalues in the trace. Where eigenvalues are not
+            separated from the bulk, the jackknife's error is too large (up to twice).
         fitted_dimension: d_eff.
-        participation: (top,) 1/Σ_i u_ki⁴: over how many sequences each leading eigenvector spreads.
+        participation: (top,) 1/Σ_i u_ki⁴: the number of sequences over which each leading
+            eigenvector spreads.
         norm_scores: (n,) (log K_ii − median)/(1.4826 · median absolute deviation); −∞ for a zero.
-        nulls: The random matrices it is held against.
+        nulls: The random matrices it is compared with.
         warnings: What limits the numbers.
     """
 
@@ -100,14 +103,14 @@ class Spectrum:
     warnings: tuple[str, ...]
 
     def carriers(self, k: int, share: float = 0.5) -> list[int]:
-        """The fewest sequences that together hold a share of a leading eigenvector.
+        """The smallest set of sequences that holds a share of a leading eigenvector.
 
         Args:
-            k: Which one, 0 the largest.
+            k: Index of the eigenvector, 0 for the largest.
             share: Of Σ_i u_ki² = 1.
 
         Returns:
-            Positions, the heaviest first.
+            Positions, the largest weight first.
         """
         weights, order = self.vectors[:, k].square().sort(descending=True)
         needed = int((weights.cumsum(0) < share).sum()) + 1
@@ -152,11 +155,10 @@ def kernel_spectrum(
 
     Args:
         matrix: (n, n) K of one batch with itself.
-        dimension: Number of trainable parameters, for the null "all parameters"; None leaves it
-            out.
+        dimension: Number of trainable parameters, for the null "all parameters"; None omits it.
         prompt_index: (n,) prompt draw of each sequence; None: each is of its own prompt.
-        top: Numbers of leading eigenvalues whose share is wanted; those above n are left out.
-        draws: Simulated matrices of the null "observed norms"; 0 leaves it out.
+        top: Numbers of leading eigenvalues whose share is reported; those above n are omitted.
+        draws: Simulated matrices of the null "observed norms"; 0 omits it.
         seed: Of the simulation.
         rounding: Relative rounding error of the entries, see `require_kernel`.
 
@@ -164,13 +166,15 @@ def kernel_spectrum(
         The spectrum.
 
     Raises:
-        ValueError: If the matrix is no kernel or zero, or sizes differ.
+        ValueError: If the matrix is not a kernel or zero, or sizes differ.
     """
     prompts = torch.arange(len(matrix)) if prompt_index is None else prompt_index
     matrix, prompts = require_kernel(matrix, prompts, rounding=rounding)
     diagonal = matrix.diagonal()
     if not float(diagonal.max()) > 0:
-        raise ValueError("The kernel is zero: no sequence has a score vector, so no spectrum.")
+        raise ValueError(
+            "The kernel is zero: no sequence has a score vector, so there is no spectrum."
+        )
     values, vectors = torch.linalg.eigh(matrix)
     values, vectors = values.flip(0), vectors.flip(1)
     top = [k for k in top if k <= len(matrix)]
@@ -241,7 +245,7 @@ def marchenko_pastur_density(x: Tensor, n: int, dimension: float, mean_eigenvalu
     """Density of the nonzero eigenvalues, to be drawn over their histogram.
 
     Args:
-        x: Where, in the unit of K.
+        x: Eigenvalues, in the unit of K.
         n: Rows.
         dimension: d.
         mean_eigenvalue: tr K/n.
@@ -292,7 +296,7 @@ def _norm_scores(diagonal: Tensor) -> Tensor:
     finite = logs[logs.isfinite()]
     centre = finite.quantile(0.5)
     scale = 1.4826 * (finite - centre).abs().quantile(0.5)
-    return (logs - centre) / scale.clamp_min(1e-6)  # equal norms: rounding makes no outlier
+    return (logs - centre) / scale.clamp_min(1e-6)  # equal norms: rounding must not give outliers
 
 
 def _simulated_null(

@@ -5,15 +5,15 @@
 The pairs of a kernel fall into relations: a sequence with itself (diagonal), with another response
 to the same prompt draw (same_prompt), with a response to another prompt (cross_prompt). The mean of
 a relation is a U-statistic over prompts, a ratio of sums over pairs; its error is the delete-one-
-prompt jackknife, which forgets a prompt's rows and columns together,
+prompt jackknife, which removes a prompt's rows and columns together,
 
     θ̂_(p) = (Σ − Σ_touching p) / (# − #_touching p),     SE² = (P − 1)/P · Σ_p (θ̂_(p) − θ̄)²
 
 and needs row and column sums only. Where the true mean is zero and stays zero given either sequence
-(a degenerate U-statistic), this SE is too large, by up to √2, never too small on average.
+(a degenerate U-statistic), this SE is too large, by up to √2, and not too small on average.
 Whether responses to one prompt are more alike than others is one number, the difference of the two
-relations, deleted prompt by prompt as one: the relations share their prompts' errors.
-A sequence with K_ii = 0 has no cosine: it is left out of cosines, counted and reported.
+relations, jackknifed as one statistic, because the two relations share their prompts' errors.
+A sequence with K_ii = 0 has no cosine: it is omitted from cosines, counted and reported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Relation:
 
     Attributes:
         entries: Number of entries of K that it is the mean of; both K_ij and K_ji, except that in
-            right/wrong the row is the right one.
+            right/wrong the row is the correct one.
         mean: Mean of K_ij over them.
         spread: Standard deviation of K_ij over them.
         mean_cosine: Mean of cos_ij; None where no cosine is known.
@@ -66,12 +66,13 @@ class KernelStructure:
 
     Attributes:
         relations: By name: "diagonal", "same_prompt", "cross_prompt", and where it is known which
-            responses are right, "same_prompt right/right" and so on. One without a pair is absent.
+            responses are correct, "same_prompt right/right" and so on. One without a pair is
+            absent.
         n_prompts: Number of prompts, of rows and columns together.
         zero_rows: Positions of sequences whose score vector is zero (rows, where rows and columns
             differ).
-        warnings: What was left out, and why.
-        differences: same_prompt less cross_prompt, of "mean", "mean_cosine" and "rms_cosine";
+        warnings: What was omitted, and why.
+        differences: same_prompt minus cross_prompt, of "mean", "mean_cosine" and "rms_cosine";
             without those that one of the two lacks.
     """
 
@@ -85,7 +86,7 @@ class KernelStructure:
         return self.relations[name]
 
     def to_frame(self) -> Any:
-        """A pandas table, one row a relation and quantity.
+        """A pandas table, one row per relation and quantity.
 
         Returns:
             Columns relation, quantity, entries, value, se, ci_low, ci_high, prompts. The relation
@@ -114,14 +115,15 @@ def kernel_structure(
     Args:
         matrix: (n, n) K of one batch with itself.
         prompt_index: (n,) prompt draw of each sequence, the independent unit.
-        right: (n,) bool, whether a response is right; splits same_prompt and cross_prompt further.
+        right: (n,) bool, whether a response is correct; splits same_prompt and cross_prompt
+            further.
         rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The structure.
 
     Raises:
-        ValueError: If the matrix is no kernel, sizes differ or there is one prompt only.
+        ValueError: If the matrix is not a kernel, sizes differ or there is only one prompt.
     """
     matrix, prompt_index = require_kernel(matrix, prompt_index, rounding=rounding)
     pairs = PromptPairs(prompt_index, prompt_index)
@@ -211,7 +213,7 @@ def _structure(
         if zeros:
             warnings.append(
                 f"{zeros} sequences have a zero score vector (K_ii = 0), hence no cosine: they "
-                "are left out of all cosines and kept in means and spreads."
+                "are omitted from all cosines and kept in means and spreads."
             )
     relations = {
         name: _relation(matrix, cosine, pairs, mask, defined)
@@ -229,7 +231,7 @@ def _differences(
     masks: Mapping[str, Tensor],
     defined: Tensor,
 ) -> dict[str, Estimate]:
-    """same_prompt less cross_prompt, each deleted prompt by prompt as one number."""
+    """same_prompt minus cross_prompt, each jackknifed over prompts as one statistic."""
     same, other = masks["same_prompt"], masks["cross_prompt"]
     estimates: dict[str, Estimate] = {}
 

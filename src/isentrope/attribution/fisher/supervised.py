@@ -5,8 +5,8 @@
     δL₁ = −(1/B) Σ_i E_t[K₁(t, t_i)]
     δL₂ = (1/2B²) Σ_ij E_t[K₁(t, t_i) K₁(t, t_j)] − ½ E_t[∂_v²π/π],     ∂_v²π/π = ∂_v²S + (∂_vS)²
 
-The loss falls at first order by the mean kernel; at second order K₁² holds it back, and the
-curvature of π itself, which is zero on average over the model's own responses. For a batch of B
+At first order the mean kernel lowers the loss. At second order K₁² raises it; the other term is the
+curvature of π itself, zero on average over the model's own responses. For a batch of B
 fresh examples (McCandlish et al. 2018, arXiv 1812.06162), with G = ∂L, Σ the covariance of one
 example's gradient, and the Hessian H of L taken as its K₁² part E_t[∂S ∂Sᵀ],
 
@@ -65,7 +65,7 @@ class LossChange:
         second_order: δL₂ per unit η², the sum of the next two.
         squared_kernel: Its K₁² term.
         curvature: Its curvature term −½ E[∂_v²π/π].
-        points: One a learning rate.
+        points: One per learning rate.
         per_example: (n_U,) part of each example of U in δL₁, −E_t[K₁(t, t_i)]/B.
         kernel: (n_E, n_U) K₁.
     """
@@ -91,7 +91,7 @@ def supervised_loss_change(
     storage: Storage | None = None,
     announce: Announce = lambda _: None,
 ) -> LossChange:
-    """The change of a supervised loss by an SGD step, measured and from K₁.
+    """The change of a supervised loss by an SGD step, measured and predicted from K₁.
 
     Args:
         policy: The policy.
@@ -99,7 +99,7 @@ def supervised_loss_change(
         U: The B demonstrations of the step.
         etas: Learning rates at which to measure ΔL; may be empty.
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the gradients of the smaller side may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -151,7 +151,7 @@ class SupervisedNoise:
 
     @property
     def first_order(self) -> Estimate:
-        """E[δL₁] = −|G|² of a step on fresh examples, per unit η, whatever their number."""
+        """E[δL₁] = −|G|² of a step on fresh examples, per unit η, for any number of them."""
         square = self.simple.gradient_square
         return Estimate(
             -square.value,
@@ -209,10 +209,10 @@ def supervised_noise_scale(
 
     Args:
         policy: The policy.
-        E: Demonstrations that give H, drawn apart from U and from the same population.
-        U: Independent demonstrations, the units: each a prompt draw of its own.
+        E: Demonstrations that give H, drawn independently of U from the same population.
+        U: Independent demonstrations, the units: one per prompt draw.
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How gradients may be held.
         announce: Called with each storage plan.
 
@@ -225,7 +225,7 @@ def supervised_noise_scale(
     if U.n_prompts < len(U):
         raise ValueError(
             f"The {len(U)} examples of U are of {U.n_prompts} prompt draws, so they are not "
-            "independent: give one demonstration a prompt draw."
+            "independent: give one demonstration per prompt draw."
         )
     options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
     trained = score_sums(U).as_trained()

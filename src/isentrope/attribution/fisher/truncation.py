@@ -1,11 +1,12 @@
-"""How much of the first-order entropy change each truncation of the kernel predicts (T7).
+"""The part of the first-order entropy change that truncations of the kernel predict (T7).
 
-    δH₁ = Σ_ij e_i K_ij x_j,     e_i = −(S_i − S̄)/n,     x_j = w_j A_j        (gradient part, per η)
+    δH₁ = Σ_ij e_i K_ij x_j,     e_i = −(S_i − S̄)/n,     x_j = w_j A_j        (gradient part, per
+    η)
 
 is the surprisal form (T4b) with the update batch in both roles; δH_j = x_j Σ_i e_i K_ij is the
-influence of response j. A truncation puts a simpler matrix in the place of K:
+influence of response j. A truncation replaces K by a simpler matrix:
 
-    diagonal        K_ii only: each response moves itself alone, the limit of Cui et al. (2025)
+    diagonal        K_ii only: each response affects only itself, the limit of Cui et al. (2025)
     same_prompt     entries within a prompt draw, the diagonal included
     block model     a I + b (same prompt) + c 11ᵀ, fitted by least squares
     rank r          the r leading eigenpairs of K
@@ -15,11 +16,11 @@ Pairs i = j bias the double sum. Without them it is the U-statistic (T4c),
 
     δH₁ = n/(n − 1) · Σ_{i≠j} e_i K_ij x_j
 
-Errors are the delete-one-prompt jackknife: rows and columns of a prompt go together, e and x of the
-others stay, and sums are scaled back to the size of the whole batch. Where Σ e = 0, S̄ was the mean
-over this batch, and it is taken anew from the responses that are left. The double sum is a product
-of four random factors and its tails are long: in 1000 simulated batches of 30 prompts nominal 95 %
-intervals of the sums covered 87 to 90 %, those of ratios and correlations 92 to 97 %.
+Errors are the delete-one-prompt jackknife: rows and columns of a prompt are deleted together, e and
+x of the others stay, and sums are scaled back to the size of the whole batch. Where Σ e = 0, S̄ was
+the mean over this batch, and it is recomputed from the remaining responses. The double sum is a
+product of four random factors and its tails are long: in 1000 simulated batches of 30 prompts
+nominal 95 % intervals of the sums covered 87 to 90 %, those of ratios and correlations 92 to 97 %.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from isentrope.estimate import Estimate
 
 _NO_TARGET = (
     "The full sum is not distinguishable from zero, so a ratio to it has no interval; "
-    "more prompts sharpen it."
+    "more prompts narrow the interval."
 )
 _CONSTANT = "The influences do not vary, so there is no correlation."
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """What one truncation predicts.
+    """The prediction of one truncation.
 
     Attributes:
         name: "diagonal", "same_prompt", "block model", "rank 1", ..., "full".
@@ -75,7 +76,7 @@ class Truncations:
     """All truncations of one kernel.
 
     Attributes:
-        rows: One a truncation; the full kernel is the last.
+        rows: One per truncation; the full kernel is the last.
         self_pairs: Whether pairs i = j are in the sums.
     """
 
@@ -86,7 +87,7 @@ class Truncations:
         return {row.name: row for row in self.rows}[name]
 
     def to_frame(self) -> Any:
-        """A pandas table, one row a truncation and quantity.
+        """A pandas table, one row per truncation and quantity.
 
         Returns:
             Columns truncation, quantity, value, se, ci_low, ci_high, prompts.
@@ -111,25 +112,24 @@ def truncations(
     self_pairs: bool = True,
     rounding: float = 1e-6,
 ) -> Truncations:
-    """Hold each truncation of K against the full double sum.
+    """Compare each truncation of K with the full double sum.
 
     Args:
         matrix: (n, n) K of the update batch with itself.
         e: (n,) −(S_i − S̄)/n, nats; S̄ any constant, or a function of the prompt.
         x: (n,) w_i A_i, the weight of each response in the step.
         prompt_index: (n,) prompt draw of each response.
-        ranks: Numbers of leading eigenpairs; those above n are left out.
-        self_pairs: False leaves the pairs i = j out of every sum and multiplies by n/(n − 1),
-            except in the diagonal truncation, which is nothing else and is held as it stands
-            against the rest.
+        ranks: Numbers of leading eigenpairs; those above n are omitted.
+        self_pairs: False omits the pairs i = j from every sum and multiplies by n/(n − 1), except
+            in the diagonal truncation, which consists of them and is compared unchanged.
         rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The table.
 
     Raises:
-        ValueError: If the matrix is no kernel, sizes differ, there is one prompt only or a rank is
-            below one.
+        ValueError: If the matrix is not a kernel, sizes differ, there is only one prompt or a rank
+            is below one.
     """
     matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
     e, x = (_numbers(name, given, len(matrix)) for name, given in (("e", e), ("x", x)))
@@ -170,7 +170,7 @@ def _numbers(name: str, values: Tensor, n: int) -> Tensor:
     numbers = torch.as_tensor(values, dtype=torch.float64)
     if numbers.shape != (n,) or not bool(numbers.isfinite().all()):
         raise ValueError(
-            f"{name} must be {n} finite numbers, one a row of the kernel; it has shape "
+            f"{name} must be {n} finite numbers, one per row of the kernel; it has shape "
             f"{tuple(numbers.shape)} and {int((~numbers.isfinite()).sum())} that are not finite."
         )
     if not bool(numbers.any()):
@@ -187,7 +187,7 @@ def _influences(
     ranks: Sequence[int],
     self_pairs: bool,
 ) -> Tensor:
-    """(m, n) influences x_j Σ_i e_i M_ij, one row a truncation M."""
+    """(m, n) influences x_j Σ_i e_i M_ij, one row per truncation M."""
     pairs, n = PromptPairs(prompts, prompts), len(e)
     values, vectors = eigenpairs
     truncated = [matrix * pairs.same, block_fit(matrix, pairs)]
@@ -229,7 +229,7 @@ def _row(name: str, statistics: Tensor, influences: Tensor, target: Estimate) ->
 
 
 def _correlation(statistic: Tensor) -> Estimate:
-    """A correlation whose interval is made on Fisher's z = artanh r and taken back."""
+    """A correlation whose interval is made on Fisher's z = artanh r and transformed back."""
     plain = delete_one(statistic[0], statistic[1:], len(statistic) - 1, "correlation")
     if math.isnan(plain.value):
         return replace(plain, warnings=(_CONSTANT,))

@@ -12,10 +12,10 @@ from isentrope.vectors import Vector
 
 
 class GradientStore:
-    """n gradients, each parameter a matrix (n, size) of its own."""
+    """n gradients: one matrix (n, size) per parameter."""
 
     def __init__(self, theta: Vector, n: int, storage: Storage, folder: Path | None = None) -> None:
-        """Make room, filled with zeros.
+        """Allocate zeros.
 
         Args:
             theta: The parameters, for names, shapes, dtype and device.

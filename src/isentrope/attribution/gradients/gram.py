@@ -1,10 +1,10 @@
-"""Inner products of gradients without ever forming all of them: G P G'ᵀ, tile by tile (T7).
+"""Inner products of gradients, G P G'ᵀ, in tiles, without holding all gradients at once (T7).
 
     M_ij = <g_i, P g'_j>,     g_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik)
 
-One side is held as `storage_plan` says; the other streams by, each layer's rows multiplied with
-the held ones as soon as autograd has them, and forgotten. Sums over layers are float64. A tile
-that is done is written where a folder is given, and not computed again.
+One side is held as `storage_plan` says; the other side is streamed: each layer's rows are
+multiplied with the held ones as soon as autograd has them, and then dropped. Sums over layers are
+float64. A finished tile is written where a folder is given, and is not computed again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def gram(
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradient_backend: How gradients are computed.
         storage: How the smaller side may be held; without limit by default.
-        folder: Where finished tiles are kept, and taken from if they were of the same matrix.
+        folder: Where finished tiles are kept; tiles of the same matrix are read from there.
         announce: Called with the plan, in words, before the work starts.
 
     Returns:
@@ -61,7 +61,7 @@ def gram(
     element = max(p.element_size() for p in policy.theta.values())
     n_right = None if right is None else right.n_rows
     plan = plan_storage(left.n_rows, n_right, sum(sizes), element, storage or Storage())
-    gradients = SequenceGradients(policy, gradient_backend)  # refuses what it does not know
+    gradients = SequenceGradients(policy, gradient_backend)  # refuses unsupported layers
     announce(str(plan))
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, gradient_backend)
@@ -118,11 +118,11 @@ def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Te
     return lambda name, rows: rows * flat[name]
 
 
-def _rows_of(weighted: TokenSum, start: int, end: int, shift: int = 0) -> TokenSum:
+def _rows_of(token_sum: TokenSum, start: int, end: int, shift: int = 0) -> TokenSum:
     """The sequences whose row is in [start, end), rows counted from `shift`."""
-    row_of = weighted.row_of
+    row_of = token_sum.row_of
     inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
-    return weighted.select(inside, row_of[inside] - shift)
+    return token_sum.select(inside, row_of[inside] - shift)
 
 
 class _Tiles:
@@ -162,7 +162,7 @@ class _Tiles:
         return load_file(self._path(k))["tile"]
 
     def save(self, k: int, tile: Tensor) -> None:
-        """Write a tile, whole or not at all."""
+        """Write a tile atomically."""
         if self._folder is None:
             return
         write_file(self._path(k), lambda partial: save_file({"tile": tile.contiguous()}, partial))

@@ -1,13 +1,13 @@
-"""A gradient in G parts, one a group of prompts, so that whatever is linear in it has an error.
+"""A gradient in G parts, one per group of prompts, so that linear functions of it have an error.
 
     g = Σ_g r_g,     x = <g, y> = Σ_g x_g,     SE² = G/(G−1) Σ_g (x_g − n_g/n · x)²          (T11)
 
 r_g holds the group's own samples with the weights of the whole batch, plus, for h = ℋ/N, how
-leaving the group out moves the ratio that all samples share (I_h, I_N: influences of the group):
+omitting the group changes the ratio that all samples share (I_h, I_N: influences of the group):
 
     r_g = Σ_{i∈g} (a_i ∂s_i + b_i ∂H_i) − (I_h(g)/N) ∂N − (I_N(g)/N) ∂h
 
-This is the delete-a-group jackknife to first order: what is left out is of order 1/n. The extra
+This is the delete-a-group jackknife to first order: the terms omitted are of order 1/n. The extra
 terms sum to zero, so the parts sum to the gradient itself.
 """
 
@@ -39,7 +39,7 @@ class GradientGroups:
         group: (n,) the group of each sample.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
-        forward: The derivative along the direction asked for, by forward mode; or None.
+        forward: The derivative along the given direction, by forward mode; or None.
         trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
     """
 
@@ -142,7 +142,7 @@ def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
         ValueError: If the batch has no rewards.
     """
     if R.rewards is None:
-        raise ValueError("The reward batch has no rewards: give it some with ise.with_rewards.")
+        raise ValueError("The reward batch has no rewards: add them with ise.with_rewards.")
     group = assign_groups(R.prompt_index, groups)
     sample = score_batch(policy, R, functional="per_sequence", method="sequence")
     rewards = torch.zeros_like(sample.entropies)
@@ -155,7 +155,7 @@ def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
-    """Deal prompt draws to groups of equal size, in order.
+    """Assign prompt draws to groups of equal size, in order.
 
     Args:
         prompt_index: (n,) prompt draw of each sample.
@@ -204,7 +204,7 @@ def _with_ratio_terms(
 
 @dataclass(frozen=True)
 class RatioTerms:
-    """How leaving groups out moves the ratio h = ℋ/N that all samples share.
+    """How omitting groups changes the ratio h = ℋ/N that all samples share.
 
     Attributes:
         of_length: (G,) I_h/N, the coefficient of ∂N.

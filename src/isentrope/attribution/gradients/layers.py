@@ -1,4 +1,4 @@
-"""The kinds of layer whose per-sequence gradients hooks can form, and which of them a model has.
+"""The kinds of layer whose per-sequence gradients hooks can compute, and those of a model.
 
 For a micro-batch with inputs x (b, l, in) and output gradients g (b, l, out):
 
@@ -29,7 +29,7 @@ Part = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trainable parameters of its own.
+    """A module with its own trainable parameters.
 
     Attributes:
         module: The module.
@@ -87,7 +87,7 @@ def find_layers(policy: Policy) -> list[Layer]:
         policy: The policy.
 
     Returns:
-        One layer a module.
+        One layer per module.
 
     Raises:
         ValueError: If a trainable parameter is in a module of another kind.
@@ -103,8 +103,8 @@ def find_layers(policy: Policy) -> list[Layer]:
             raise ValueError(
                 f"The trainable parameter {next(iter(names.values()))!r} is in "
                 f"{path or 'the model'!r}, a {type(module).__name__}, a kind of layer whose "
-                "per-sequence gradients the hooks do not know. Use gradient_backend='loop' (in a "
-                "config: analysis.passes=one_by_one), which takes one backward pass per sequence "
+                "per-sequence gradients the hooks do not support. Use gradient_backend='loop' (in "
+                "a config: analysis.passes=one_by_one), which takes one backward pass per sequence "
                 "and is exact for every kind of layer; or freeze the parameter."
             )
         layers.append(Layer(module, names))
@@ -130,7 +130,7 @@ def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
         batch: The micro-batch.
 
     Returns:
-        One row a sequence.
+        One row per sequence.
 
     Raises:
         ValueError: If the tensor does not keep the sequences apart.

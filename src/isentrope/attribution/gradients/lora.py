@@ -2,11 +2,12 @@
 
     h = s x Aᵀ      y = x Wᵀ + c + h Bᵀ                   forward
     e = s g B       ∂x = g W + e A                        backward, g = ∂y
-    G_B = Σ_l g_l h_lᵀ      G_A = Σ_l e_l x_lᵀ            rows, one a sequence
+    G_B = Σ_l g_l h_lᵀ      G_A = Σ_l e_l x_lᵀ            rows, one per sequence
 
-The layer of PEFT takes a product by s, a sum and their derivatives over (tokens × out) more, and
-keeps what no row needs. Only plain layers are taken: a frozen linear base, one active adapter that
-is not merged, without bias, dropout or variant. All others are left to the hooks.
+PEFT's own layer computes a product by s, a sum and their derivatives over (tokens × out) in
+addition, and stores tensors that no row needs. Only plain layers are handled here: a frozen linear
+base, one active adapter that is not merged, without bias, dropout or variant. The hooks handle all
+others.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class LoraLayer:
         """Replace the layer's forward pass.
 
         Args:
-            anchor: A tensor that requires a gradient: autograd is asked for its gradient.
+            anchor: A tensor that requires a gradient: autograd computes its gradient.
             hand_over: Called in the backward pass with each factor, its input and its output
                 gradient.
         """
@@ -63,7 +64,7 @@ class LoraLayer:
         self.module.forward = lambda x: _Lora.apply(x, anchor, self, hand_over_factors)
 
     def restore(self) -> None:
-        """Bring the layer's own forward pass back."""
+        """Restore the layer's own forward pass."""
         del self.module.forward
 
 

@@ -1,16 +1,16 @@
 """Per-sequence gradients from one backward pass, layer by layer as it goes (T7).
 
-    G_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik),     one a sequence, a = 1 and b = 0 for ∂S(t_i)
+    G_i = ∂_θ Σ_k (a_ik s_ik + b_ik H_ik),     one per sequence, a = 1 and b = 0 for ∂S(t_i)
 
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
-sequence i: all it takes is its input and its output gradient, which hooks see. An embedding adds
+sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
 layers. The output embedding is differentiated by hand (`policy.head`).
 
-No summed weight gradients are formed, and nothing is kept: each layer's rows are handed to a
-visitor as they come. What the hooks cannot see is refused by name, and on the first tokens of two
-sequences their gradients are held against autograd, and autograd against forward mode, before any
-work is done.
+No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
+visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
+on the first tokens of two sequences, the hooks' gradients are compared with autograd, and autograd
+with forward mode.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
 
 ELEMENTS_HELD = 2**24
-"""Largest number of gradient elements handed to a visitor at once, one sequence at the least."""
+"""Largest number of gradient elements passed to a visitor at once, at least one sequence."""
 
 Kind = tuple[Precision, tuple[str, ...], bool, bool, bool]
 
 _PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
-"""Policies whose hooks agreed with autograd, and for what: a check reads all weights twice."""
+"""Policies whose hooks agreed with autograd, by kind of sum: a check reads all weights twice."""
 
 
 class SequenceGradients:
@@ -62,18 +62,19 @@ class SequenceGradients:
                 which is exact for every kind of layer and slower.
 
         Raises:
-            ValueError: If a trainable parameter belongs to a kind of layer that hooks do not know.
+            ValueError: If a trainable parameter belongs to a kind of layer that hooks do not
+                support.
         """
         if gradient_backend not in ("hooks", "loop"):
             raise ValueError(f"gradient_backend={gradient_backend!r}; choose 'hooks' or 'loop'.")
         self.policy = policy
         self._layers = find_layers(policy) if gradient_backend == "hooks" else None
 
-    def visit(self, weighted: TokenSum, visit: Visit) -> None:
-        """Hand every gradient to a visitor; a row may be visited several times, to be summed.
+    def visit(self, token_sum: TokenSum, visit: Visit) -> None:
+        """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
         Args:
-            weighted: Whose gradients.
+            token_sum: The sums to differentiate.
             visit: Called with name, rows and gradients, at the policy's runtime dtype.
 
         Raises:
@@ -81,20 +82,20 @@ class SequenceGradients:
                 active, or the hooks disagree with autograd.
         """
         require_no_checkpointing(self.policy.model)
-        weighted.rollouts.require_vocabulary(self.policy.vocabulary)
+        token_sum.rollouts.require_vocabulary(self.policy.vocabulary)
         model = self.policy.model
-        with nullcontext() if weighted.of_training else derivative_of_scores(model):
-            self._check_once(weighted)
+        with nullcontext() if token_sum.of_training else derivative_of_scores(model):
+            self._check_once(token_sum)
             if self._layers is None:
-                self._loop(weighted, visit)
+                self._loop(token_sum, visit)
                 return
-            for batch in micro_batches(weighted.rollouts, self.policy.max_tokens):
-                self._visit_batch(batch.to(self.policy.device), weighted, visit)
+            for batch in micro_batches(token_sum.rollouts, self.policy.max_tokens):
+                self._visit_batch(batch.to(self.policy.device), token_sum, visit)
 
-    def _loop(self, weighted: TokenSum, visit: Visit) -> None:
-        rows = weighted.row_of.to(self.policy.device)
+    def _loop(self, token_sum: TokenSum, visit: Visit) -> None:
+        rows = token_sum.row_of.to(self.policy.device)
         for i in range(len(rows)):
-            one = weighted.select(torch.tensor([i]))
+            one = token_sum.select(torch.tensor([i]))
             gradient = self.policy.weighted_gradient(
                 one.rollouts, one.logprob_weights, one.entropy_weights
             )
@@ -102,9 +103,9 @@ class SequenceGradients:
                 for name, tensor in gradient.items():
                     visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
 
-    def _visit_batch(self, batch: MicroBatch, weighted: TokenSum, visit: Visit) -> set[str]:
+    def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         visited: set[str] = set()
-        rows = weighted.row_of.to(batch.sequences.device)[batch.sequences]
+        rows = token_sum.row_of.to(batch.sequences.device)[batch.sequences]
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
             for name, part, size in layer.parts():
@@ -117,8 +118,8 @@ class SequenceGradients:
         def whole_batch(layer: Layer, x: Tensor, g: Tensor) -> None:
             hand_over(layer, by_sequence(x, batch), by_sequence(g, batch))
 
-        a = batch.pack(weighted.logprob_weights.to(batch.rows.device))
-        b = weighted.entropy_weights
+        a = batch.pack(token_sum.logprob_weights.to(batch.rows.device))
+        b = token_sum.entropy_weights
         b = None if b is None else batch.pack(b.to(batch.rows.device))
         policy = self.policy
         recording = _Recording(policy, self._layers or [], whole_batch)
@@ -138,7 +139,7 @@ class SequenceGradients:
         rows: Tensor,
         hand_over: Callable[[Layer, Tensor, Tensor, Tensor], None],
     ) -> tuple[Tensor, Tensor]:
-        """The tensor to go back from, and its gradient; rows of a trainable head on the way."""
+        """The root of the backward pass and its gradient; visits rows of a trainable head."""
         head, temperature = self.policy.head, self.policy.temperature
         if is_frozen_linear(head):
             return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
@@ -158,17 +159,17 @@ class SequenceGradients:
                 hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
         return hidden, gradient
 
-    def _check_once(self, weighted: TokenSum) -> None:
+    def _check_once(self, token_sum: TokenSum) -> None:
         """The check of this policy at this precision, for these kinds of weights."""
-        entropies = weighted.entropy_weights is not None
+        entropies = token_sum.entropy_weights is not None
         hooks = self._layers is not None
-        kind = (self.policy.precision, self.policy.names, entropies, weighted.of_training, hooks)
+        kind = (self.policy.precision, self.policy.names, entropies, token_sum.of_training, hooks)
         if kind not in _PROVEN.setdefault(self.policy, set()):
-            self._check(weighted)
+            self._check(token_sum)
             _PROVEN[self.policy].add(kind)
 
-    def _check(self, weighted: TokenSum) -> None:
-        """Hold scores, autograd and hooks against each other on the first tokens of two sequences.
+    def _check(self, token_sum: TokenSum) -> None:
+        """Compare scores, autograd and hooks with each other on the first tokens of two sequences.
 
         The model's own logits against the scores, autograd against forward mode along a random
         direction (where the model has it), and the hooks against autograd.
@@ -176,7 +177,7 @@ class SequenceGradients:
         Raises:
             ValueError: If two of them differ.
         """
-        policy, few = self.policy, first_tokens(weighted)
+        policy, few = self.policy, first_tokens(token_sum)
         policy.require_own_logits(few.rollouts)
         gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
         _require_forward_mode(policy, few, gradient)
@@ -192,7 +193,7 @@ class SequenceGradients:
             raise ValueError(
                 f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
-                "gradient_backend='loop' if it is used where hooks cannot see it."
+                "gradient_backend='loop' if it is used outside the hooked layers."
             )
         self._compare(by_hooks, gradient)
 
@@ -270,7 +271,7 @@ class _Recording:
             handle.remove()
         for layer in self._lora:
             layer.restore()
-        self.sources = []  # they know their hooks, and the hooks know us: a circle holds memory
+        self.sources = []  # hooks and tensors refer to each other: a cycle would hold memory
 
     def _hook(self, layer: Layer):
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:

@@ -1,11 +1,11 @@
-"""Count-sketches of per-sequence gradients: W R with one signed bucket a parameter (T7).
+"""Count-sketches of per-sequence gradients: W R with one signed bucket per parameter (T7).
 
     R_αb = ±1 for one bucket b = hash(α), else 0,     E[(W R)(W' R)ᵀ] = W W'ᵀ
 
-The error of an inner product is about |w||w'|/√k whatever the product itself, so gradients that
+The error of an inner product is about |w||w'|/√k for any value of the product, so gradients that
 are nearly orthogonal are sketched poorly: the relative error of the kernel is about
-1/(cos_rms √k). It is measured, against exact entries, and returned. For tens of thousands of
-sequences, which cannot be held whole; below that the exact kernel costs the same passes.
+1/(cos_rms √k). It is measured, against exact entries, and returned. Use it for tens of thousands of
+sequences, which cannot be held at once; below that the exact kernel costs the same passes.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def sketched_kernel(
         policy: The policy.
         E: The rows.
         U: The columns; None: E with itself.
-        dimension: k, numbers a gradient is hashed to.
+        dimension: k, numbers per hashed gradient.
         preconditioner: P, diagonal; None for 1.
         seed: Seed of the hash, and of the choice of checked sequences.
         check: Random rows and columns whose block is computed exactly to measure the error.
-        exact: The exact block where it is known; then all of it is compared.
+        exact: The exact block, if available; then all of it is compared.
         gradient_backend: How gradients are computed.
 
     Returns:
@@ -93,7 +93,7 @@ def sketched_kernel(
 
 def _sketch(
     gradients: SequenceGradients,
-    weighted: TokenSum,
+    token_sum: TokenSum,
     preconditioner: Vector | None,
     dimension: int,
     seed: int,
@@ -101,7 +101,7 @@ def _sketch(
     policy = gradients.policy
     if preconditioner is not None:
         require_same_names(policy.theta, preconditioner)
-    out = torch.zeros(weighted.n_rows, dimension, dtype=torch.float64, device=policy.device)
+    out = torch.zeros(token_sum.n_rows, dimension, dtype=torch.float64, device=policy.device)
     seeds = {name: seed * len(policy.names) + k for k, name in enumerate(policy.names)}
 
     def add(name: str, rows: Tensor, new: Tensor) -> None:
@@ -114,7 +114,7 @@ def _sketch(
         hashed = new.new_zeros(len(new), dimension).index_add_(1, bucket, new * sign.to(new))
         out.index_add_(0, rows, hashed.double())
 
-    gradients.visit(weighted, add)
+    gradients.visit(token_sum, add)
     return out.cpu()
 
 

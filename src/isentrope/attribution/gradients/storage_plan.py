@@ -1,15 +1,15 @@
 """Where the gradients of the smaller side are held, and in how many tiles (T7).
 
-A Gram matrix of n × n' gradients in d parameters needs one side held, d numbers a row, while the
-other side streams past it layer by layer. If that is more than the memory allows, the held side
-is cut into T tiles of whole rows, and the other side streams by T times:
+A Gram matrix of n × n' gradients in d parameters needs one side held, d numbers per row, while the
+other side is streamed layer by layer. If that is more than the memory allows, the held side
+is cut into T tiles of whole rows, and the other side is streamed T times:
 
     time in forward+backward passes over a sequence     n_held + T · n_streamed
     (one batch with itself: tile k meets the rows after it only)
 
 Tiles, the CPU and the disk give the same numbers. bfloat16 halves a row and int8 (blocks of 64
-with a scale each) quarters it, with relative errors of about 2e-4 and 1e-3 in the matrix: they
-are for those who ask for them.
+with a scale each) quarters it, with relative errors of about 2e-4 and 1e-3 in the matrix: they are
+used only on request.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Storage:
         memory: Bytes that the held gradients may take; None for no limit. The model, its
             activations and the result are not counted.
         kept: "exact" at the runtime dtype, or "bfloat16" or "int8", which round.
-        where: "device" with the model, "cpu", or "disk" (a temporary file a parameter; the
-            memory is then not a limit).
+        where: "device" with the model, "cpu", or "disk" (a temporary file per parameter; the memory
+            is then not a limit).
     """
 
     memory: int | None = None
@@ -65,7 +65,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """What will be held, and what it will cost.
+    """Which gradients are held, and the cost.
 
     Attributes:
         hold_left: Whether rows of the left side are held; else those of the right.
@@ -73,7 +73,7 @@ class StoragePlan:
         tiles: (start, end) rows of each tile of the held side.
         row_bytes: Bytes of one held gradient.
         streamed: Rows of the other side.
-        storage: As asked for.
+        storage: As requested.
     """
 
     hold_left: bool
@@ -85,7 +85,7 @@ class StoragePlan:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held at the most."""
+        """Largest number of bytes held at once."""
         return max(end - start for start, end in self.tiles) * self.row_bytes
 
     @property
@@ -100,7 +100,7 @@ class StoragePlan:
         held = self.tiles[-1][1]
         side = "rows" if self.hold_left else "columns"
         tiles = f" in {len(self.tiles)} tiles" if len(self.tiles) > 1 else ""
-        others = "" if self.symmetric else f"; {self.streamed} stream by"
+        others = "" if self.symmetric else f"; {self.streamed} are streamed"
         return (
             f"holds {held} {side}{tiles}, {self.held_bytes / 2**20:.3g} MiB at a time "
             f"({self.storage.kept}, {self.storage.where}){others}: the time of {self.passes:.2f} "

@@ -1,4 +1,4 @@
-"""What gradients are taken of: weighted sums of the log-probabilities and entropies of tokens."""
+"""Weighted sums of the log-probabilities and entropies of tokens, the functions differentiated."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenSum:
-    """The functions Σ_k (a_ik s_ik + b_ik H_ik) whose gradients are wanted.
+    """The functions Σ_k (a_ik s_ik + b_ik H_ik) to be differentiated.
 
     Attributes:
         rollouts: n sequences.
         logprob_weights: a, (n, t) float64.
         entropy_weights: b, (n, t) float64, or None.
         rows: (n,) int64, the row that each sequence's gradient is added to; None: its own.
-        of_training: Whether the gradients are what a training step is made of, or the derivatives
-            of the scores themselves; they differ in padding rows (`policy.padding`).
+        of_training: Whether the gradients are those of a training step, or the derivatives of the
+            scores themselves; they differ in padding rows (`policy.padding`).
     """
 
     rollouts: Rollouts
@@ -69,7 +69,7 @@ class TokenSum:
 
 
 def step_functions(U: Rollouts, step: Step) -> TokenSum:
-    """What a step is made of: c_ik s_ik + d_ik H_ik of every token, as training differentiates it.
+    """The sums of a step: c_ik s_ik + d_ik H_ik of every token, as training differentiates them.
 
     Args:
         U: The update batch of the step.
@@ -82,7 +82,7 @@ def step_functions(U: Rollouts, step: Step) -> TokenSum:
 
 
 def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> TokenSum:
-    """S(t_i) of every sequence, whose gradients make up the Fisher kernel.
+    """S(t_i) of every sequence, whose gradients give the Fisher kernel.
 
     Args:
         rollouts: n sequences.
@@ -94,19 +94,19 @@ def score_sums(rollouts: Rollouts, rows: Tensor | None = None) -> TokenSum:
     return TokenSum(rollouts, rollouts.mask.double(), rows=rows)
 
 
-def first_tokens(weighted: TokenSum) -> TokenSum:
+def first_tokens(token_sum: TokenSum) -> TokenSum:
     """Two sequences cut to a few tokens, to try a computation on.
 
     Args:
-        weighted: At least one sequence.
+        token_sum: At least one sequence.
 
     Returns:
         Their first tokens, with weights 1 on s and, if it is used, on H.
     """
-    rollouts = weighted.rollouts
+    rollouts = token_sum.rollouts
     pair = [0, len(rollouts) - 1]
     prompts = [rollouts.prompt_ids[i][-3:] for i in pair]
     responses = [rollouts.response_ids[i][: 4 - k] for k, i in enumerate(pair)]
     few = score_sums(Rollouts(prompts, responses, torch.arange(2)))
-    b = None if weighted.entropy_weights is None else few.logprob_weights
-    return replace(few, entropy_weights=b, of_training=weighted.of_training)
+    b = None if token_sum.entropy_weights is None else few.logprob_weights
+    return replace(few, entropy_weights=b, of_training=token_sum.of_training)

@@ -1,1 +1,1 @@
-"""Influence: how much of δH₁ each sequence and token of an update batch causes (T6)."""
+"""Influence: the part of δH₁ that each sequence and token of an update batch causes (T6)."""

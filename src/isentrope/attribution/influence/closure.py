@@ -1,9 +1,9 @@
-"""Forward mode and reverse mode must give the same derivative: an alarm, not a printed number.
+"""Forward mode and reverse mode must give the same derivative; otherwise the analysis is refused.
 
     <g_H, v> = δH₁,     momentum + decay + Σ_i δH_i = <g_H, v>
 
 hold to rounding. Where they do not, the gradient that autograd returns is not the derivative of
-the model's output (a custom backward pass, a detached piece), and nothing made from it is shown.
+the model's output (a custom backward pass, a detached tensor), and no number from it is reported.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def require_agreement(
             f"{what} differ: {value:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
             f"terms' size where rounding explains {tolerance(policy):.0e}. A derivative of "
             f"{name_of(policy.causal_lm)} is not that of its output (a custom backward pass, a "
-            "detached piece, a kernel), so nothing is given that is made from it: load the model "
+            "detached tensor, a kernel), so no number from it is reported: load the model "
             "with attn_implementation='eager' and without custom kernels."
         )

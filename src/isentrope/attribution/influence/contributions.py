@@ -1,4 +1,4 @@
-"""What an attribution holds (T6): contributions by group, their sums, errors, budget and tables."""
+"""The contents of an attribution (T6): contributions by group, sums, errors, budget and tables."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from isentrope.rollouts import Rollouts
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each piece of U does to one quantity, per unit η.
+    """The effect of each sequence and token of U on one quantity, per unit η.
 
     Attributes:
         by_group: (G, n) by group of the batch that the quantity is measured on; sums over G.
-        by_group_and_token: (G, n, t), or None where tokens were not asked for.
+        by_group_and_token: (G, n, t), or None where tokens were not requested.
         budget: "momentum", "decay", "gradient" and "total", with errors.
         groups: The gradient that was used.
         unit: For example "nats per token per η".
@@ -58,24 +58,24 @@ class Attribution:
 
     @property
     def closure(self) -> float:
-        """Budget less total: rounding, and nothing else."""
+        """Budget minus total, which is rounding only."""
         parts = (self.budget["momentum"].value, self.budget["decay"].value)
         return sum(parts) + float(self.sequences.sum()) - self.budget["total"].value
 
 
 @dataclass(frozen=True)
 class Influence:
-    """Who moved the entropy, and who earned the reward.
+    """Contributions to the changes of entropy and of expected reward.
 
     Attributes:
         entropy: δH of sequences and tokens.
         reward: δJ of the same, or None without a reward batch.
         U: The update batch.
-        scores: s and H of U's tokens at θ, or None where tokens were not asked for.
+        scores: s and H of U's tokens at θ, or None where tokens were not requested.
         coefficients: (n, t) c_ik of the step.
         entropy_coefficients: (n, t) d_ik of the step, or None for 0.
         functional: "per_token" or "per_sequence".
-        how: The passes that were made, in words.
+        how: The passes that were run, in words.
         reliability: Rank correlation with the influence that an infinite E would give, about, of
             "sequences" and "tokens".
         listed_share: The share of their size that the largest "sequences" and "tokens" of a printed
@@ -95,7 +95,7 @@ class Influence:
 
     @property
     def acting(self) -> Tensor:
-        """(n, t) bool, the tokens that the step is made of."""
+        """(n, t) bool, the tokens with a weight in the step."""
         d = self.entropy_coefficients
         return (self.coefficients != 0) if d is None else (self.coefficients != 0) | (d != 0)
 
@@ -106,7 +106,7 @@ class Influence:
 
     @property
     def baseline(self) -> Estimate:
-        """δH of momentum and decay: what was decided before this batch."""
+        """δH of momentum and decay, which do not depend on this batch."""
         return self.entropy.budget["baseline"]
 
     @property
@@ -121,26 +121,26 @@ class Influence:
 
     @property
     def per_token(self) -> list[Tensor]:
-        """δH_ik per unit η, ragged: one 1-D tensor a sequence."""
+        """δH_ik per unit η, ragged: one 1-D tensor per sequence."""
         tokens = self.entropy.tokens
         if tokens is None:
-            raise ValueError("Tokens were not asked for: call influence with tokens=True.")
+            raise ValueError("Tokens were not attributed: call influence with tokens=True.")
         return [row[:length] for row, length in zip(tokens, self.U.lengths.tolist(), strict=True)]
 
     def to_frame(
         self, of: Literal["sequences", "tokens"] = "sequences", tokenizer: Any = None
     ) -> pd.DataFrame:
-        """A table with a row a sequence, or a token.
+        """A table with one row per sequence, or per token.
 
         Args:
-            of: Which.
+            of: "sequences" or "tokens".
             tokenizer: Decodes each token into the column `text`; None leaves it empty.
 
         Returns:
             Its rows; deltaH and deltaJ per unit η, with errors.
 
         Raises:
-            ValueError: If asked for anything else, or for tokens that were not attributed.
+            ValueError: If `of` is anything else, or tokens were not attributed.
         """
         if of not in ("sequences", "tokens"):
             raise ValueError(f"to_frame of {of!r}; choose 'sequences' or 'tokens'.")
@@ -148,7 +148,7 @@ class Influence:
 
 
 def sequence_table(influence: Influence) -> pd.DataFrame:
-    """One row a sequence of U.
+    """One row per sequence of U.
 
     Args:
         influence: The influences.
@@ -177,7 +177,7 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
 
 
 def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
-    """One row a token of U.
+    """One row per token of U.
 
     Args:
         influence: The influences, of tokens.
@@ -189,11 +189,11 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
         deltaH and deltaJ with _se (per unit η), text.
 
     Raises:
-        ValueError: If tokens were not asked for.
+        ValueError: If tokens were not attributed.
     """
     U, scores = influence.U, influence.scores
     if scores is None:
-        raise ValueError("Tokens were not asked for: call influence with tokens=True.")
+        raise ValueError("Tokens were not attributed: call influence with tokens=True.")
     sequence, position = scores.mask.nonzero(as_tuple=True)
     ids = pad_sequence(U.response_ids, batch_first=True)[scores.mask]
 

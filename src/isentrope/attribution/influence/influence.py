@@ -1,16 +1,17 @@
-"""Influence: how much of δH₁ each sequence and each token of an update batch causes (T6).
+"""Influence: the part of δH₁ that each sequence and token of an update batch causes (T6).
 
     δH_ik = c_ik ∂_u s_ik + d_ik ∂_u H_ik,     δH_i = Σ_k δH_ik,     u = P g_H     per unit η
     δH₁ = <g_H, momentum> + <g_H, decay> + Σ_i δH_i
 
 c and d are the step's token weights and, of a recorded entropy term, entropy weights (else 0).
-One backward pass over E gives u; then one backward pass over U gives every sequence, or one
-forward-mode pass every token. With g_J, the gradient of the expected reward, the same passes give
-δJ_ik: what each token earned. g_H and g_J come in groups of prompts (`gradient_groups`), which is
-where the errors (with one degree of freedom less than groups) and the reliability are from.
+One backward pass over E gives u; then one backward pass over U gives all sequences, or one
+forward-mode pass all tokens. With g_J, the gradient of the expected reward, the same passes give
+δJ_ik: the effect of each token on expected reward. g_H and g_J are computed by groups of prompts
+(`gradients.groups`), which give the errors (with one degree of freedom less than groups) and the
+reliability.
 
 E and U must be independent draws. With one batch for both (T4c) the pairs of sequences of one
-prompt draw are left out: a response's advantage holds the rewards of its whole group.
+prompt draw are omitted: a response's advantage depends on the rewards of its whole group.
 """
 
 from __future__ import annotations
@@ -48,10 +49,9 @@ DIRECTIONS_AT_ONCE = 4
 """Directions of one forward-mode pass: each takes the memory of an evaluation."""
 
 TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
-"""Groups of prompts where none are asked for: one forward pass each for tokens, none for sequences.
-"""
+"""Default groups of prompts; each costs a forward pass for tokens, none for sequences."""
 
-HELD_GROUPS = 4 * 2**30
+MAX_GROUP_BYTES = 4 * 2**30
 """Bytes of group gradients up to which sequences have more groups than tokens."""
 
 
@@ -81,22 +81,22 @@ def influence(
         step: What `optimizer_step` returned for U.
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: Estimator whose gradient is taken.
-        tokens: Whether tokens are asked for (forward mode over U) or sequences only (backward).
+        tokens: Whether to attribute tokens (forward mode over U) or sequences only (backward).
         reward: Unfiltered batch with rewards, for δJ, other than U; None: E itself where it has
             rewards and is not U.
         groups: Groups of prompts for errors and reliability; 1 for values alone; None for
             `default_groups`.
-        overlap: What it means that a sequence of U is also in E: an error ("refuse"), chance
+        overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
             ("independent": E was drawn afresh), or the same batch ("u_statistic").
         confidence: Nominal coverage of the intervals of the budget.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         progress: Called before each pass.
 
     Returns:
         The influences, per unit η.
 
     Raises:
-        ValueError: If the step is of another batch, E and U share sequences, tokens are asked
+        ValueError: If the step is of another batch, E and U share sequences, tokens are requested
             of one batch in both roles, or the parts do not sum to the total.
     """
     step.require_batch(U)
@@ -108,7 +108,7 @@ def influence(
             )
         if tokens:
             raise ValueError(
-                "With one batch for both roles each sequence has a direction of its own, so there "
+                "With one batch for both roles each sequence has its own direction, so there "
                 "are no token values: pass tokens=False, or a fresh E."
             )
     elif overlap == "refuse":
@@ -197,7 +197,7 @@ def _require_closure(policy: Policy, attribution: Attribution) -> None:
 
 
 def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:
-    """Groups of prompts where none are asked for.
+    """The default number of groups of prompts.
 
     Args:
         policy: Whose parameters a group's gradient has.
@@ -211,7 +211,7 @@ def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:
     most = TOKEN_GROUPS
     if not tokens:
         parameters = sum(p.numel() for p in policy.theta.values())
-        most = max(most, min(SEQUENCE_GROUPS, HELD_GROUPS // (8 * parameters)))
+        most = max(most, min(SEQUENCE_GROUPS, MAX_GROUP_BYTES // (8 * parameters)))
     return min(most, E.n_prompts)
 
 
@@ -228,9 +228,9 @@ def require_disjoint(E: Rollouts, U: Rollouts) -> None:
     if shared := len(_sequence_set(E) & _sequence_set(U)):
         raise ValueError(
             f"{shared} sequences are in both E and U, so E does not measure U's effect without "
-            "bias: draw E on other prompts; or, if E was drawn afresh on U's prompts and the equal "
-            "responses are chance, say overlap='independent'; or, if E is U itself, ask for "
-            "overlap='u_statistic', which leaves each prompt's own pairs out."
+            "bias: draw E on other prompts; or, if E was drawn separately on U's prompts and the "
+            "equal responses are chance, set overlap='independent'; or, if E is U itself, set "
+            "overlap='u_statistic', which omits each prompt's own pairs."
         )
 
 
@@ -240,7 +240,7 @@ def _sequence_set(rollouts: Rollouts) -> set[tuple[bytes, bytes]]:
 
 
 def _words(tokens: bool, overlap: Overlap, gradient_backend: GradientBackend, errors: bool) -> str:
-    """The passes made; errors of h take the gradient of its denominator too."""
+    """The passes run, in words; errors of h need the gradient of its denominator too."""
     if overlap == "u_statistic":
         return "E x U inner products without pairs of one prompt draw (U-statistic)"
     over_E = "two backward passes over E" if errors else "one backward pass over E"
@@ -257,7 +257,7 @@ def _tokens(
     scores = None
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
         some = directions[start : start + DIRECTIONS_AT_ONCE]
-        with DerivativeOfTraining():  # U's tokens as the step has them
+        with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             if step.entropy_weights is None:
                 scores, slopes = logprob_jvp(policy, U, some)
                 projections += [step.token_weights * slope for slope in slopes]
@@ -317,7 +317,7 @@ def _budget(
     u_statistic: bool,
     prompts: int,
 ) -> dict[str, Estimate]:
-    """By component; of a U-statistic the total too leaves own-prompt pairs out."""
+    """By component; for a U-statistic the total omits own-prompt pairs too."""
     trust = gradient.trust
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")

@@ -1,4 +1,4 @@
-"""How well an E of this size ranks, and how much the largest of a list are inflated (T6).
+"""How well an E of this size ranks, and by how much listed values are overestimated (T6).
 
 E's groups are split in two equal halves at random. r is the mean Spearman correlation between the
 influences that the two halves give. With k the number of times a half goes into E (2, or more where
@@ -7,13 +7,14 @@ whose root is the correlation with an infinite E:
 
     ρ = k r/(1 + (k − 1) r),     rank correlation with an infinite E ≈ √ρ
 
-The largest values of a list are the largest because their errors add to them too. The sum of those
-that one half lists, as the other half measures them, over the sum as the first half does, is the
-share that is real at half the size; the same formula brings it to the size of E:
+The largest values of a list are selected partly by their errors. Take the sum of the values that
+one half lists, measured by the other half, over the same sum measured by the first half: this is
+the share that is real at half the size. The same formula converts it to the size of E:
 
     λ½ = Σ_listed sign(x_A) x_B / Σ_listed |x_A|,     λ = k λ½/(1 + (k − 1) λ½)
 
-λ x is the size to expect of a listed x. Both hold on average over E's: for one small E they vary.
+λ x is the expected size of a listed x. Both hold on average over batches E; for one small E they
+vary.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from isentrope.estimate import Estimate
 UNIT = "rank correlation with an infinite E"
 
 LISTED = (8, 4)
-"""The lists that are printed: so many of the most negative, so many of the most positive."""
+"""Number of the most negative and of the most positive values in a printed list."""
 
-SMALL = 128
+MIN_PROMPTS = 128
 """Prompts of E below which √ρ itself varies by more than about .02 from one E to the next."""
 
 
@@ -45,7 +46,7 @@ def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
         seed: Seed of the splits.
 
     Returns:
-        The correlation of two halves, without error or interval (splits of one batch do not tell
+        The correlation of two halves, without error or interval (splits of one batch do not show
         how batches differ); NaN with one group, or where nothing varies.
     """
     correlations = []
@@ -71,10 +72,11 @@ def rank_correlation(by_group: Tensor, prompts: int, splits: int = 20, seed: int
     r = split_half(by_group, splits, seed).value
     value = math.sqrt(max(of_whole(r, len(by_group)), 0.0)) if r == r else r
     warnings = ()
-    if prompts < SMALL and r == r:
+    if prompts < MIN_PROMPTS and r == r:
         warnings = (
-            f"With {prompts} prompts in E the rank correlation with an infinite E is right on "
-            f"average over such batches, and of this one says little: that takes {SMALL} prompts.",
+            f"With {prompts} prompts in E the rank correlation with an infinite E is correct on "
+            f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} "
+            "prompts.",
         )
     return _without_error(value, prompts, UNIT, "split halves of E", warnings)
 
@@ -112,7 +114,7 @@ def of_whole(half: float, groups: int) -> float:
 def listed_share(
     by_group: Tensor, listed: tuple[int, int] = LISTED, splits: int = 20, seed: int = 0
 ) -> float:
-    """What share of the listed sizes is to be expected of an infinite E.
+    """The share of the listed sizes to expect from an infinite E.
 
     Args:
         by_group: (G, m) what each group contributes to each of m influences.
@@ -136,7 +138,7 @@ def listed_share(
 
 
 def _halves(by_group: Tensor, splits: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(m,) sums over two random halves of the groups; an odd group is left out."""
+    """(m,) sums over two random halves of the groups; an odd group is omitted."""
     groups, m = by_group.shape
     half = groups // 2
     generator = torch.Generator().manual_seed(seed)

@@ -1,10 +1,10 @@
-"""Whose update moved whose entropy: self, same-prompt and other-prompt shares (T6), (T7).
+"""Entropy change by relation of the responses: self, same-prompt and other-prompt (T6), (T7).
 
     M_ij = <e_i, P u_j>,     Σ_i M_ij = δH_j
     e_i = Σ_k (a_ik ∂s_ik + b_ik ∂H_ik),     u_j = Σ_k (c_jk ∂s_jk + d_jk ∂H_jk)
 
-Row i is a response on which entropy is measured, column j a response that the step is made of.
-The shares need an E that holds U's prompts, and say something of the entropy on those prompts:
+Row i is a response on which entropy is measured, column j a response of the step.
+The shares need an E that holds U's prompts, and describe the entropy on those prompts:
 
     E of fresh responses     same prompt: the prompt's own group moved it; other prompt: the rest
     E = U itself             also self, i = j; self and same prompt are then biased upwards in size,
@@ -72,7 +72,7 @@ def influence_shares(
         step: What `optimizer_step` returned for U.
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: Estimator whose gradient is taken.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the gradients of the smaller side may be held.
         confidence: Nominal coverage.
         announce: Called with the storage plan before the work starts.

@@ -1,1 +1,1 @@
-"""Noise scales: how many prompts a step needs, for the loss and for the entropy (T8)."""
+"""Noise scales: the number of prompts that a step needs, for the loss and for the entropy (T8)."""

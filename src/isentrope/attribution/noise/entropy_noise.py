@@ -1,4 +1,4 @@
-"""The noise scale of the entropy step: how large U must be before the sign of δH₁ is certain (T8).
+"""The noise scale of the entropy step: the size of U at which the sign of δH₁ is certain (T8).
 
 With δH_i of the sequences of U (T6), x_p = n Σ_{i∈p} δH_i over n prompts has the mean m = Σ_i δH_i,
 the gradient part of δH₁, and the variance s². A batch of B prompts from the same population has
@@ -7,16 +7,16 @@ m ± s/√B, so
     B = Var_U(δH₁) |U| / δH₁² = s²/(m² − s²/n),     the square of the mean without bias
     B_sign = z² s²/((b + m)² − s²/n)
 
-prompts until the sign of b + m is certain, with b what the batch does not decide (momentum and
-decay) and z the one-sided normal quantile. Intervals are made for κ = (b + m)/s, which is smooth
-where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ². t has the
-degrees of freedom that the tail of (x_p − m)² leaves (`noise_tail`), and there are intervals from
-32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with Gaussian, t₃ and
-lognormal x_p of either sign, where those of n − 1 degrees of freedom cover 73–98 %. B has no upper
-end where κ may be zero.
+prompts until the sign of b + m is certain, with b the part that does not depend on the batch
+(momentum and decay) and z the one-sided normal quantile. Intervals are made for κ = (b + m)/s,
+which is smooth where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ².
+t has the degrees of freedom from the tail of (x_p − m)² (`noise.tail`), and there are intervals
+from 32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with Gaussian, t₃
+and lognormal x_p of either sign, where those of n − 1 degrees of freedom cover 73–98 %. B has no
+upper end where κ may be zero.
 
-u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. U's selection is
-part of it: x_p is that of prompts whose group has an advantage.
+u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. It includes U's
+selection: x_p is that of prompts whose group has an advantage.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class EntropyNoiseScale:
     Attributes:
         gradient: m, the gradient part of δH₁, with the error of another draw of U's prompts.
         noise_scale: B, in prompts.
-        prompts_for_gradient_sign: z² B, when the sign of m is certain.
-        prompts_for_sign: B_sign, when the sign of b + m is.
-        confidence: How certain; also the nominal coverage of the intervals.
+        prompts_for_gradient_sign: z² B, from which on the sign of m is certain.
+        prompts_for_sign: B_sign, from which on the sign of b + m is certain.
+        confidence: Probability of the sign; also the nominal coverage of the intervals.
     """
 
     gradient: Estimate
@@ -66,20 +66,20 @@ def entropy_noise_scale(
     confidence: float = 0.95,
     unit: str = "nats per η",
 ) -> EntropyNoiseScale:
-    """How large U must be before the sign of the entropy change is certain.
+    """The size of U at which the sign of the entropy change is certain.
 
     Args:
         per_sequence: (n,) δH_i of each sequence of U, per unit η: `Influence.per_sequence`.
         prompt_index: (n,) prompt draw of each.
         baseline: b, δH of momentum and decay, per unit η; its own error is not counted.
-        confidence: How certain, in (0.5, 1).
+        confidence: Probability of the sign, in (0.5, 1).
         unit: Of `per_sequence`.
 
     Returns:
         Noise scale and batch sizes, in prompts.
 
     Raises:
-        ValueError: If sizes differ, values are not finite, the confidence is no such number, there
+        ValueError: If sizes differ, values are not finite, the confidence is out of range, there
             are fewer than four prompts, or no prompt differs from another.
     """
     values = torch.as_tensor(per_sequence, dtype=torch.float64)

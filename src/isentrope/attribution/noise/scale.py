@@ -1,28 +1,28 @@
-"""The noise scale at fixed θ: how many prompts a step needs (T8).
+"""The noise scale at fixed θ: the number of prompts that a step needs (T8).
 
 The unit is the prompt group. Group gradients g_p are scaled so that their mean is the batch
-gradient, and all that is used of them is their Gram matrix M_pq = <g_p, P g_q>. With A the mean of
+gradient, and only their Gram matrix is used, M_pq = <g_p, P g_q>. With A the mean of
 its diagonal and D the mean of the rest,
 
     |G|² = D,     tr Σ = A − D,     B_simple = tr Σ/|G|² = A/D − 1          (prompts)
 
 |G|² and tr Σ are unbiased. With P, <g, P g'> takes the place of <g, g'> throughout: |G|² is Gᵀ P G,
 the first-order decrease of the loss per unit η by the step −P G, tr Σ is tr(P Σ), and B is that of
-the gradients P^½ g; P is held fixed. Zero-advantage groups are rejected from U and are no part of
-the mean: all of this is about groups with an advantage, as the step is.
+the gradients P^½ g; P is held fixed. Zero-advantage groups are rejected from U and are not part of
+the mean: the noise scale is that of groups with an advantage, like the step.
 
 Errors are those of a jackknife that deletes one group. D is a mean over pairs, which split into
-M_pq = D + α_p + α_q + β_pq; the jackknife counts the β twice, and they are what there is when
-noise hides the gradient. So one of the two is taken off again:
+M_pq = D + α_p + α_q + β_pq; the jackknife counts the β twice, and they dominate where noise hides
+the gradient. So one of the two is subtracted:
 
     Var D = 4 σ_α²/n + 2 σ_β²/(n(n − 1)),     both variances by least squares (a diallel cross)
 
 The interval of B is Fieller's, every B for which A − (1 + B) D is not distinguishable from zero. It
 has no upper end where |G|² is not distinguishable from zero. tr Σ > 0 has a t-interval on the
-logarithm. For both, the degrees of freedom are those that the tail of c_p = |g_p − ḡ|² leaves
-(`noise_tail`), and there are intervals from 32 groups on. In simulations
-(docs/results/intervals.md) they cover 93–100 % with Gaussian gradients, and with norms multiplied
-by |t₃| or by exp(N(0, 1)), where those of n − 1 degrees of freedom cover 71–90 %.
+logarithm. For both, the degrees of freedom follow from the tail of c_p = |g_p − ḡ|² (`noise.tail`),
+and there are intervals from 32 groups on. In simulations (docs/results/intervals.md) they cover
+93–100 % with Gaussian gradients, and with norms multiplied by |t₃| or by exp(N(0, 1)), where those
+of n − 1 degrees of freedom cover 71–90 %.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from isentrope.update.objective import entropy_weights as of_entropies
 from isentrope.update.objective import token_weights as objective_weights
 from isentrope.vectors import Vector
 
-FEWEST = 4
-"""Fewest groups: with three there is no pair left over to tell α from β."""
+MIN_UNITS = 4
+"""Fewest groups: with three, α and β cannot be separated."""
 
 METHOD = "delete-one jackknife"
 
@@ -67,8 +67,8 @@ class NoiseScale:
         gradient_square: |G|², or Gᵀ P G.
         trace: tr Σ of one unit's gradient, or tr(P Σ).
         b_simple: Their ratio, in units; its upper end is infinite where |G|² may be zero.
-        effective_units: (Σ c)²/Σ c² with c_p = |g_p − ḡ|², at most n; small where few units hold
-            the noise.
+        effective_units: (Σ c)²/Σ c² with c_p = |g_p − ḡ|², at most n; small where few units
+            dominate the noise.
         covariance: (2, 2) joint covariance of `gradient_square` and `trace`.
         gram: (n, n) inner products of the units' gradients.
     """
@@ -105,8 +105,8 @@ def noise_scale(
 
     Args:
         policy: The policy that sampled U.
-        U: Update batch, two responses a prompt or more; `prompt_index` tells the groups. Groups
-            whose weights are all zero are left out, and counted in the warnings. What normalises
+        U: Update batch, at least two responses per prompt; `prompt_index` gives the groups. Groups
+            whose weights are all zero are omitted, and counted in the warnings. What normalises
             the batch as a whole (the tokens of "dapo") is held fixed.
         preconditioner: P, diagonal, for the noise scale of preconditioned gradients; None for 1.
         token_weights: (n, t) c_ik of the gradient Σ (c_ik ∂s_ik + d_ik ∂H_ik);
@@ -115,7 +115,7 @@ def noise_scale(
         objective: Where no weights are given, the objective they are made from.
         max_response_length: L of "dr_grpo".
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not know.
+        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
         storage: How the groups' gradients may be held.
         announce: Called with the storage plan before the work starts.
 
@@ -132,11 +132,11 @@ def noise_scale(
         raise ValueError(
             f"{len(alone)} prompt groups have one response, the first is prompt draw "
             f"{int(alone[0])}: an advantage is measured against the group's other responses. Give "
-            "a batch with two responses a prompt or more."
+            "a batch with at least two responses per prompt."
         )
     if token_weights is None:
         if entropy_weights is not None:
-            raise ValueError("entropy_weights are those of a step: give its token_weights too.")
+            raise ValueError("entropy_weights belong to a step: give its token_weights too.")
         token_weights = objective_weights(U, objective, max_response_length)
         entropy_weights = of_entropies(U, objective)
     acting, d = token_weights != 0, entropy_weights
@@ -182,8 +182,8 @@ def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
 
 def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
     warning = (
-        f"{silent} of {of} prompt groups have no advantage and are left out, as a batch that "
-        "rejects such groups would."
+        f"{silent} of {of} prompt groups have no advantage and are omitted, as in a batch that "
+        "rejects such groups."
     )
     names = ("gradient_square", "trace", "b_simple")
     kept = {name: getattr(scale, name) for name in names}
@@ -204,14 +204,14 @@ def noise_scale_of_gram(
     Args:
         gram: (n, n) <g_p, P g_q>, where the mean of g_p over p is the batch gradient.
         confidence: Nominal coverage.
-        unit: What the n are, in the plural.
+        unit: Name of the units, in the plural.
         square_unit: Unit of |G|² and tr Σ.
 
     Returns:
         The noise scale.
 
     Raises:
-        ValueError: If the matrix is no Gram matrix to 1 %, or of fewer than four units.
+        ValueError: If the matrix is not a Gram matrix to 1 %, or of fewer than four units.
     """
     n = len(gram)
     require_units(n, unit)
@@ -250,19 +250,19 @@ def noise_scale_of_gram(
 
 
 def require_units(n: int, unit: str) -> None:
-    """Refuse a batch too small to tell signal from noise.
+    """Refuse a batch too small to separate signal from noise.
 
     Args:
-        n: Units there are.
-        unit: What they are, in the plural.
+        n: Number of units.
+        unit: Their name, in the plural.
 
     Raises:
         ValueError: If there are fewer than four.
     """
-    if n < FEWEST:
+    if n < MIN_UNITS:
         raise ValueError(
-            f"The noise scale is read from how {unit} differ, and there are {n} of them: give "
-            f"{FEWEST} or more (16 for an interval worth having)."
+            f"The noise scale is computed from how {unit} differ, and there are {n} of them: give "
+            f"{MIN_UNITS} or more (16 for a useful interval)."
         )
 
 
@@ -312,7 +312,7 @@ def _fieller(
         high = math.inf
         caveats = [
             f"|G|² is not distinguishable from zero in these {n} {unit}: the noise scale is "
-            "bounded from below only. More of them give it an upper end."
+            "bounded from below only. More of them give an upper end."
         ]
     low, high = (math.nan if math.isnan(x) else max(x - 1, 0.0) for x in (low, high))
     return Estimate(value, se, low, high, n, unit, METHOD, warnings=(*warnings, *caveats))

@@ -1,16 +1,16 @@
-"""How far the spread of a batch can be believed: degrees of freedom from the tail (T8).
+"""How far the spread of a batch can be trusted: degrees of freedom from the tail (T8).
 
-The error of a mean is read from how the units differ. Where their tail is heavy most batches hold
-none of its rare large values: the spread is too small in most of them, and most of all in those
-that look even, so no warning and no threshold can sort them out. The interval is lengthened
-instead, in every batch alike. With z_p = (c_p − c̄)² and ξ Hill's estimate of its tail index,
+The error of a mean is computed from how the units differ. Where their tail is heavy most batches
+hold none of its rare large values: the spread is too small in most of them, most of all in those
+that look even, so no warning or threshold can identify them. Instead the interval is lengthened in
+every batch. With z_p = (c_p − c̄)² and ξ Hill's estimate of its tail index,
 
     ξ = 1/k Σ_{j≤k} log(z_(j)/z_(k+1)),   k = min(n/5, 3√n),     degrees of freedom = 2/ξ
 
 between 1 and n − 1: 1/ξ is the tail index of z. Normal c have about 4 (quantile 2.8 in place of
 2.0), c without a variance fewer than 2. Where the c are positive sums, such as squared norms,
-Hill's estimate of their own index 1/ξ_c tells a light tail better, and the larger of 2/ξ and 1/ξ_c
-is taken. Nothing helps against large values so rare that a batch holds none of them.
+Hill's estimate of their own index 1/ξ_c identifies a light tail better, and the larger of 2/ξ and
+1/ξ_c is used. No interval accounts for large values so rare that a batch holds none of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import math
 import torch
 from torch import Tensor
 
-ENOUGH = 32
+MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""
 
 LIGHT_TAILS = (
     "Intervals of noise allow for a tail that the batch shows, and hold for those it does not: "
     "gradients so large and rare that the batch has none are in no interval."
 )
-"""Said beside every such interval."""
+"""The warning of every such interval."""
 
 
 def tail_degrees_of_freedom(values: Tensor) -> float:
@@ -70,20 +70,21 @@ def _tail_index(values: Tensor) -> float:
 
 
 def too_few(n: int, unit: str) -> tuple[str, ...]:
-    """Why noise has no interval.
+    """The warning that noise has no interval.
 
     Args:
         n: Units.
-        unit: What they are, in the plural.
+        unit: Their name, in the plural.
 
     Returns:
         One sentence; none from 32 units on.
     """
-    if n >= ENOUGH:
+    if n >= MIN_UNITS_FOR_INTERVAL:
         return ()
     return (
-        f"{n} {unit} are too few for an interval of their noise: below {ENOUGH} a heavy tail "
-        "cannot be told from a light one.",
+        f"{n} {unit} are too few for an interval of their noise: below {MIN_UNITS_FOR_INTERVAL} a "
+        "heavy tail "
+        "cannot be distinguished from a light one.",
     )
 
 
@@ -92,10 +93,10 @@ def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
 
     Args:
         values: (n,) c_p, not negative.
-        unit: What the n are, in the plural.
+        unit: Their name, in the plural.
 
     Returns:
-        One sentence where they hold it as less than half as many equal units would.
+        One sentence where the effective number of units is less than half of n.
     """
     n, effective = len(values), effective_units(values)
     if effective >= n / 2:
@@ -107,7 +108,7 @@ def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
 
 
 def effective_units(values: Tensor) -> float:
-    """How many equal units would hold the noise as evenly.
+    """The effective number of units.
 
     Args:
         values: (n,) c_p, not negative.

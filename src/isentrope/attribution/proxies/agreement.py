@@ -10,7 +10,7 @@
 
 with k = max(1, round(q Σ w)), at least one item.
 Items tied with the last one of a top are in it by equal shares, and where both tops hold a share of
-an item the smaller one is common: a proxy that is y itself overlaps fully. A proxy without sign has
+an item the smaller one is common: so a proxy equal to y overlaps fully. A proxy without sign has
 sizes and overlap@q, and its negative_share@q is on the k largest |x|.
 """
 
@@ -40,7 +40,7 @@ class Column:
     Attributes:
         values: (n,) float64.
         sizes: (n,) |values|.
-        signed: Whether the sign means something.
+        signed: Whether the sign has a meaning.
     """
 
     def __init__(self, values: Array, signed: bool = True) -> None:
@@ -48,7 +48,7 @@ class Column:
 
         Args:
             values: (n,) float64.
-            signed: Whether the sign means something.
+            signed: Whether the sign has a meaning.
         """
         self.values, self.signed = values, signed
         self.sizes, self.signs = np.abs(values), np.sign(values)
@@ -100,7 +100,7 @@ class WeightedColumn:
 
     @property
     def chosen(self) -> list[Array]:
-        """What a proxy of this kind would call the tokens that lower the entropy, for each k."""
+        """The tokens that such a proxy predicts to lower the entropy, for each k."""
         return self.lowest if self.column.signed else self.largest
 
 
@@ -186,7 +186,7 @@ def correlation(weights: Array, x: Array, y: Array) -> float:
 
 
 def negative_share(weights: Array, chosen: Array, measured: Column) -> float:
-    """Share of the summed negative influence that chosen items carry.
+    """Share of the summed negative influence that chosen items hold.
 
     Args:
         weights: (n,).

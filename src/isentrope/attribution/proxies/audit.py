@@ -1,15 +1,15 @@
-"""The audit: published proxies held against the measured influence (T9).
+"""The audit: published proxies compared with the measured influence (T9).
 
 Every statistic of `agreement`, for each proxy, with an interval over prompts. Ranks and overlaps
 are not smooth in the sample, so errors are those of a cluster bootstrap: whole prompts are drawn
-with replacement and everything is ranked anew,
+with replacement and all items are ranked again,
 
     SE² = Var_draws θ*,     interval  g⁻¹( g(θ̂) ± t_{P'−1} SD_draws g(θ*) )
 
 with g = artanh for correlations, arcsin √ for shares, and P' the number of equal prompts that the
-statistic is spread over (`audit_sample`), P for ranks and signs. Proxies are taken as given: the
-error of a batch mean inside one is not counted. Nor is that of the measurement itself, which comes
-from the finite E; for that, two halves of E give the reliability of the whole, its correlation
+statistic is spread over (`audit_sample`), P for ranks and signs. Proxies are treated as exact: the
+error of a batch mean inside one is not counted. Nor is the error of the measurement itself, due to
+the finite E; for that, two halves of E give the reliability of the whole, its correlation
 with the influence that an infinite E would give (Spearman and Brown), and
 
     r_half = corr(y₁, y₂),   reliability = √(2 r_half/(1 + r_half)),   r_corrected = r/reliability
@@ -19,10 +19,11 @@ independent between the halves and of proxy and influence. For ranks that is an 
 intervals of all three are over U's prompts; how they vary from one E to the next is not in them.
 
 In simulations with long tails and 16 to 128 prompts of 80 tokens, nominal 95 % intervals of tops
-cover 91–99 % if both tops are spread as over 15 equal prompts or more; those that lie in fewer have
+cover 91–99 % if both tops are spread as over 15 equal prompts or more; tops in fewer prompts have
 no interval. Ranks and signs cover 90–97 %, with 32 prompts or fewer down to 84 % for a correlation
-near one. Means of long-tailed products are too short where few prompts hold most of the influence,
-and Pearson's says so: it covers 79–98 %, the sign agreement weighted by size 81–95 %.
+near one. Intervals of means of long-tailed products are too short where few prompts hold most of
+the influence, and a warning says so: Pearson's covers 79–98 %, the sign agreement weighted by size
+81–95 %.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Audit:
         return self.statistics[proxy]
 
     def to_frame(self) -> Any:
-        """A pandas table, one row a proxy and statistic.
+        """A pandas table, one row per proxy and statistic.
 
         Returns:
             Columns proxy, statistic, top (the share q, NaN where there is none), items (how many
@@ -129,7 +130,7 @@ def audit(
     confidence: float = 0.95,
     unit: str = "tokens",
 ) -> Audit:
-    """Hold proxies against measured influences.
+    """Compare proxies with measured influences.
 
     Args:
         measured: (n, t) δH_ik.
@@ -143,14 +144,15 @@ def audit(
         draws: Bootstrap draws.
         seed: Seed of the draws.
         confidence: Nominal coverage.
-        unit: What the items are, in the plural.
+        unit: Name of the items, in the plural.
 
     Returns:
         The audit.
 
     Raises:
-        ValueError: If shapes differ, a number is not finite, a share or the number of draws makes
-            no sense, a name is taken, no influence varies, or halves are not those of `measured`.
+        ValueError: If shapes differ, a number is not finite, a share or the number of draws is out
+            of range, a name is reserved, no influence varies, or halves are not those of
+            `measured`.
     """
     mask = torch.as_tensor(mask, dtype=torch.bool)
     _require_options(mask, prompt_index, proxies, top, draws)
@@ -257,4 +259,4 @@ def _require_options(
     if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
         raise ValueError(f"top must be different shares between 0 and 1, got {tuple(top)}.")
     if draws < 2:
-        raise ValueError(f"draws must be at least 2, got {draws}; 200 is the usual number.")
+        raise ValueError(f"draws must be at least 2, got {draws}; 200 is usual.")

@@ -3,9 +3,9 @@
 Also what limits trust in their intervals.
 
 A bootstrap draw is a multinomial number of copies of each prompt; every item counts as often as its
-prompt was drawn. How well the draws know the error depends on over how many prompts a statistic is
-spread: (Σ a_p)²/Σ a_p², the number of equal prompts, where a_p is what prompt p has of a top, or of
-the sum of squares or of sizes. That number less one is the degrees of freedom of its error.
+prompt was drawn. The accuracy of the error depends on the number of prompts over which a statistic
+is spread: (Σ a_p)²/Σ a_p², the number of equal prompts, where a_p is the part of prompt p in a top,
+or in the sum of squares or of sizes. That number less one is the degrees of freedom of its error.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from isentrope.attribution.proxies.weighted_ranks import Array
 MEASURED = "measured"
 """The name under which the influence itself is in the table: its concentration and reliability."""
 
-SPREAD = 15
-"""Prompts, if equal ones, over which a top must be spread for the bootstrap to know its error."""
+MIN_SPREAD = 15
+"""Prompts, if equal ones, over which a top must be spread for a valid bootstrap error."""
 
-HELD_BY_FEW = 0.4
-"""Share of the prompts, if equal ones, below which a sum is said to be held by few of them."""
+CONCENTRATED_SHARE = 0.4
+"""Share of the prompts, if equal ones, below which a warning says that few of them hold a sum."""
 
 Statistics = dict[tuple[str, str], float]
 """By proxy and name."""
@@ -60,7 +60,7 @@ class AuditSample:
         halves: tuple[Column, Column] | None,
         tops: tuple[float, ...],
     ) -> None:
-        """Hold the columns, and see over how many prompts each statistic is spread.
+        """Store the columns, and compute over how many prompts each statistic is spread.
 
         Args:
             place: (n,) number of each item's prompt, from 0.
@@ -129,7 +129,7 @@ class AuditSample:
         return [self.statistics(row[self._place].astype(np.float64)) for row in counts]
 
     def interval_caveats(self, proxy: str, name: str, value: float) -> tuple[bool, tuple[str, ...]]:
-        """Whether a statistic's interval can be trusted, and what is to be said of it.
+        """Whether a statistic's interval can be trusted, and the warnings on it.
 
         Args:
             proxy: Name of the proxy, or "measured".
@@ -137,23 +137,23 @@ class AuditSample:
             value: Its value.
 
         Returns:
-            Trust, and sentences.
+            Trust, and warnings.
         """
         if math.isnan(value):
             return False, (self._undefined(proxy, name),)
         if self.n_prompts == 1:
             return False, ("There is one prompt: no error can be given.",)
         spread = self._spread.get((proxy, name), float(self.n_prompts))
-        if "@" in name and spread < SPREAD:
+        if "@" in name and spread < MIN_SPREAD:
             k = top_counts(self.n, [float(name.partition("@")[2])])[0]
             return False, (
                 f"The top is {k} of {self.n}, spread as over {spread:.1f} equal prompts: "
-                f"no interval below {SPREAD}.",
+                f"no interval below {MIN_SPREAD}.",
             )
-        if "@" not in name and spread < HELD_BY_FEW * self.n_prompts:
+        if "@" not in name and spread < CONCENTRATED_SHARE * self.n_prompts:
             return True, (
                 f"Few of the {self.n_prompts} prompts hold most of the influence (as {spread:.1f} "
-                "equal ones would): the interval is likely too short. Ranks do not suffer from it.",
+                "equal ones would): the interval is likely too short. Ranks are not affected.",
             )
         return True, ()
 

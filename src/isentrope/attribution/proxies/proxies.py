@@ -1,7 +1,7 @@
-"""Cheap predictions of what a token does to the entropy, each a function of s, H and A (T9).
+"""Cheap predictions of a token's effect on the entropy, each a function of s, H and A (T9).
 
 All are predictions of δH_ik up to a positive factor: the higher, the more entropy is gained. They
-see one state at a time. There, with z the logits and π = softmax(z),
+use one state at a time. There, with z the logits and π = softmax(z),
 
     ∂H/∂z_a = −S*_a,     S*_a = π_a (H + log π_a),
     dH = −Σ_a S*_a dz_a = −Cov_{a~π}(log π_a, dz_a)
@@ -15,8 +15,8 @@ tokens in the place of Σ_a π_a S*_a, which takes the whole vocabulary. The cov
 pools states: its summand is −(s − s̄)(A − Ā). Over whole responses, the kernel form (T7) with a
 kernel that is a multiple of the identity gives −(S − S̄)(A − Ā). Surprisal × advantage is the
 covariance without centring, the advantage alone its sign for unlikely tokens (S* < 0). Entropy says
-only how much there is to lose, and the top-entropy mask has no sign at all: it predicts |δH_ik|.
-What none of them sees is how one state's step moves the others, which is the kernel's business.
+only how much can be lost, and the top-entropy mask has no sign at all: it predicts |δH_ik|.
+None of them includes how the step at one state moves the others, which the kernel describes.
 
 Token covariance: Cui et al. (2025), arXiv 2505.22617. S*: arXiv 2602.03392. Forking tokens: arXiv
 2506.01939. Where A multiplies a proxy it is the advantage itself, also on a stale batch.
@@ -106,7 +106,7 @@ def centred_discriminator_change(
 
 
 def surprisal_advantage(logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """−s_ik A_i: rewarded surprises raise the entropy.
+    """−s_ik A_i: rewarded unlikely tokens raise the entropy.
 
     Args:
         logprobs: (n, t) s, nats.

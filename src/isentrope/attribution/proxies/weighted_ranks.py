@@ -1,7 +1,7 @@
 """Ranks and tails of a sample in which item i counts w_i times, from one sort.
 
     rank(x) = Σ_{x_j < x} w_j + ½ Σ_{x_j = x} w_j                           (mid-rank, less ½)
-    bottom k: the k smallest of Σ_i w_i items; those tied with the last share what is left of k
+    bottom k: the k smallest of Σ_i w_i items; those tied with the last share the rest of k
 
 A bootstrap draw of prompts is a set of whole-number weights, so a draw costs no sort.
 """
@@ -37,7 +37,7 @@ class WeightedRanks:
             weights: (n,) how often each item counts.
 
         Returns:
-            Two arrays, one entry a group in ascending order.
+            Two arrays, one entry per group in ascending order.
         """
         upto = np.cumsum(weights[self.order])[self.ends]
         return np.concatenate(([0.0], upto[:-1])), upto

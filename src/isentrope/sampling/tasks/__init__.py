@@ -15,11 +15,11 @@ __all__ = ["TASKS", "Task", "is_task", "load_task"]
 _GENERATED = ("addition", "addition_chat", "split", "shortcut", "relay", "countdown")
 
 TASKS = ("gsm8k", "gsm8k_r1_template", *_GENERATED, "prompts")
-"""Names that `load_task` knows."""
+"""Names that `load_task` accepts."""
 
 
 def is_task(name: str) -> bool:
-    """Whether `load_task` knows a name: one of `TASKS`, or "file.py:name"."""
+    """Whether `load_task` accepts a name: one of `TASKS`, or "file.py:name"."""
     return name in TASKS or NAME.fullmatch(name) is not None
 
 

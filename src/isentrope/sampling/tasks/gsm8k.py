@@ -70,7 +70,7 @@ class GSM8K:
 
         Raises:
             ValueError: If the split is unknown or a row has no question or no final answer.
-            ImportError: If math-verify is asked for and missing.
+            ImportError: If math-verify is requested and missing.
         """
         if split not in ("train", "test"):
             raise ValueError(f"GSM8K has the splits train and test, not {split!r}.")

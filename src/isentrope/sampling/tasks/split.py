@@ -1,9 +1,9 @@
-"""Split: many correct answers, of which training needs only one, and a test that wants others.
+"""Split: many correct answers, of which training needs only one, and a test that needs others.
 
 A prompt "138=" is answered by two numbers with that sum, "8+130#": the first is 1 to 16, and its
-remainder modulo 16/m is that of the sum, which leaves m correct answers (`answers`, the dial). The
-reward does not depend on which of them is written. A demonstrator takes a small first number in
-most cases and slips in a digit of the second.
+remainder modulo 16/m is that of the sum, which leaves m correct answers (`answers`, the
+difficulty). The reward does not depend on which of them is written. A demonstrator takes a small
+first number in most cases and slips in a digit of the second.
 
 A prompt "138c7=" is of a second kind: neither number may have the digit 7. It is rare among the
 demonstrations and, with `forbidden` at its default, never trained on by reinforcement. A policy
@@ -24,9 +24,9 @@ from isentrope.sampling.tasks.splits import in_test, limited, require_probabilit
 LARGEST = 16
 """Largest first number, and the largest number of correct answers."""
 SUMS = range(101, 1000)
-"""Sums that are asked for."""
+"""Sums in the prompts."""
 SMALL = range(1, 4)
-"""First numbers of the demonstrator's habit."""
+"""First numbers that the demonstrator prefers."""
 LONGEST = len("16+983#") + 1
 """Tokens of the longest answer, EOS counted."""
 

@@ -25,14 +25,14 @@ class Task(Protocol):
             reference: The prompt's reference answer.
 
         Returns:
-            A finite number, 1 for right and 0 for wrong unless the task says otherwise.
+            A finite number, 1 for correct and 0 for incorrect unless the task defines others.
         """
         ...
 
 
 @runtime_checkable
 class FormattedTask(Protocol):
-    """A task that knows the format of its responses."""
+    """A task that defines a format of its responses."""
 
     def format_reward(self, response_text: str) -> float:
         """Whether a response has the format.

@@ -1,6 +1,6 @@
 """The parquet files of TRL's `log_completions`: completions/completions_00010.parquet.
 
-They hold texts, not token ids: prompt and completion as they were logged, special tokens left out,
+They hold texts, not token ids: prompt and completion as they were logged, without special tokens,
 one column per reward function, and the advantage. Reading them encodes the texts again, which need
 not give the tokens that were drawn, and puts the end token back.
 """
