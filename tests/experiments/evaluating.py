@@ -8,12 +8,17 @@ import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
-from isentrope.config import stages as config_stages
+from isentrope.experiments import (
+    checkpoints,
+    config_stages,
+    evaluate,
+    evaluation_folder,
+    evaluation_work,
+)
+
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
-from isentrope.pipelines import evaluate, evaluation_work
-from isentrope.runs import checkpoints, evaluation_folder
 from tests.experiments.observing import Observed, ReachedError, kept_in, spy
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 
