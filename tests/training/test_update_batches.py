@@ -40,7 +40,7 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
     made = [batches(policy, Short(), n=6) for _ in range(processes)]
     shares = {}  # what the processes would send: each answers its slots, in order
 
-    def answered(self, policy, indices, uniforms, respond):
+    def respond_in_parts(self, policy, indices, uniforms, respond):
         parts = []
         for rank in range(processes):
             monkeypatch.setattr(update_batches, "rank", lambda rank=rank: rank)
@@ -50,8 +50,8 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
         joined = update_batches.concatenate(parts)
         return joined.select(range(len(indices) * self.group_size))
 
-    plain = UpdateBatches._answered
-    monkeypatch.setattr(UpdateBatches, "_answered", answered)
+    plain = UpdateBatches._respond
+    monkeypatch.setattr(UpdateBatches, "_respond", respond_in_parts)
     shared = draw(policy, made[0])
     assert shared.rollouts.response_texts == whole.rollouts.response_texts
     torch.testing.assert_close(shared.rollouts.rewards, whole.rollouts.rewards)

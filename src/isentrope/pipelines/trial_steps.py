@@ -18,7 +18,7 @@ from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, normalising_length
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
-from isentrope.training.control.averages import BLOCKS, Memory
+from isentrope.training.control.averages import BLOCKS, GradientMeans
 from isentrope.training.control.controls import FIELDS, STEP, TOKEN, build
 from isentrope.training.control.correction import isentropic_correction
 from isentrope.training.control.measured import kept_mass, token_influence
@@ -230,8 +230,8 @@ class TrialSteps:
         """What leaves the mean reward of the controls' own E as it is, where that can be told."""
         ready = self._ready
         assert self.own is not None
-        memory = Memory(1, BLOCKS)
+        means = GradientMeans(1, BLOCKS)
         groups = reward_groups(ready.policy, rewarded(self._config, ready, self.own), BLOCKS)
         for k, part in enumerate(groups.parts):
-            memory.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
-        return memory.neutral(ready.step.preconditioner)
+            means.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
+        return means.reward_projection(ready.step.preconditioner)

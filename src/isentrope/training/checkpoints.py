@@ -1,4 +1,4 @@
-"""Checkpoint folders as Hugging Face and TRL lay them out, written whole or not at all.
+"""Checkpoint folders in the layout of Hugging Face and TRL, written completely or not at all.
 
 base_model/                 config.json, model.safetensors, tokenizer files
 training_state/step_N/      adapter_config.json, adapter_model.safetensors, tokenizer files,
@@ -21,11 +21,11 @@ from isentrope.policy.language_model import Policy
 
 
 def save_base_model(policy: Policy, folder: str | Path) -> Path:
-    """Save a policy without adapter; adapters put on it from now on point there.
+    """Save a policy without adapter; adapters added to it afterwards refer to this folder.
 
     Args:
         policy: The policy.
-        folder: Target folder, which must not exist.
+        folder: Target folder; must not exist.
 
     Returns:
         The folder, absolute.
@@ -47,7 +47,7 @@ def save_base_model(policy: Policy, folder: str | Path) -> Path:
 
 
 def require_new_run(policy: Policy, folder: Path) -> Path:
-    """Refuse a run that could not be saved, before it begins.
+    """Refuse a run whose checkpoints could not be saved, before it starts.
 
     Args:
         policy: The policy to be trained.
@@ -61,7 +61,7 @@ def require_new_run(policy: Policy, folder: Path) -> Path:
         FileExistsError: If the folder holds checkpoints.
     """
     if not isinstance(policy.model, PeftModel):
-        raise ValueError("Only adapters are trained here: put one on the policy by with_lora.")
+        raise ValueError("Only adapters are trained here: add one to the policy with with_lora.")
     base = policy.model.peft_config["default"].base_model_name_or_path
     if not base or not Path(base).is_dir():
         raise ValueError(
@@ -77,12 +77,12 @@ def require_new_run(policy: Policy, folder: Path) -> Path:
 def save_checkpoint(
     policy: Policy, optimizer: torch.optim.Optimizer, folder: Path, state: Mapping[str, Any]
 ) -> Path:
-    """Save adapter, optimizer state and settings as they stand now.
+    """Save the current adapter, optimizer state and settings.
 
     Args:
         policy: A policy with adapter.
         optimizer: Its optimizer, made from named parameters.
-        folder: Target folder, which must not exist.
+        folder: Target folder; must not exist.
         state: Content of trainer_state.json.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Demonstrations: prompts with a response to learn from, as token ids.
+"""Demonstrations: prompts with a target response, as token ids.
 
     input_ids = prompt + response + EOS,     labels = −100 on the prompt, the token elsewhere
 
-Prompts and responses are cut into tokens as sampling cuts them; no template comes in between.
+Prompts and responses are tokenised as in sampling, without a template between them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, as_prompts
 
 IGNORED = -100
-"""The label of a token that has no loss."""
+"""Label of a token without loss."""
 
 
 def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, str]]) -> Rollouts:
     """Encode demonstrations as rollouts, EOS appended.
 
     Args:
-        policy: Gives the tokenizer and EOS.
+        policy: Provides the tokenizer and EOS.
         demonstrations: (prompt, response text) pairs.
 
     Returns:
-        One sequence a demonstration.
+        One sequence per demonstration.
     """
     prompts = as_prompts(policy, [p for p, _ in demonstrations])
     texts = [text for _, text in demonstrations]
@@ -42,18 +42,18 @@ def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, st
 def encode(
     policy: Policy, demonstrations: Sequence[tuple[Prompt, str]], max_length: int | None = None
 ) -> dict[str, list[list[int]]]:
-    """Demonstrations as token ids, with labels on the response and its EOS alone.
+    """Demonstrations as token ids, with labels on the response and its EOS only.
 
     Args:
-        policy: Gives tokenizer, EOS and context.
+        policy: Provides tokenizer, EOS and context length.
         demonstrations: (prompt, response text) pairs, at least one.
-        max_length: Longest prompt and response together; None: the model's context.
+        max_length: Longest prompt and response together, in tokens; None for the model's context.
 
     Returns:
-        Columns `input_ids` and `labels`, one row a demonstration, in the same order.
+        Columns `input_ids` and `labels`, one row per demonstration, in the same order.
 
     Raises:
-        ValueError: If there is none, one is too long, or the policy has no EOS.
+        ValueError: If there is no demonstration, one is too long, or the policy has no EOS.
     """
     if not demonstrations:
         raise ValueError("There are no demonstrations to learn from.")
@@ -65,10 +65,10 @@ def encode(
     rollouts = demonstration_rollouts(policy, list(demonstrations))
     rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
     for i, (prompt, _) in enumerate(demonstrations):
-        shown, said = rollouts.prompt_ids[i].tolist(), rollouts.response_ids[i].tolist()
-        _require_fit(policy, prompt.key, len(shown) + len(said), max_length)
-        rows["input_ids"].append(shown + said)
-        rows["labels"].append([IGNORED] * len(shown) + said)
+        prefix, response = rollouts.prompt_ids[i].tolist(), rollouts.response_ids[i].tolist()
+        _require_fit(policy, prompt.key, len(prefix) + len(response), max_length)
+        rows["input_ids"].append(prefix + response)
+        rows["labels"].append([IGNORED] * len(prefix) + response)
     return rows
 
 
@@ -78,7 +78,7 @@ def _require_fit(policy: Policy, key: str, length: int, max_length: int | None) 
     for limit, name in limits:
         if limit is not None and length > limit:
             raise ValueError(
-                f"The demonstration of prompt {key!r} has {length} tokens, EOS counted, which is "
-                f"more than the {limit} {name}: nothing is cut, so leave it out of the data set"
-                f"{' or raise that limit' if name.startswith('fine') else ''}."
+                f"The demonstration of prompt {key!r} has {length} tokens, including EOS, which is "
+                f"more than the {limit} {name}: nothing is truncated, so remove it from the data "
+                f"set{' or raise that limit' if name.startswith('fine') else ''}."
             )

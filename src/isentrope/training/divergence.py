@@ -1,4 +1,4 @@
-"""Training ends at the first number that is not finite, before a checkpoint can hold it."""
+"""Checks that stop training at the first non-finite number, before it reaches a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,50 +19,52 @@ class TrainingDivergedError(RuntimeError):
 
 
 def require_finite_numbers(step: int, numbers: Mapping[str, float], last_good: Path | None) -> None:
-    """End training at a number that is not finite; every process must hold the same numbers.
+    """Stop training at a number that is not finite; every process must have the same numbers.
 
     Args:
         step: The step.
-        numbers: By name, as the message gives them.
-        last_good: The newest checkpoint, or None.
+        numbers: Numbers by the name that the message uses.
+        last_good: The latest checkpoint, or None.
 
     Raises:
-        TrainingDivergedError: Naming the step, the number and the newest checkpoint.
+        TrainingDivergedError: If a number is not finite; the message names the step, the number
+            and the latest checkpoint.
     """
     for name, number in numbers.items():
         if not math.isfinite(number):
-            raise TrainingDivergedError(_sentence(step, f"{name} is {number}", last_good))
+            raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
 
 
 def require_finite_state(
     step: int, model: nn.Module, optimizer: Any, last_good: Path | None = None
 ) -> None:
-    """End training at a parameter or moment that is not finite; every process must call this.
+    """Stop training at a parameter or moment that is not finite; every process must call this.
 
     Args:
         step: The step.
-        model: The model; what is not trained is not looked at.
+        model: The model; frozen parameters are not checked.
         optimizer: Its optimizer, or None.
-        last_good: The newest checkpoint, or None.
+        last_good: The latest checkpoint, or None.
 
     Raises:
-        TrainingDivergedError: Naming the step, the parameter and the newest checkpoint.
+        TrainingDivergedError: If a value is not finite; the message names the step, the parameter
+            and the latest checkpoint.
     """
     bad = next((name for name in gather(_first_bad(model, optimizer)) if name), None)
     if bad is not None:
-        raise TrainingDivergedError(_sentence(step, f"{bad} holds NaN or infinity", last_good))
+        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
 
 
 def _first_bad(model: nn.Module, optimizer: Any) -> str | None:
-    named = dict(_tensors(model, optimizer))
+    tensors = dict(_tensors(model, optimizer))
     with torch.no_grad():
-        flags = [x.isfinite().all() for x in named.values()]
+        flags = [x.isfinite().all() for x in tensors.values()]
         by_device: dict[torch.device, list[Tensor]] = {}
         for flag in flags:  # one transfer per device, not one per tensor
             by_device.setdefault(flag.device, []).append(flag)
-        if all(bool(torch.stack(found).all()) for found in by_device.values()):
+        if all(bool(torch.stack(group).all()) for group in by_device.values()):
             return None
-    return next(name for name, flag in zip(named, flags, strict=True) if not bool(flag))
+    return next(name for name, flag in zip(tensors, flags, strict=True) if not bool(flag))
 
 
 def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
@@ -79,10 +81,10 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def _sentence(step: int, what: str, last_good: Path | None) -> str:
+def _message(step: int, cause: str, last_good: Path | None) -> str:
     good = f"the last good checkpoint is {last_good}" if last_good else "no checkpoint was saved"
     return (
-        f"Training ends at step {step}, which is not saved: {what[0].lower()}{what[1:]}; {good}. "
-        "Resuming would do the same again: start a new run with a lower learning rate, or with "
-        "the setting corrected that is not a number."
+        f"Training stops at step {step}, which is not saved: {cause[0].lower()}{cause[1:]}; {good}."
+        " Resuming would fail again at the same step: start a new run with a lower learning rate, "
+        "or correct the setting that is not a number."
     )

@@ -1,6 +1,6 @@
-"""The model that is trained: loaded or made, with a fresh adapter, an old one, or all its weights.
+"""The model to train: loaded or created, with a new adapter, an existing one, or all weights.
 
-Dropout in an adapter is refused: the update would be random, and could not be replayed.
+Dropout in an adapter is refused, because the update would be random and could not be replayed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
-"""The path that stands for the toy policy with random weights."""
+"""The path of the toy policy with random weights."""
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -38,31 +38,31 @@ def load_trainable(
 
     Args:
         path: Folder of a model or an adapter, a name on the model hub, or "toy".
-        lora_rank: Rank of the adapter, fresh or found; 0 to train every weight.
+        lora_rank: Rank of the adapter, new or existing; 0 to train all weights.
         lora_alpha: Scale of the adapter's output, times the rank.
-        lora_target_modules: Layers that get a fresh adapter.
+        lora_target_modules: Layers that get a new adapter.
         dtype: Type of the base model's weights.
-        seed: Fixes weights that are random; the global random state is left alone.
+        seed: Seed of random weights; the global random state does not change.
 
     Returns:
         The model in evaluation mode, on the CPU, and its tokenizer.
 
     Raises:
         FileNotFoundError: If there is no such model.
-        ValueError: If an adapter was found and another rank or scale or full training asked for,
-            or a fresh adapter over the toy.
+        ValueError: If the folder holds an adapter of another rank or scale, or full training of it
+            was requested, or a new adapter over the toy.
     """
     if path == TOY:
         if lora_rank:
             raise ValueError(
-                "The toy's random weights are nowhere on disk, so an adapter over them could not "
-                "be loaded again: set model.lora_rank=0."
+                "The toy's random weights are not on disk, so an adapter over them could not be "
+                "loaded again: set model.lora_rank=0."
             )
         toy = build_toy_policy(seed)
         return toy.model, toy.tokenizer
     source = find_model(path)
     if (Path(source) / "adapter_config.json").exists():
-        model = _with_found_adapter(Path(source), lora_rank, lora_alpha, dtype)
+        model = _with_saved_adapter(Path(source), lora_rank, lora_alpha, dtype)
         return model, load_tokenizer(source, padding_side="left")
     model = causal_lm(source, dtype=getattr(torch, dtype))
     tokenizer = load_tokenizer(source, padding_side="left")
@@ -81,16 +81,16 @@ def load_trainable(
 
 
 def find_model(path: str) -> str:
-    """What a configuration's `model.path` stands for.
+    """Resolve `model.path` of a configuration.
 
     Args:
         path: Folder of a model or an adapter, a name on the model hub, or "toy".
 
     Returns:
-        The folder, absolute; or the name as it is.
+        The folder, absolute; or the name, unchanged.
 
     Raises:
-        FileNotFoundError: If it is neither a checkpoint folder nor of the form of a name.
+        FileNotFoundError: If it is neither a checkpoint folder nor a valid name.
     """
     folder = Path(path).expanduser()
     if path == TOY or (not folder.exists() and _HUB_NAME.fullmatch(path)):
@@ -100,15 +100,15 @@ def find_model(path: str) -> str:
     return str(require_checkpoint(folder).resolve())
 
 
-def _with_found_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: str) -> nn.Module:
+def _with_saved_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: str) -> nn.Module:
     settings = json.loads((folder / "adapter_config.json").read_text())
-    asked = {"rank": (settings["r"], lora_rank), "alpha": (settings["lora_alpha"], lora_alpha)}
-    for name, (found, wanted) in asked.items():
-        if found != wanted:
+    pairs = {"rank": (settings["r"], lora_rank), "alpha": (settings["lora_alpha"], lora_alpha)}
+    for name, (saved, requested) in pairs.items():
+        if saved != requested:
             raise ValueError(
-                f"{folder} holds an adapter of {name} {found}, and model.lora_{name} is "
-                f"{wanted}: set it to {found} to go on training that adapter, or give the folder "
-                "of the base model for a fresh one."
+                f"{folder} holds an adapter of {name} {saved}, and model.lora_{name} is "
+                f"{requested}: set it to {saved} to continue training that adapter, or set "
+                "model.path to the folder of the base model for a new one."
             )
     if settings.get("lora_dropout"):
         raise ValueError(

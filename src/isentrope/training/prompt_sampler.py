@@ -1,18 +1,19 @@
-"""Which prompts a training step draws: in random order, or by how likely they are to teach.
+"""Selection of the prompts of each training step: in random order, or weighted by difficulty.
 
-    uniform      passes over the set, each in a new random order
+    uniform      epochs over the set, each in a new random order
     difficulty   without replacement within a step, probability ∝ w(p̂) = 4 p̂(1 − p̂) + ε
 
 p̂ is the running pass rate of a prompt, (r̄ c + 1/2)/(c + 1): r̄ the exponentially weighted mean of
-its groups' mean rewards, clipped to [0, 1], and c the number of groups so far counted with the same
-memory; a prompt not seen yet has p̂ = 1/2. A group whose rewards are all equal moves nothing, and
-p̂(1 − p̂) is the variance that its advantages have; ε = 0.1 keeps every prompt in play.
-A step in which one pass ends and the next begins may not draw a prompt twice: the second time is
-put off to the step after, so a prompt is never more than one draw ahead of another.
+its groups' mean rewards, clipped to [0, 1], and c the number of its groups so far, weighted with
+the same decay; a prompt without groups has p̂ = 1/2. The variance of its advantages is p̂(1 − p̂),
+and a group whose rewards are all equal contributes no gradient; ε = 0.1 keeps the probability of
+every prompt positive. A step in which one epoch ends and the next begins does not draw a prompt
+twice: the second draw is deferred to the next step, so the numbers of draws of two prompts differ
+by at most one.
 
 Every draw is a function of (seed, step, round) and the state, which all processes share: each
-takes its own part of one list, so no two of them hold the same prompt in a step. Prompts count in
-the order of their keys, so the order of the data set changes nothing.
+process takes its own part of one list, so no prompt is on two processes in a step. Prompts are
+sorted by their keys, so the order of the data set has no effect.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import Any, Literal
 import numpy as np
 
 FLOOR = 0.1
-"""ε, the weight of a prompt that is always, or never, solved; 1 + ε is the largest."""
+"""ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""
 
 
 class PromptSampler:
-    """Draws prompts for training steps, and learns their pass rates.
+    """Draws prompts for training steps, and estimates their pass rates.
 
     Attributes:
         keys: Stable identifiers of the prompts.
@@ -41,30 +42,30 @@ class PromptSampler:
         weighting: Literal["uniform", "difficulty"] = "uniform",
         memory: float = 0.7,
     ) -> None:
-        """Start a sampler that has seen nothing.
+        """Start a sampler without observations.
 
         Args:
             keys: Stable identifiers of the prompts, all different.
             seed: Fixes every draw.
             weighting: "uniform" or "difficulty".
-            memory: How much of a running pass rate the next group leaves standing, in [0, 1).
+            memory: Decay of the exponential mean of the pass rate per group, in [0, 1).
 
         Raises:
-            ValueError: If there are no keys, one comes twice, or the weighting is unknown.
+            ValueError: If there are no keys, a key is duplicated, or the weighting is unknown.
         """
         if not keys:
             raise ValueError("The training set is empty: there is no prompt to draw from.")
         if len(set(keys)) < len(keys):
-            twice = next(key for i, key in enumerate(keys) if key in keys[:i])
-            raise ValueError(f"Two training prompts have the key {twice!r}: keys must differ.")
+            duplicate = next(key for i, key in enumerate(keys) if key in keys[:i])
+            raise ValueError(f"Two training prompts have the key {duplicate!r}: keys must differ.")
         if weighting not in ("uniform", "difficulty"):
             raise ValueError(f"Unknown weighting {weighting!r}: choose uniform or difficulty.")
         self.keys = list(keys)
         self._seed, self._weighting, self._memory = seed, weighting, memory
         self._sorted = np.array(sorted(range(len(keys)), key=keys.__getitem__))
-        self._drawn = 0  # places of all passes gone through so far
-        self._put_off: list[int] = []  # prompts of those places that are still to be drawn
-        self._step, self._round, self._taken = -1, 0, set[int]()
+        self._position = 0  # number of positions consumed over all epochs
+        self._deferred: list[int] = []  # prompts of those positions that are still to be drawn
+        self._step, self._round, self._in_step = -1, 0, set[int]()
         self._reward = np.zeros(len(keys))  # Σ of weighted rewards
         self._count = np.zeros(len(keys))  # Σ of weights
 
@@ -72,72 +73,74 @@ class PromptSampler:
         """Draw n prompts for a step; further calls for the same step are its redraws.
 
         Args:
-            n: How many.
+            n: Number of prompts.
             step: The step, from 1.
 
         Returns:
             Indices into `keys`, none of them drawn in this step before.
 
         Raises:
-            ValueError: If the set has not so many prompts that the step has not drawn.
+            ValueError: If fewer than n prompts are left that this step has not drawn.
         """
         if step != self._step:
-            self._step, self._round, self._taken = step, 0, set()
-        if n + len(self._taken) > len(self.keys):
-            already = f", {len(self._taken)} of them drawn in this step" if self._taken else ""
+            self._step, self._round, self._in_step = step, 0, set()
+        if n + len(self._in_step) > len(self.keys):
+            suffix = f", {len(self._in_step)} of them drawn in this step" if self._in_step else ""
             raise ValueError(
-                f"A step wants {n} prompts and the training set has {len(self.keys)}{already}: "
+                f"A step needs {n} prompts and the training set has {len(self.keys)}{suffix}: "
                 "use more prompts, a smaller training.prompts_per_step, or a lower "
                 "training.redraw_limit."
             )
-        chosen = self._weighted(n) if self._weighting == "difficulty" else self._in_passes(n)
+        weighted = self._weighting == "difficulty"
+        selection = self._draw_weighted(n) if weighted else self._draw_in_epochs(n)
         self._round += 1
-        self._taken.update(chosen)
-        return chosen
+        self._in_step.update(selection)
+        return selection
 
-    def _weighted(self, n: int) -> list[int]:
+    def _draw_weighted(self, n: int) -> list[int]:
         rng = np.random.default_rng([self._seed, self._step, self._round])
         rates = self._pass_rates()
         weights = 4 * rates * (1 - rates) + FLOOR
-        weights[list(self._taken)] = 0.0
+        weights[list(self._in_step)] = 0.0
         weights = weights[self._sorted]
-        chosen = rng.choice(len(weights), n, replace=False, p=weights / weights.sum())
-        return self._sorted[chosen].tolist()
+        places = rng.choice(len(weights), n, replace=False, p=weights / weights.sum())
+        return self._sorted[places].tolist()
 
-    def _in_passes(self, n: int) -> list[int]:
-        chosen = [index for index in self._put_off if index not in self._taken][:n]
-        self._put_off = [index for index in self._put_off if index not in chosen]
-        while len(chosen) < n:
-            number, place = divmod(self._drawn, len(self.keys))
-            order = np.random.default_rng([self._seed, number]).permutation(len(self.keys))
+    def _draw_in_epochs(self, n: int) -> list[int]:
+        selection = [index for index in self._deferred if index not in self._in_step][:n]
+        self._deferred = [index for index in self._deferred if index not in selection]
+        while len(selection) < n:
+            epoch, place = divmod(self._position, len(self.keys))
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(self.keys))
             for index in self._sorted[order[place:]].tolist():
-                if len(chosen) == n:
+                if len(selection) == n:
                     break
-                self._drawn += 1
-                again = index in self._taken or index in chosen  # as a pass ends in a step
-                (self._put_off if again else chosen).append(index)
-        return chosen
+                self._position += 1
+                # the prompt repeats where an epoch ends in this step
+                repeated = index in self._in_step or index in selection
+                (self._deferred if repeated else selection).append(index)
+        return selection
 
     def update(self, indices: Sequence[int], rewards: Sequence[float]) -> None:
-        """Learn from the groups of a draw, rejected ones included.
+        """Update pass rates with the groups of a draw, rejected groups included.
 
         Args:
             indices: Prompts, each at most once.
-            rewards: Mean reward of each one's group.
+            rewards: Mean reward of the group of each prompt.
 
         Raises:
-            ValueError: If a prompt comes twice, or there is not one finite reward for each.
+            ValueError: If a prompt is duplicated, or there is not one finite reward per prompt.
         """
-        where = list(indices)
-        if len(set(where)) < len(where) or len(rewards) != len(where):
+        prompts = list(indices)
+        if len(set(prompts)) < len(prompts) or len(rewards) != len(prompts):
             raise ValueError(
-                f"Pass rates want one mean reward for each prompt, got {len(rewards)} for "
-                f"{len(where)} prompts, {len(set(where))} of them different."
+                f"Pass rates need one mean reward per prompt, got {len(rewards)} for "
+                f"{len(prompts)} prompts, {len(set(prompts))} of them different."
             )
         if not np.isfinite(rewards).all():
             raise ValueError("The mean reward of a group is not finite: check the reward function.")
-        self._reward[where] = self._memory * self._reward[where] + np.clip(rewards, 0, 1)
-        self._count[where] = self._memory * self._count[where] + 1
+        self._reward[prompts] = self._memory * self._reward[prompts] + np.clip(rewards, 0, 1)
+        self._count[prompts] = self._memory * self._count[prompts] + 1
 
     def _pass_rates(self) -> np.ndarray:
         return (self._reward + 0.5) / (self._count + 1)
@@ -149,37 +152,37 @@ class PromptSampler:
             index: The prompt.
 
         Returns:
-            In [0, 1]; 1/2 for one not seen yet.
+            A number in [0, 1]; 1/2 for a prompt without groups.
         """
         return float(1 - self._pass_rates()[index])
 
     def state_dict(self) -> dict[str, Any]:
         """The state between steps, as plain JSON by stable key."""
-        seen = np.flatnonzero(self._count).tolist()
+        used = np.flatnonzero(self._count).tolist()
         return {
             "seed": self._seed,
             "weighting": self._weighting,
             "memory": self._memory,
             "prompts": len(self.keys),
-            "drawn": self._drawn,
-            "put_off": [self.keys[i] for i in self._put_off],
-            "seen": {self.keys[i]: [float(self._reward[i]), float(self._count[i])] for i in seen},
+            "drawn": self._position,
+            "put_off": [self.keys[i] for i in self._deferred],
+            "seen": {self.keys[i]: [float(self._reward[i]), float(self._count[i])] for i in used},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
+        """Resume from a saved state.
 
         Args:
             state: What `state_dict` returned.
 
         Raises:
-            ValueError: If it is of another seed, weighting or memory, or of other prompts.
+            ValueError: If its seed, weighting, memory or prompts differ from those of this sampler.
         """
         places = {key: i for i, key in enumerate(self.keys)}
-        if strange := [key for key in [*state["seen"], *state["put_off"]] if key not in places]:
+        if unknown := [key for key in [*state["seen"], *state["put_off"]] if key not in places]:
             raise ValueError(
-                f"The sampler's state knows {len(strange)} prompts that the training set has not, "
-                f"the first is {strange[0]!r}."
+                f"The sampler's state knows {len(unknown)} prompts that are not in the training "
+                f"set; the first is {unknown[0]!r}."
             )
         own = self.state_dict()
         for name in ("seed", "weighting", "memory", "prompts"):
@@ -187,8 +190,8 @@ class PromptSampler:
                 raise ValueError(
                     f"The sampler's state has {name} {state[name]!r}, this run {own[name]!r}."
                 )
-        self._drawn, self._step = int(state["drawn"]), -1
-        self._put_off = [places[key] for key in state["put_off"]]
+        self._position, self._step = int(state["drawn"]), -1
+        self._deferred = [places[key] for key in state["put_off"]]
         self._reward[:], self._count[:] = 0.0, 0.0
         for key, (reward, count) in state["seen"].items():
             self._reward[places[key]], self._count[places[key]] = reward, count

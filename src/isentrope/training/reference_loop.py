@@ -1,8 +1,8 @@
-"""Dr. GRPO in its plainest form: on-policy, torch's AdamW, one update a batch (arXiv 2503.20783).
+"""Dr. GRPO in its simplest form: on-policy, torch's AdamW, one update per batch (2503.20783).
 
     loss = −1/(n L) Σ_i A_i S(t_i),     n = prompts x group,  L = max_new_tokens
 
-A batch depends on θ, seed and step alone: `step_N` holds all that step N + 1 starts from.
+A batch depends on θ, seed and step only, so `step_N` holds everything that step N + 1 needs.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def reference_loop(
     seed: int = 0,
     progress: Callable[[dict[str, float]], None] = lambda metrics: None,
 ) -> list[dict[str, float]]:
-    """Train a policy's adapter in place, and leave checkpoints.
+    """Train a policy's adapter in place, and save checkpoints.
 
     Args:
         policy: A policy with adapter, whose base is on disk.
         task: Prompts and rewards.
-        folder: Run folder; gets `training_state/step_N/`.
-        steps: Updates.
+        folder: Run folder, for `training_state/step_N/`.
+        steps: Number of updates.
         max_new_tokens: Longest response in tokens, and L.
-        learning_rate: Constant.
-        prompts_per_step: Prompt groups a batch, each with an advantage.
-        group_size: Responses a prompt.
-        max_grad_norm: The gradient is clipped to this norm.
-        save_every: Steps between checkpoints; the last step is always saved.
+        learning_rate: Constant learning rate.
+        prompts_per_step: Prompt groups per batch, each with nonzero advantages.
+        group_size: Responses per prompt.
+        max_grad_norm: Norm to which the gradient is clipped.
+        save_every: Number of steps between checkpoints; the last step is always saved.
         seed: Fixes every batch.
         progress: Called with the metrics of each step.
 

@@ -1,4 +1,4 @@
-"""Is a checkpoint all that a run needs to go on exactly? What is missing is never replaced."""
+"""Checks that a checkpoint is complete, so that a run resumes from it exactly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from isentrope.checkpoint_names import step_name
 CONTRACT, STATE = "contract.json", "isentrope_state.json"
 CONTROL_STATE = "step_control.safetensors"
 _ALWAYS = (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
-_WAY_OUT = (
-    "Put back what the run saved there, or remove the folder to resume from the checkpoint before "
-    "it."
+_REMEDY = (
+    "Restore the file that the run saved there, or remove the folder to resume from the checkpoint "
+    "before it."
 )
 _SHARDED = ("optimizer.bin", "optimizer*", "global_step*", "rank*")
 
@@ -24,49 +24,49 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
     Args:
         checkpoint: Folder `step_N`.
         sharded: Whether the optimizer was saved in shards (FSDP, DeepSpeed).
-        scaled: Whether gradients were scaled, as float16 needs it.
+        scaled: Whether gradients were scaled, as float16 requires.
 
     Raises:
-        ValueError: If a file is missing, empty or of another step, with the name of the file.
+        ValueError: If a file is missing, empty or of another step; the message names the file.
     """
     missing = next(_missing(checkpoint, sharded, scaled), None)
     if missing is not None:
         raise ValueError(
             f"{checkpoint} has no {missing}, so the run cannot be resumed from it exactly. "
-            f"{_WAY_OUT}"
+            f"{_REMEDY}"
         )
     saved = _step_in(checkpoint / "trainer_state.json")
     if checkpoint.name != step_name(saved):
         raise ValueError(
-            f"{checkpoint} holds step {saved} by its trainer_state.json, which its name does not "
-            f"say. {_WAY_OUT}"
+            f"{checkpoint} holds step {saved} according to its trainer_state.json, which is not "
+            f"the step of its name. {_REMEDY}"
         )
 
 
 def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
-    def there(pattern: str) -> bool:
-        found = list(checkpoint.glob(pattern))
-        return any((p.is_dir() and any(p.iterdir())) or _has_content(p) for p in found)
+    def present(pattern: str) -> bool:
+        paths = checkpoint.glob(pattern)
+        return any((p.is_dir() and any(p.iterdir())) or _has_content(p) for p in paths)
 
     if not any(checkpoint.iterdir()):
         yield "file in it"
     kind, weights = "adapter_config.json", "adapter_model.safetensors"
-    if not there(kind):
+    if not present(kind):
         kind, weights = "config.json", "model*.safetensors"
-    if not there(kind):
+    if not present(kind):
         yield "adapter_config.json or config.json"
-    if not sharded and not there(weights):
+    if not sharded and not present(weights):
         yield weights
-    if not any(there(name) for name in (_SHARDED if sharded else ("optimizer.pt",))):
+    if not any(present(name) for name in (_SHARDED if sharded else ("optimizer.pt",))):
         yield "optimizer.pt"
     controlled = (CONTROL_STATE,) if _controlled(checkpoint / STATE) else ()
     for name in (*_ALWAYS, *(("scaler.pt",) if scaled else ()), *controlled):
-        if not there(name):
+        if not present(name):
             yield name
     processes = _processes(checkpoint / CONTRACT)
     numbered = [f"rng_state_{i}.pth" for i in range(processes)]
     for name in numbered if processes > 1 else ["rng_state.pth"]:
-        if not there(name):
+        if not present(name):
             yield name
 
 
@@ -75,7 +75,7 @@ def _has_content(path: Path) -> bool:
 
 
 def _controlled(state: Path) -> bool:
-    """Whether a control corrected the steps, by what was saved of it."""
+    """Whether the saved state contains that of a step control."""
     if not _has_content(state):
         return False
     try:

@@ -1,11 +1,11 @@
-"""The files of a training run, such that a run killed at any moment goes on as if it had not been.
+"""The files of a training run. A run killed at any moment resumes bit-for-bit identically.
 
-logs/metrics.jsonl        one line a step, a function of settings and seed alone (no times)
-logs/timing.jsonl         seconds and tokens a second of each step
+logs/metrics.jsonl        one line per step, a function of settings and seed only (no times)
+logs/timing.jsonl         seconds and tokens per second of each step
 logs/rollouts/            step_N.parquet: ids, texts, rewards, advantages, per-token numbers
-training_state/step_N/    checkpoints, whole or absent
+training_state/step_N/    checkpoints, complete or absent
 
-A resumed run forgets the lines after its checkpoint and writes them again.
+A resumed run removes the lines after its checkpoint and writes them again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from isentrope.files import append_line, complete_lines, finite, remove_folder, 
 
 
 class RunFiles:
-    """Where a training run writes.
+    """Paths of the files of a training run.
 
     Attributes:
         folder: The run folder.
         checkpoints: Folder of its checkpoints.
         metrics: The metrics file.
-        timing: The file of times.
+        timing: The timing file.
         rollouts: Folder of rollout tables.
     """
 
@@ -44,26 +44,26 @@ class RunFiles:
             step: Its step.
 
         Returns:
-            The folder, there or not.
+            The folder, which may not exist.
         """
         return self.checkpoints / step_name(step)
 
     def steps(self) -> list[int]:
-        """Steps whose checkpoints are whole, ascending."""
+        """Steps with complete checkpoints, ascending."""
         steps = [written_step(p.name) for p in self.checkpoints.glob("step_*")]
         return sorted(step for step in steps if step is not None)
 
     def latest(self) -> Path | None:
-        """The newest whole checkpoint, or None."""
+        """The latest complete checkpoint, or None."""
         steps = self.steps()
         return self.checkpoint(steps[-1]) if steps else None
 
     def prune(self, keep_last: int | None, keep_every: int | None) -> None:
-        """Remove checkpoints that need not be kept; the newest always stays.
+        """Remove checkpoints that are not to be kept; the latest is always kept.
 
         Args:
-            keep_last: Newest ones to keep; None for all.
-            keep_every: Steps whose multiples are kept whatever `keep_last` says.
+            keep_last: Number of latest checkpoints to keep; None for all.
+            keep_every: Steps that are multiples of this are kept in addition to `keep_last`.
         """
         if keep_last is None:
             return
@@ -72,11 +72,11 @@ class RunFiles:
                 remove_folder(self.checkpoint(step), f".removed_{step}")
 
     def log(self, metrics: Mapping[str, float], timing: Mapping[str, float] | None = None) -> None:
-        """Add the lines of a step.
+        """Append the lines of a step.
 
         Args:
-            metrics: With `step`; nothing in it may depend on the clock. NaN becomes null.
-            timing: With `step`; None where times are not kept.
+            metrics: Metrics with `step`; none may depend on the clock. NaN is written as null.
+            timing: Times with `step`; None if times are not written.
         """
         for path, line in ((self.metrics, metrics), (self.timing, timing)):
             if line is None:
@@ -84,18 +84,18 @@ class RunFiles:
             append_line(path, json.dumps(finite(line)))
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after a step, and whatever was being written.
+        """Remove log lines and tables after a step, and incomplete checkpoints.
 
         Args:
-            step: The step to go on from.
+            step: The step to resume from.
         """
         for path in (self.metrics, self.timing):
             if path.exists():
-                kept = [x for x in complete_lines(path) if json.loads(x)["step"] <= step]
-                write_bytes(path, "".join(kept).encode())
+                lines = [x for x in complete_lines(path) if json.loads(x)["step"] <= step]
+                write_bytes(path, "".join(lines).encode())
         for table in self.rollouts.glob("step_*.parquet*"):
-            of = written_step(table.name.split(".")[0])
-            if of is not None and of > step:
+            table_step = written_step(table.name.split(".")[0])
+            if table_step is not None and table_step > step:
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
             shutil.rmtree(leftover)

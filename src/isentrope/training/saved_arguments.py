@@ -1,11 +1,10 @@
-"""training_args.bin of transformers and TRL, read without running anything that is in it.
+"""Reader of training_args.bin of transformers and TRL that runs no code of the file.
 
-The file is a pickle, and a pickle may call any function. This reader knows no function and imports
-nothing: each class that the file names becomes an inert stand-in, whose attributes are read as
-plain values. So a file of another version of TRL, or of a subclass of its configuration, is read
-as well, and TRL does not have to be installed. What no training arguments contain (a call of
-anything but an enum, a device, a path or a container) is refused, since the file is then not what
-it says it is.
+The file is a pickle, and a pickle may call any function. This reader calls no function and imports
+nothing: each class named in the file is replaced by an inert stand-in, whose attributes are read as
+plain values. It therefore reads files of other versions of TRL and of subclasses of its
+configuration, and TRL does not have to be installed. A call of anything but an enum, a device, a
+path or a container does not occur in training arguments, and is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 TRAINING_ARGS = "training_args.bin"
 _LARGEST = 16 * 2**20
-"""Bytes; the file of a real run has a few thousand."""
+"""Largest size in bytes; the file of a real run has a few thousand."""
 
 _SECRET = ("hub_token", "push_to_hub_token")
 _LIBRARIES = (
@@ -32,7 +31,7 @@ _LIBRARIES = (
     "deepspeed",
     "huggingface_hub",
 )
-_CALLED = {
+_CALLABLE = {
     ("torch", "device"),
     ("torch", "Size"),
     ("datetime", "timedelta"),
@@ -59,9 +58,9 @@ class SavedArguments:
 
     Attributes:
         kind: Name of their class, such as "GRPOConfig".
-        fields: Value of every argument by name; an enum is its value, and what is no plain value
-            (a device, a plug-in) is left out.
-        processes: Number of processes that trained; 1 where the file does not say.
+        fields: Value of every argument by name; an enum by its value. Values that are not plain
+            (a device, a plug-in) are omitted.
+        processes: Number of training processes; 1 if the file does not contain it.
     """
 
     kind: str
@@ -70,39 +69,39 @@ class SavedArguments:
 
 
 class _Refused(ValueError):
-    """The pickle asks for something that training arguments do not need."""
+    """The pickle contains something that training arguments do not need."""
 
 
 class _Inert(dict):
-    """Stands for an object of the file; nothing of the real class is there."""
+    """Stand-in for an object of the file, without any code of its class."""
 
-    __slots__ = ("given",)  # apart from the attributes that the file gives it
+    __slots__ = ("arguments",)  # separate from the attributes that the file sets
 
     module = name = ""
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
-    def __new__(cls, *given: Any, **_: Any) -> _Inert:
-        made = super().__new__(cls)
-        made.given = given
-        return made
+    def __new__(cls, *arguments: Any, **_: Any) -> _Inert:
+        instance = super().__new__(cls)
+        instance.arguments = arguments
+        return instance
 
-    def __init__(self, *given: Any) -> None:
-        """Only a call of the class arrives here; an object that is built does not.
+    def __init__(self, *arguments: Any) -> None:
+        """Check a call of the class; building an object without a call skips this method.
 
         Args:
-            *given: Arguments of the call.
+            *arguments: Arguments of the call.
 
         Raises:
-            _Refused: If training arguments have no such call.
+            _Refused: If training arguments do not contain such a call.
         """
         super().__init__()
         package = self.module.split(".")[0]
-        known = package in _LIBRARIES and self.name[:1].isupper()
-        if not known and (self.module, self.name) not in _CALLED:
+        is_class = package in _LIBRARIES and self.name[:1].isupper()
+        if not is_class and (self.module, self.name) not in _CALLABLE:
             raise _Refused(f"calls {self.module}.{self.name}")
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """An enum may be a key of a dictionary."""
+        """Hash by identity, because an enum may be a key of a dictionary."""
         return id(self)
 
 
@@ -111,8 +110,8 @@ class _Unpickler(pickle.Unpickler):
         """An inert class of that name.
 
         Args:
-            module: Named in the file; never imported.
-            name: Named in the file.
+            module: Module named in the file; never imported.
+            name: Class named in the file.
 
         Returns:
             A container of builtins, or a stand-in.
@@ -122,10 +121,10 @@ class _Unpickler(pickle.Unpickler):
         return type(name, (_Inert,), {"module": module, "name": name})
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse tensors, which the arguments of a trainer do not hold.
+        """Refuse tensors, which the arguments of a trainer do not contain.
 
         Args:
-            pid: Named in the file.
+            pid: Identifier of a tensor in the file.
 
         Raises:
             _Refused: Always.
@@ -140,35 +139,36 @@ def read_training_arguments(path: Path) -> SavedArguments:
         path: The file.
 
     Returns:
-        Its arguments.
+        The arguments.
 
     Raises:
-        ValueError: If it is not the arguments of a trainer, or asks for code to be run.
+        ValueError: If the file does not hold arguments of a trainer, or would run code.
     """
     try:
-        read = _unpickled(path)
+        content = _unpickle(path)
     except _Refused as error:
         raise ValueError(
-            f"{path} is not read: it {error}, which no training arguments do, so it may be meant "
-            "to run code. Remove the file, and say the settings of training in the configuration."
+            f"{path} is not read: it {error}, which training arguments never do, so it may be "
+            "meant to run code. Remove the file, and set the training settings in the "
+            "configuration."
         ) from None
-    except Exception as error:  # a torn or foreign file fails in many ways
+    except Exception as error:  # a truncated or foreign file fails in many ways
         raise ValueError(
             f"{path} cannot be read as training arguments ({type(error).__name__}: {error}): "
-            "remove the file, and say the settings of training in the configuration."
+            "remove the file, and set the training settings in the configuration."
         ) from error
-    if not isinstance(read, _Inert):
+    if not isinstance(content, _Inert):
         raise ValueError(
-            f"{path} holds a {type(read).__name__}, not training arguments: remove the file, and "
-            "say the settings of training in the configuration."
+            f"{path} holds a {type(content).__name__}, not training arguments: remove the file, "
+            "and set the training settings in the configuration."
         )
-    state = vars(read)
+    state = vars(content)
     fields = {key: _plain(v) for key, v in state.items() if key not in _SECRET}
     fields = {key: value for key, value in fields.items() if value is not _OPAQUE}
-    return SavedArguments(type(read).__name__, fields, _processes(state))
+    return SavedArguments(type(content).__name__, fields, _processes(state))
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     if path.stat().st_size > _LARGEST:
         raise ValueError(f"{path.stat().st_size} bytes are too many")
     if not zipfile.is_zipfile(path):
@@ -185,12 +185,12 @@ _OPAQUE = object()
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; `_OPAQUE` where it is none."""
+    """A value as plain JSON; `_OPAQUE` if it is not plain."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, _Inert):  # an enum is called with its value
-        enum = len(value.given) == 1 and value.module.split(".")[0] in _LIBRARIES
-        return _plain(value.given[0]) if enum else _OPAQUE
+        enum = len(value.arguments) == 1 and value.module.split(".")[0] in _LIBRARIES
+        return _plain(value.arguments[0]) if enum else _OPAQUE
     if isinstance(value, dict):
         plain = {str(key): _plain(item) for key, item in value.items()}
         return {key: item for key, item in plain.items() if item is not _OPAQUE}
@@ -200,6 +200,6 @@ def _plain(value: Any) -> Any:
 
 
 def _processes(state: Mapping[str, Any]) -> int:
-    held = state.get("distributed_state")
-    found = vars(held).get("num_processes", 1) if isinstance(held, _Inert) else 1
-    return found if isinstance(found, int) else 1
+    distributed = state.get("distributed_state")
+    number = vars(distributed).get("num_processes", 1) if isinstance(distributed, _Inert) else 1
+    return number if isinstance(number, int) else 1

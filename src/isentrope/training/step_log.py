@@ -1,4 +1,4 @@
-"""What a finished training step tells: its metrics, its table of rollouts, and its replay."""
+"""Output of a finished training step: its metrics, its table of rollouts, and its replay."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from isentrope.vectors import Vector
 
 
 class StepLog:
-    """Writes what each finished step tells.
+    """Writes the output of each finished step.
 
     Attributes:
-        files: Where.
+        files: The files of the run.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class StepLog:
         rollouts_every: int = 1,
         observe: Callable[[dict[str, float]], None] = lambda metrics: None,
     ) -> None:
-        """Start the clock.
+        """Start the timer of the first step.
 
         Args:
-            files: Where to write.
-            rollouts_every: Steps between tables of rollouts; 0 for none.
+            files: The files of the run.
+            rollouts_every: Number of steps between tables of rollouts; 0 for no tables.
             observe: Called on the first process with the metrics and times of each step.
         """
         self.files = files
@@ -50,7 +50,7 @@ class StepLog:
 
     def finish(
         self,
-        told: Mapping[str, Any],
+        summary: Mapping[str, Any],
         batch: UpdateBatch,
         record: TokenRecord,
         eos_token_ids: Collection[int],
@@ -62,18 +62,18 @@ class StepLog:
         """Write a step; only the first process does.
 
         Args:
-            told: step, loss, learning_rate, gradient_norm, tokens (so far), max_grad_norm.
+            summary: step, loss, learning_rate, gradient_norm, tokens (so far), max_grad_norm.
             batch: The update batch.
-            record: What training did with its tokens.
+            record: Log-probabilities, entropies and weights of its tokens in training.
             eos_token_ids: Tokens that end a response.
-            readings: Of the probe, the noise scale and the control.
+            readings: Numbers of the probe, the noise scale and the control.
             seconds: Times of parts of the step, by name.
-            control: What a step control added to v, or None.
+            control: The vector that a step control added to v, or None.
 
         Returns:
             The step's metrics and times, for trackers.
         """
-        line = {k: v for k, v in told.items() if k != "max_grad_norm"}
+        line = {k: v for k, v in summary.items() if k != "max_grad_norm"}
         line |= step_metrics(batch, record, eos_token_ids) | dict(readings)
         now = time.perf_counter()
         elapsed, self._last_time = now - self._last_time, now
@@ -83,19 +83,19 @@ class StepLog:
             self._warned = True
             logging.getLogger("isentrope").warning(sentence)
         if rank() == 0:
-            self._write(told, batch, record, control)
+            self._write(summary, batch, record, control)
             self.files.log(line, {"step": line["step"]} | timing)
             self._observe(line | timing)
         return {k: v for k, v in (line | timing).items() if k != "step"}
 
     def _write(
         self,
-        told: Mapping[str, Any],
+        summary: Mapping[str, Any],
         batch: UpdateBatch,
         record: TokenRecord,
         control: Vector | None,
     ) -> None:
-        step = int(told["step"])
+        step = int(summary["step"])
         if self._rollouts_every and step % self._rollouts_every == 0:
             write_table(self.files.rollouts / f"{step_name(step)}.parquet", step, batch, record)
         before = self.files.checkpoint(step - 1)
@@ -103,7 +103,7 @@ class StepLog:
             replayable = batch.rollouts.with_columns(
                 token_weights=record.weights, entropy_weights=record.entropy_weights
             )
-            update = {k: v for k, v in told.items() if k != "tokens"}
+            update = {k: v for k, v in summary.items() if k != "tokens"}
             write_next_update(before, replayable, update, control)
 
 
@@ -114,35 +114,35 @@ def step_metrics(
 
     Args:
         batch: The update batch.
-        record: What training did with its tokens.
-        eos_token_ids: A response that ends in none of them was cut.
+        record: Log-probabilities, entropies and weights of its tokens in training.
+        eos_token_ids: A response that ends with none of them was truncated.
 
     Returns:
-        `reward` of all responses drawn and `reward_kept` of those of the batch, `entropy` (nats
+        `reward` of all responses drawn and `reward_kept` of those in the batch, `entropy` (nats
         per token of the batch, which is filtered: the probe's is not), `surprisal` (nats per
         sequence), `length`, `truncated`, the counts of the report, and the policy ratio.
     """
     rollouts = batch.rollouts
-    found = metrics(rollouts, batch.report)
-    cut = [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids]
+    means = metrics(rollouts, batch.report)
+    truncated = [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids]
     return {
-        "reward": found.pop("mean_reward"),
+        "reward": means.pop("mean_reward"),
         "reward_kept": float(cast(Tensor, rollouts.rewards).mean()),
         "entropy": float(torch.cat(record.entropies).mean()),
-        "truncated": sum(cut) / len(cut),
-        **found,
+        "truncated": sum(truncated) / len(truncated),
+        **means,
         **policy_ratio(rollouts, record),
     }
 
 
 def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) -> Path:
-    """Write the rollouts of a step, one row a response, whole or not at all.
+    """Write the rollouts of a step, one row per response, completely or not at all.
 
     Args:
         path: A parquet file.
         step: The step.
         batch: Its update batch.
-        record: What training did with its tokens.
+        record: Log-probabilities, entropies and weights of its tokens in training.
 
     Returns:
         The path.

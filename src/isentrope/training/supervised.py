@@ -1,9 +1,9 @@
-"""Supervised fine-tuning on TRL's SFTTrainer: demonstrations in, loss on the response alone.
+"""Supervised fine-tuning with TRL's SFTTrainer: the loss is on the responses only.
 
-    loss = −(1/N) Σ_i Σ_k s_ik,     N = response tokens of the batch, EOS counted
+    loss = −(1/N) Σ_i Σ_k s_ik,     N = response tokens of the batch, including EOS
 
-TRL is given token ids, so that prompts and responses are cut into tokens as sampling cuts them, and
-in the order they come in. This file and `trainer` are all that import TRL.
+TRL receives token ids, so prompts and responses are tokenised as in sampling, and their order is
+kept. Only this file and `trainer` import TRL.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from isentrope.files import whole_folder
 
 
 class _Trainer(SFTTrainer):
-    """SFTTrainer that tells its steps instead of printing them."""
+    """SFTTrainer that reports its steps to a function instead of printing them."""
 
     observe: Callable[[dict[str, float]], None]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            told = ("loss", "learning_rate", "grad_norm")
+            names = ("loss", "learning_rate", "grad_norm")
             self.observe(
-                {"step": self.state.global_step} | {k: float(logs[k]) for k in told if k in logs}
+                {"step": self.state.global_step} | {k: float(logs[k]) for k in names if k in logs}
             )
         super().log(logs, start_time)
 
@@ -47,7 +47,7 @@ def fine_tune_supervised(
     Args:
         model: The model with its trainable set, without dropout.
         tokenizer: Its tokenizer.
-        rows: What `encode` made: `input_ids` and `labels`, used in this order.
+        rows: Columns `input_ids` and `labels` from `encode`, used in this order.
         options: Fields of SFTConfig.
         observe: Called on every process with step, loss (nats per token), learning_rate and
             grad_norm (before clipping), all of the whole batch.
@@ -56,7 +56,7 @@ def fine_tune_supervised(
         The trainer, its model trained.
     """
     args = SFTConfig(**options)
-    # labels given with token ids are used as they are; the collator pads them
+    # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)
     trainer.observe = observe
@@ -66,20 +66,22 @@ def fine_tune_supervised(
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
-    """Write a model, or an adapter, with its tokenizer, whole or not at all.
+    """Write a model, or an adapter, with its tokenizer, completely or not at all.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        folder: Target folder, which must not exist.
+        folder: Target folder; must not exist.
 
     Returns:
         The folder.
     """
     target = Path(folder)
-    # "auto" would look for the base model's config, on disk or in a hub
-    kept: dict[str, Any] = {"save_embedding_layers": False} if isinstance(model, PeftModel) else {}
+    # "auto" would look for the base model's config, on disk or on a hub
+    options: dict[str, Any] = (
+        {"save_embedding_layers": False} if isinstance(model, PeftModel) else {}
+    )
     with whole_folder(target) as partial:
-        model.eval().save_pretrained(str(partial), **kept)
+        model.eval().save_pretrained(str(partial), **options)
         tokenizer.save_pretrained(partial)
     return target

@@ -1,7 +1,7 @@
 """The toy policy: a Qwen2 of 0.79 million parameters over a character vocabulary.
 
-Small enough to fine-tune and to train by reinforcement on one CPU thread in two minutes, and a
-real transformers model in every respect: it is saved, loaded, adapted and scored as any other.
+It can be fine-tuned and trained by reinforcement on one CPU thread in two minutes. It is an
+ordinary transformers model: it is saved, loaded, adapted and scored like any other.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_NEW_TOKENS = longest_response(2)
 
 
 def build_toy_policy(seed: int) -> Policy:
-    """Make the toy policy with random weights.
+    """Create the toy policy with random weights.
 
     Args:
-        seed: Fixes the weights; the global random state is left alone.
+        seed: Seed of the weights; the global random state does not change.
 
     Returns:
         A float32 policy, all parameters trainable, at temperature 1.
@@ -40,7 +40,7 @@ def build_toy_policy(seed: int) -> Policy:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=128,
-        initializer_range=0.06,  # 0.02 waits 100 steps before it begins to learn
+        initializer_range=0.06,  # with 0.02 learning starts after about 100 steps
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=EOS_ID,
@@ -53,13 +53,13 @@ def build_toy_policy(seed: int) -> Policy:
 
 
 def with_lora(policy: Policy, rank: int = 16, *, seed: int, scale: int = 2) -> Policy:
-    """Put a fresh LoRA adapter on every linear layer; the base is frozen.
+    """Add a new LoRA adapter to every linear layer; the base is frozen.
 
     Args:
         policy: A policy without adapter; its model is changed in place.
         rank: Rank r.
-        seed: Fixes the adapter's random half.
-        scale: alpha / r, by which the adapter's output is multiplied.
+        seed: Seed of the adapter's random matrices.
+        scale: alpha / r, the factor of the adapter's output.
 
     Returns:
         The policy over the adapter's parameters, without dropout.

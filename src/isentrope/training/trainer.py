@@ -1,16 +1,16 @@
-"""Dr. GRPO on TRL's GRPOTrainer, with batches, checkpoints and logs that can be measured.
+"""Dr. GRPO on TRL's GRPOTrainer, with reproducible batches, checkpoints and logs.
 
-The only file that touches TRL's private parts (trl 1.16; tests/training/test_trl_contract.py says
-where each is used). TRL computes advantages, loss, gradient and step; what it is given, and what
-is kept of it, is ours:
+Only this file uses private methods of TRL (trl 1.16; tests/training/test_trl_contract.py checks
+where each is called). TRL computes advantages, loss, gradient and step. This class provides the
+input and records the output, by overriding:
 
     _prepare_inputs                       whole groups to each micro-batch, in the batch's order
-    _generate_and_score_completions       the batch comes from `UpdateBatches`, redraws and all
-    _generate, _calculate_rewards         hand TRL that batch instead of drawing one
+    _generate_and_score_completions       the batch comes from `UpdateBatches`, with redraws
+    _generate, _calculate_rewards         return that batch to TRL instead of drawing one
     _get_per_token_logps_and_entropies    records s, H and −∂loss/∂s of every token
-    _compute_loss                         adds what a control has beside token weights
+    _compute_loss                         adds the loss term of a control
     _get_grad_norm, training_step         gradient norms before clipping
-    _save_checkpoint                      whole folders `training_state/step_N` with a contract
+    _save_checkpoint                      complete folders `training_state/step_N` with a contract
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 
 class EntropyGRPOTrainer(GRPOTrainer):
-    """GRPOTrainer over our own update batches.
+    """GRPOTrainer over update batches from `UpdateBatches`.
 
     Attributes:
         policy: The live model as a policy.
-        batches: Where update batches come from.
-        files: Where the run writes.
+        batches: Source of the update batches.
+        files: Files of the run.
         batch: The update batch of the step in progress.
     """
 
@@ -82,7 +82,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         step_log: StepLog | None = None,
         control: RunControl | None = None,
     ) -> None:
-        """Set a run up; nothing is sampled yet.
+        """Set up a run; nothing is sampled yet.
 
         Args:
             model: The model with its trainable set, dropout 0.
@@ -93,19 +93,17 @@ class EntropyGRPOTrainer(GRPOTrainer):
             sampling_batch: Sequences sampled at a time on this process.
             longest_normaliser: Divide the loss by the longest response of each group instead of
                 `max_completion_length`.
-            contract: What every checkpoint says of the run.
+            contract: Content of every checkpoint's contract.
             stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt
-                sampler is always among them.
-            step_control: What corrects the steps; it is attached, and its state saved with each
-                checkpoint.
+                sampler is always one of them.
+            step_control: Step control; it is attached, and its state saved with each checkpoint.
             keep: `keep_last` and `keep_every` of the checkpoints.
-            step_log: What becomes of each step's numbers.
-            control: What is done to the token weights of each batch; one of the parts that are
-                saved.
+            step_log: Output of each step.
+            control: Token control; its state is saved with each checkpoint.
 
         Raises:
             ValueError: If parameters are sharded and TRL's vLLM does not sample, or there is a
-                control; or a control that measures cannot follow the optimizer.
+                control; or a control that measures influence does not support the optimizer.
         """
         super().__init__(
             model=model,
@@ -146,9 +144,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
     # --- batches -----------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader:
-        """Ticks, one a micro-batch: prompts are chosen when a step is reached, not before."""
-        ticks = self.args.max_steps * self.args.gradient_accumulation_steps
-        return DataLoader(cast(Any, range(ticks)), collate_fn=list)
+        """Indices, one per micro-batch: prompts are selected when a step starts, not before."""
+        count = self.args.max_steps * self.args.gradient_accumulation_steps
+        return DataLoader(cast(Any, range(count)), collate_fn=list)
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         parts, uses = cast(int, self.args.steps_per_generation), self.num_iterations
@@ -170,17 +168,17 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return outputs
 
     def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
-        """The columns that a control replaces or adds, for this process's rows."""
+        """The columns that a control replaces or adds, for the rows of this process."""
         batch = cast(UpdateBatch, self.batch)
-        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # below accelerate's wrapper
-        tokens, made = control.rewrite(
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
+        tokens, rewritten = control.rewrite(
             *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
             *(self.state.global_step + 1, cast(torch.optim.Optimizer, inner)),
         )
         share = len(batch.rollouts) // world_size()
         rows = slice(rank() * share, (rank() + 1) * share)
         width = outputs["completion_mask"].shape[1]
-        return control.columns(tokens, made, outputs["advantages"], rows, width)
+        return control.columns(tokens, rewritten, outputs["advantages"], rows, width)
 
     def _mine(self, batch: UpdateBatch) -> Any:
         share = len(batch.rollouts) // world_size()
@@ -195,9 +193,11 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> Drawn:
         if self.use_vllm:
             ids = [p.tolist() for p in prompt_ids]
-            drawn, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
+            ids_by_row, logprobs = super()._generate_single_turn(
+                ids, None, {}, self.num_generations
+            )
             assert logprobs is not None
-            responses, sampled = ([torch.tensor(x) for x in y] for y in (drawn, logprobs))
+            responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
             return Drawn(responses, sampled, self._entropies(prompt_ids, responses))
         generating = unwrap_model_for_generation(
             self.model_wrapped,
@@ -218,13 +218,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 self.model.train(training)
 
     def _entropies(self, prompt_ids: list[Tensor], responses: list[Tensor]) -> list[Tensor] | None:
-        """Entropies that vLLM does not give, by a pass without gradient, where a control is on."""
+        """Entropies, which vLLM does not return, by a pass without gradient; only for a control."""
         if self.run_control is None:
             return None
         rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
         with evaluating(self.policy.model):
-            found = score(self.policy, rollouts).entropies
-        return [row[: len(r)].clone() for row, r in zip(found, responses, strict=True)]
+            entropies = score(self.policy, rollouts).entropies
+        return [row[: len(r)].clone() for row, r in zip(entropies, responses, strict=True)]
 
     def _generate(self, prompts: list) -> tuple:
         batch = cast(UpdateBatch, self.batch)
@@ -267,7 +267,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
         Args:
             model: The model, wrapped.
-            inputs: A tick of the data loader.
+            inputs: An item of the data loader.
             num_items_in_batch: As Trainer passes it.
 
         Returns:
@@ -279,22 +279,22 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        found = super()._get_grad_norm(model, grad_norm)
-        self.gradient_norm = float(cast(float, found))
+        norm = super()._get_grad_norm(model, grad_norm)
+        self.gradient_norm = float(cast(float, norm))
         if getattr(self.accelerator, "scaler", None) is None:  # which skips such a step itself
             self._require_finite({"The gradient norm": self.gradient_norm}, next_step=True)
-        return found
+        return norm
 
     def _require_finite(self, numbers: dict[str, float], next_step: bool = False) -> None:
         step = self.state.global_step + next_step
         require_finite_numbers(step, numbers, self.files.latest())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step; what Trainer logs besides steps passes through.
+        """Log a step; other logs of Trainer are passed on unchanged.
 
         Args:
-            logs: What transformers found: loss, learning rate.
-            start_time: When training began.
+            logs: Numbers of transformers: loss, learning rate.
+            start_time: Start of training.
         """
         if "loss" not in logs:
             return super().log(logs, start_time)
@@ -304,7 +304,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         )
         batch = cast(UpdateBatch, self.batch)
         record = self.recorder.collect(self._mine(batch).lengths.tolist())
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "step": self.state.global_step,
             "loss": logs["loss"],
             "learning_rate": logs["learning_rate"],
@@ -314,23 +314,23 @@ class EntropyGRPOTrainer(GRPOTrainer):
         }
         ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
-        corrected, component = self.step_control, None
+        step_control, component = self.step_control, None
         times = {} if self.run_control is None else self.run_control.times()
-        if corrected is not None:
-            parts.append(corrected.latest())
-            times, component = {"control/seconds": corrected.seconds}, corrected.component
+        if step_control is not None:
+            parts.append(step_control.latest())
+            times, component = {"control/seconds": step_control.seconds}, step_control.component
         line = self.step_log.finish(
-            *(told, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
+            *(summary, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
             seconds=times,
             control=component,
         )
-        self._metrics["train"].clear()  # TRL's own, of which the line has what is exact
+        self._metrics["train"].clear()  # TRL's own metrics; the line has the exact ones
         super().log(line, start_time)
 
     # --- checkpoints -------------------------------------------------------------------------
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """TRL writes a card beside checkpoints; a run folder says what it is in config.yaml."""
+        """Write no model card: a run folder is described by its config.yaml."""
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.files.checkpoints / ".writing")
@@ -338,29 +338,29 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
         target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
-        made = writing / f"checkpoint-{step}"
+        partial = writing / f"checkpoint-{step}"
         require_finite_state(step, self.model, self.optimizer, self.files.latest())
         try:
             super()._save_checkpoint(model, trial)
             barrier()
             if rank() == 0:
-                self._complete(made)
-                publish_folder(made, target)
+                self._complete(partial)
+                publish_folder(partial, target)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(writing, ignore_errors=True)
             last = self.files.latest()
             good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
             raise OSError(
-                f"Step {step} could not be saved ({error}): {good}. Make room, then go on with "
-                f"`isentrope train --resume {self.files.folder}`."
+                f"Step {step} could not be saved ({error}): {good}. Free disk space, then continue "
+                f"with `isentrope train --resume {self.files.folder}`."
             ) from error
         if rank() == 0:
             shutil.rmtree(writing, ignore_errors=True)
             self.files.prune(*self.keep)
         barrier()
 
-    def _complete(self, made: Path) -> None:
-        """Add to a Hugging Face checkpoint what the measurement needs."""
+    def _complete(self, partial: Path) -> None:
+        """Add the files that a measurement needs to a Hugging Face checkpoint."""
         optimizer = cast(torch.optim.Optimizer, self.optimizer)
         contract = self.contract | {
             "step": self.state.global_step,
@@ -368,22 +368,22 @@ class EntropyGRPOTrainer(GRPOTrainer):
             "optimizer": type(getattr(optimizer, "optimizer", optimizer)).__name__,
             "param_groups": hyper_parameters(optimizer),
         }
-        write_contract(made, contract, optimizer_names(self.policy.model, optimizer))
+        write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
         state = {name: part.state_dict() for name, part in self.stateful.items()}
         if self.step_control is not None:
             state["step_control"] = self.step_control.state_dict()
-            save_file(self.step_control.tensors(), made / CONTROL_STATE)
-        (made / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+            save_file(self.step_control.tensors(), partial / CONTROL_STATE)
+        (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
     def restore(self, checkpoint: Path) -> None:
-        """Give the parts beside model and optimizer the state they had at a checkpoint.
+        """Restore the state of the parts besides model and optimizer from a checkpoint.
 
         Args:
-            checkpoint: The folder that `train(resume_from_checkpoint=...)` will be given.
+            checkpoint: The folder passed to `train(resume_from_checkpoint=...)`.
 
         Raises:
-            ValueError: If the checkpoint was made with other parts; those of `_LATER_PARTS` may
-                be missing there.
+            ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
+                missing in it.
         """
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
         control = self.step_control
@@ -392,7 +392,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             raise ValueError(
                 f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(parts)}: "
                 "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
-                "they were."
+                "when it was saved."
             )
         if control is not None:
             tensors = load_file(checkpoint / CONTROL_STATE)
@@ -402,10 +402,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
 
 _LATER_PARTS = {"alarm"}
-"""Parts whose state older checkpoints do not hold; they start with nothing seen."""
+"""Parts whose state older checkpoints lack; they start without observations."""
 
 
 def _never_called(*_: Any, **__: Any) -> list[float]:
     raise RuntimeError(
-        "TRL asked for rewards, which come with the batch: its methods have changed."
+        "TRL called the reward function, but rewards come with the batch: its methods have changed."
     )

@@ -1,9 +1,9 @@
-"""What every field of a trainer's configuration means for the step: read, refused, noted, harmless.
+"""Treatment of every field of a trainer's configuration: read, refused, noted or harmless.
 
 The fields are those of TRL's GRPOConfig, RLOOConfig and SFTConfig and of transformers'
-TrainingArguments. `training_settings` has the rules; this is their list, from which
-docs/trl_settings.md is made. A test holds it against the installed TRL, so that a field which a
-new version adds is not passed over.
+TrainingArguments. The rules are in `settings_rules`; docs/trl_settings.md is generated from this
+list. A test compares it with the installed TRL, so that a field added by a new version is not
+missed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Field:
     """One field.
 
     Attributes:
-        treatment: "read" into a key of the configuration; "refused" where its value changes the
-            step in a way that is not computed here; "noted" in a warning; "harmless".
-        words: The key, or when and why.
+        treatment: "read" into a key of the configuration; "refused" if its value changes the step
+            in a way that is not computed here; "noted" in a warning; "harmless".
+        words: The key, or the condition and the reason.
     """
 
     treatment: Treatment
@@ -160,7 +160,7 @@ HARMLESS = {
 }
 
 FIELDS: dict[str, Field] = {**READ, **REFUSED, **NOTED, **HARMLESS}
-"""Every field that is known, by name."""
+"""All supported fields, by name."""
 
 KEYS = (
     "sampling.temperature",
@@ -173,7 +173,7 @@ KEYS = (
     "estimator.clip",
     "estimator.micro_batch",
 )
-"""Keys of a measurement's configuration that have training's value where they are not set."""
+"""Keys of a measurement's configuration whose default is the value of training."""
 
 OF_THE_CHECKPOINT = (
     "replayable",
@@ -184,21 +184,21 @@ OF_THE_CHECKPOINT = (
     "scale_rewards",
     "vllm_guided_decoding_regex",
 )
-"""What else may stand between training's step and the one that is computed."""
+"""Names of further obstacles, which do not come from a refused field."""
 
 
 def require_known_settings(names: Iterable[str]) -> None:
-    """Refuse names that no setting of training has.
+    """Refuse names that are not training settings.
 
     Args:
         names: Keys of the configuration, or fields of a trainer.
 
     Raises:
-        ValueError: Naming the first that is unknown, and the nearest that is known.
+        ValueError: If a name is unknown; the message has the first one and the nearest known name.
     """
-    refused = [name for name, field in FIELDS.items() if field.treatment == "refused"]
-    known = [*KEYS, *OF_THE_CHECKPOINT, *refused]
+    refused_names = [name for name, field in FIELDS.items() if field.treatment == "refused"]
+    names_of_settings = [*KEYS, *OF_THE_CHECKPOINT, *refused_names]
     for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"{name!r} is no setting of training: the nearest is {near!r}")
+        if name not in names_of_settings:
+            near = get_close_matches(name, names_of_settings, n=1, cutoff=0.0)[0]
+            raise ValueError(f"{name!r} is not a setting of training: the nearest is {near!r}")

@@ -1,8 +1,9 @@
-"""The update batch of each training step, the same whatever the number of processes.
+"""The update batch of each training step, the same for any number of processes.
 
-A batch is a function of θ, seed, step and the prompt sampler's state: prompts from the sampler,
-one uniform a (sequence, position) from (seed, step, round). Each process answers its own share of
-the prompts; then all hold the whole batch. Groups without advantage are redrawn until it is full.
+A batch is a function of θ, seed, step and the prompt sampler's state: prompts come from the
+sampler, and one uniform per (sequence, position) from (seed, step, round). Each process samples
+responses to its own share of the prompts; then every process has the whole batch. Groups without
+nonzero advantages are redrawn until the batch is full.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from isentrope.sampling.tasks import Task
 from isentrope.training.prompt_sampler import PromptSampler
 
 Respond = Callable[[list[Tensor], Tensor], Drawn]
-"""(prompt ids of m sequences, uniforms (m, L)) → the responses as they were drawn."""
+"""(prompt ids of m sequences, uniforms (m, L)) → the responses drawn."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class UpdateBatch:
 
     Attributes:
         rollouts: n · G sequences with rewards and advantages, groups together.
-        report: What was drawn to fill it.
+        report: Statistics of all responses drawn to fill it.
         difficulty: (n · G) 1 − running pass rate of each sequence's prompt before this step.
     """
 
@@ -48,7 +49,7 @@ class UpdateBatches:
 
     Attributes:
         prompts: The training prompts, encoded, keys unique.
-        sampler: Chooses among them, and learns from the rewards.
+        sampler: Selects prompts, and estimates their pass rates from the rewards.
     """
 
     def __init__(
@@ -64,25 +65,25 @@ class UpdateBatches:
         redraw_limit: int = 20,
         seed: int = 0,
     ) -> None:
-        """Say what batches are made of.
+        """Set up the source of batches.
 
         Args:
             prompts: The training prompts, encoded.
-            task: Gives the rewards.
+            task: Computes the rewards.
             sampler: A sampler over the keys of `prompts`.
-            n: Prompt groups a batch, a multiple of the number of processes.
-            group_size: Responses a group.
+            n: Prompt groups per batch, a multiple of the number of processes.
+            group_size: Responses per group.
             max_new_tokens: Longest response in tokens.
             advantages: Rule of `with_advantages`.
-            redraw_limit: Rounds of redrawing for groups without advantage.
-            seed: Fixes every token.
+            redraw_limit: Rounds of redrawing for groups without nonzero advantages.
+            seed: Seed of all tokens.
 
         Raises:
             ValueError: If the processes cannot share n groups evenly.
         """
         if n % world_size():
             raise ValueError(
-                f"{n} prompt groups a step cannot be shared evenly by {world_size()} processes: "
+                f"{n} prompt groups per step cannot be shared evenly by {world_size()} processes: "
                 "set training.prompts_per_step to a multiple of that."
             )
         self.prompts, self.task, self.sampler = list(prompts), task, sampler
@@ -102,16 +103,17 @@ class UpdateBatches:
         """
         difficulty: dict[str, float] = {}
 
-        def draw(wanted: int, round_: int) -> Rollouts:
-            indices = self.sampler.draw(wanted, step)
+        def draw_groups(number: int, round_: int) -> Rollouts:
+            indices = self.sampler.draw(number, step)
             difficulty.update({self.prompts[i].key: self.sampler.difficulty(i) for i in indices})
-            batch = self._answered(policy, indices, self._uniforms(wanted, step, round_), respond)
+            uniforms = self._uniforms(number, step, round_)
+            batch = self._respond(policy, indices, uniforms, respond)
             assert batch.rewards is not None
-            self.sampler.update(indices, batch.rewards.view(wanted, -1).mean(1).tolist())
+            self.sampler.update(indices, batch.rewards.view(number, -1).mean(1).tolist())
             return batch
 
         rollouts, report = draw_until_full(
-            draw, self.n, self.advantages, redraw_limit=self.redraw_limit
+            draw_groups, self.n, self.advantages, redraw_limit=self.redraw_limit
         )
         keys = rollouts.prompt_keys or []
         return UpdateBatch(rollouts, report, [difficulty[key] for key in keys])
@@ -121,37 +123,37 @@ class UpdateBatches:
         size = (groups * self.group_size, self.max_new_tokens)
         return torch.rand(*size, generator=generator, dtype=torch.float64)
 
-    def _answered(
+    def _respond(
         self, policy: Policy, indices: list[int], uniforms: Tensor, respond: Respond
     ) -> Rollouts:
-        """Responses to these prompts, each process answering a contiguous share of equal size."""
+        """Responses to these prompts; each process samples a contiguous share of equal size."""
         share = -(-len(indices) // world_size())
         slots = range(rank() * share, (rank() + 1) * share)
-        mine = [min(slot, len(indices) - 1) for slot in slots]  # the last one again, to fill up
+        mine = [min(slot, len(indices) - 1) for slot in slots]  # padded with the last prompt
         rows = torch.tensor(mine).repeat_interleave(self.group_size) * self.group_size
         rows += torch.arange(self.group_size).repeat(share)
         prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.group_size)]
         ids = [torch.tensor(p.token_ids) for p in prompts]
-        drawn = respond(ids, uniforms[rows])
-        answered = Rollouts(
+        responses = respond(ids, uniforms[rows])
+        rollouts = Rollouts(
             prompt_ids=ids,
-            response_ids=drawn.responses,
+            response_ids=responses.responses,
             prompt_index=torch.arange(share).repeat_interleave(self.group_size),
-            sampler_logprobs=drawn.logprobs,
-            sampler_entropies=drawn.entropies,
+            sampler_logprobs=responses.logprobs,
+            sampler_entropies=responses.entropies,
             prompt_keys=[p.key for p in prompts],
             references=[p.reference for p in prompts],
-            response_texts=decode(policy, drawn.responses),
+            response_texts=decode(policy, responses.responses),
             max_new_tokens=self.max_new_tokens,
         )
-        everyone = concatenate(gather(self._rewarded(answered)))
-        return everyone.select(range(len(indices) * self.group_size))
+        whole = concatenate(gather(self._reward(rollouts)))
+        return whole.select(range(len(indices) * self.group_size))
 
-    def _rewarded(self, answered: Rollouts) -> Rollouts:
+    def _reward(self, rollouts: Rollouts) -> Rollouts:
         try:
-            return with_rewards(answered, self.task)
+            return with_rewards(rollouts, self.task)
         except ValueError:
-            raise  # a sentence already
+            raise  # already a clear message
         except Exception as error:  # the task may be the user's own code
             raise RuntimeError(
                 f"The reward function failed with {type(error).__name__}: {error}."

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.training.control.averages import BLOCKS, Mean, Memory
+from isentrope.training.control.averages import BLOCKS, GradientMeans, Mean
 
 
 def named(x):
@@ -16,13 +16,13 @@ def flat(x):
     return torch.cat([y.flatten() for y in x.values()]).numpy()
 
 
-@pytest.mark.parametrize("memory", [1, 2, 7])
-def test_a_mean_weights_the_past_by_its_age(memory):
+@pytest.mark.parametrize("window", [1, 2, 7])
+def test_a_mean_weights_the_past_by_its_age(window):
     rng = np.random.default_rng(0)
-    vectors, mean = rng.normal(size=(9, 5)), Mean(memory)
+    vectors, mean = rng.normal(size=(9, 5)), Mean(window)
     for vector in vectors:
         mean.add(named(vector))
-    weights = (1 - 1 / memory) ** np.arange(9)[::-1]
+    weights = (1 - 1 / window) ** np.arange(9)[::-1]
     np.testing.assert_allclose(flat(mean.value), np.average(vectors, axis=0, weights=weights))
 
 
@@ -38,43 +38,43 @@ def summed(groups):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_halves_of_a_draw_have_the_past_before_it_and_not_the_draw(keep):
-    memory, (first, second) = Memory(4, keep=keep), draws(2)
-    memory.observe(*first)
-    assert memory.halves().past_a is None
-    memory.settle()
-    assert memory.empty is not keep
-    memory.observe(*second)
-    found = memory.halves()
-    assert found.a is second[0]
-    np.testing.assert_allclose(flat(found.past_a), flat(summed(first[0])))
-    np.testing.assert_allclose(flat(found.past_b), flat(summed(first[1])))
-    assert found.share == pytest.approx(0.25 / (1 - 0.75**2))
+    means, (first, second) = GradientMeans(4, keep=keep), draws(2)
+    means.observe(*first)
+    assert means.halves().past_a is None
+    means.end_step()
+    assert means.empty is not keep
+    means.observe(*second)
+    halves = means.halves()
+    np.testing.assert_array_equal(flat(halves.a), flat(second[0]))
+    np.testing.assert_allclose(flat(halves.past_a), flat(summed(first[0])))
+    np.testing.assert_allclose(flat(halves.past_b), flat(summed(first[1])))
+    assert halves.share == pytest.approx(0.25 / (1 - 0.75**2))
 
 
 def test_a_draw_that_serves_many_steps_counts_once():
-    memory, (first, second, third) = Memory(4, keep=True), draws(3)
+    means, (first, second, third) = GradientMeans(4, keep=True), draws(3)
     for draw, steps in ((first, 3), (second, 2), (third, 1)):
-        memory.observe(*draw)
+        means.observe(*draw)
         for _ in range(steps):
-            halves = memory.halves()
-            memory.settle()
+            halves = means.halves()
+            means.end_step()
     expected = (0.75 * flat(summed(first[0])) + flat(summed(second[0]))) / 1.75
     np.testing.assert_allclose(flat(halves.past_a), expected)
 
 
 def filled(noise, steps=40, seed=0):
-    """A memory of reward gradients around (1, ..., 6) / 6, and their truth."""
+    """Means of reward gradients around (1, ..., 6) / 6, and their truth."""
     rng, truth = np.random.default_rng(seed), np.arange(1, 7) / 6
-    memory = Memory(1, reward_average=steps)
+    means = GradientMeans(1, reward_average=steps)
     for step in range(steps):
-        memory.add_reward(step, named(truth + noise * rng.normal(size=6)))
-    return memory, truth
+        means.add_reward(step, named(truth + noise * rng.normal(size=6)))
+    return means, truth
 
 
 def test_without_noise_the_projection_takes_out_exactly_the_part_along_reward():
-    memory, truth = filled(noise=0.0)
+    means, truth = filled(noise=0.0)
     P, x = np.linspace(0.5, 2, 6), np.random.default_rng(3).normal(size=6)
-    project = memory.neutral(named(P))
+    project = means.reward_projection(named(P))
     expected = x - P * truth * (truth @ x) / (truth @ (P * truth))
     np.testing.assert_allclose(flat(project(named(x))), expected)
     assert truth @ flat(project(named(x))) == pytest.approx(0)
@@ -84,48 +84,48 @@ def test_with_noise_it_changes_reward_by_nothing_on_average():
     P, x = named(np.ones(6)), np.random.default_rng(4).normal(size=6)
     left = []
     for seed in range(200):
-        memory, truth = filled(noise=0.3, seed=seed)
-        project = memory.neutral(P)
+        means, truth = filled(noise=0.3, seed=seed)
+        project = means.reward_projection(P)
         left.append(truth @ flat(project(named(x))))
     assert abs(np.mean(left)) < 3 * np.std(left) / np.sqrt(200)
     assert abs(np.mean(left)) < 0.05 * abs(truth @ x)
 
 
 def test_noise_alone_and_too_few_steps_give_no_projection():
-    rng, memory = np.random.default_rng(0), Memory(1, reward_average=8)
+    rng, means = np.random.default_rng(0), GradientMeans(1, reward_average=8)
     P, none = named(np.ones(6)), 0
     for step in range(BLOCKS - 1):
-        memory.add_reward(step, named(np.ones(6)))
-        assert memory.neutral(P) is None
+        means.add_reward(step, named(np.ones(6)))
+        assert means.reward_projection(P) is None
     for _ in range(100):
-        memory = Memory(1, reward_average=8)
+        means = GradientMeans(1, reward_average=8)
         for step in range(8):
-            memory.add_reward(step, named(rng.normal(size=6)))
-        none += memory.neutral(P) is None
+            means.add_reward(step, named(rng.normal(size=6)))
+        none += means.reward_projection(P) is None
     assert none > 85  # a false alarm above two errors, with the tail of three degrees of freedom
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_saved_memory_goes_on_as_it_was_and_an_incomplete_one_is_refused(keep):
-    rng, memory = np.random.default_rng(1), Memory(3, reward_average=6, keep=keep)
+def test_saved_means_resume_identically_and_an_incomplete_state_is_refused(keep):
+    rng, means = np.random.default_rng(1), GradientMeans(3, reward_average=6, keep=keep)
     for step, draw in enumerate(draws(5)):
-        memory.observe(*draw)
-        memory.settle()
-        memory.add_reward(step, named(rng.normal(size=6)))
-    again = Memory(3, reward_average=6, keep=keep)
-    again.load(memory.state_dict(), memory.tensors())
+        means.observe(*draw)
+        means.end_step()
+        means.add_reward(step, named(rng.normal(size=6)))
+    again = GradientMeans(3, reward_average=6, keep=keep)
+    again.load(means.state_dict(), means.tensors())
     assert again.empty is not keep
     new = named(rng.normal(size=6))
-    for each in (memory, again):
+    for each in (means, again):
         each.observe(*draws(1)[0])
-        each.settle()
+        each.end_step()
         each.add_reward(5, new)
-    assert memory.tensors().keys() == again.tensors().keys()
-    for name, x in memory.tensors().items():
+    assert means.tensors().keys() == again.tensors().keys()
+    for name, x in means.tensors().items():
         assert torch.equal(x, again.tensors()[name])
-    with pytest.raises(ValueError, match="has seen"):
-        Memory(3, keep=keep).load(memory.state_dict(), {})
+    with pytest.raises(ValueError, match=r"counts \d vectors"):
+        GradientMeans(3, keep=keep).load(means.state_dict(), {})
     if keep:
-        half = {n: x for n, x in memory.tensors().items() if not n.startswith("kept_b")}
+        half = {n: x for n, x in means.tensors().items() if not n.startswith("kept_b")}
         with pytest.raises(ValueError, match="last draw"):
-            again.load(memory.state_dict(), half)
+            again.load(means.state_dict(), half)

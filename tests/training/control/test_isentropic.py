@@ -25,7 +25,7 @@ from isentrope.training.control.options import IsentropicOptions
 from isentrope.update.step import optimizer_step
 from tests.training import following, runs
 
-OPTIONS = {"size": 32, "start_size": 32, "average": 3}
+OPTIONS = {"size": 32, "every": 1, "start_size": 32, "average": 3}
 HOLD = {"name": "isentropic", "target": {"kind": "hold"}, "options": OPTIONS}
 
 

@@ -1,4 +1,4 @@
-"""What all token controls share: how options are checked, and how tokens are chosen."""
+"""The base class of token controls: checks of their options, and selection of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from isentrope.training.control.tokens import Rewritten, Tokens
 
 OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""Options are numbers and words of the stated type; unknown ones are refused."""
+"""Options are numbers and strings of the stated type; unknown options are refused."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -19,14 +19,14 @@ NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
 Column = Literal["kept_mass", "influence", "reward_influence"]
-"""Optional columns of `Tokens`, which cost a pass over the batch."""
+"""Optional columns of `Tokens`, each of which costs a pass over the batch."""
 
 
 class TokenRule:
     """A token control; subclasses are frozen dataclasses whose fields are its options.
 
-    A strength of 0 leaves the plain objective exactly, and so does a negative one where the
-    control is not two-sided.
+    With strength 0 the batch keeps the weights of the plain objective exactly. The same holds for a
+    negative strength where the control is not two-sided.
 
     Attributes:
         on_policy: Whether it acts while every ratio of policy to sampler is 1.
@@ -49,7 +49,7 @@ class TokenRule:
 
         Args:
             tokens: The batch.
-            strength: How hard to act now; `self.strength` without feedback.
+            strength: Strength at this step; `self.strength` without feedback.
 
         Returns:
             c' and d.
@@ -59,10 +59,10 @@ class TokenRule:
         """
         if missing := [name for name in self.needs if getattr(tokens, name) is None]:
             raise ValueError(f"{type(self).__name__} needs the {missing[0]} of the batch.")
-        acting = strength if self.two_sided else max(0.0, strength)
-        if acting == 0:
+        effective = strength if self.two_sided else max(0.0, strength)
+        if effective == 0:
             return Rewritten(tokens.weights)
-        return self.apply(tokens, acting)
+        return self.apply(tokens, effective)
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Rewrite the weights of a batch at a strength other than 0.
@@ -75,68 +75,68 @@ class TokenRule:
             c' and d.
 
         Raises:
-            NotImplementedError: Always; each control has its own.
+            NotImplementedError: Always; each control implements it.
         """
         raise NotImplementedError
 
 
 def lowest(values: Tensor, among: Tensor, share: float) -> Tensor:
-    """The share of some tokens that has the lowest values; at least one token.
+    """The tokens with the lowest values: a share of the candidates, at least one token.
 
     Args:
         values: (n, t).
-        among: (n, t) bool, the tokens to choose from.
-        share: Of them, in (0, 1].
+        among: (n, t) bool, the candidates.
+        share: Share of the candidates to select, in (0, 1].
 
     Returns:
-        (n, t) bool, max(⌊share · m⌋, 1) of the m tokens of `among`; of equal values the first.
+        (n, t) bool, max(⌊share · m⌋, 1) of the m tokens of `among`; among equal values the first.
     """
     places = among.flatten().nonzero()[:, 0]
     if len(places) == 0:
         return torch.zeros_like(among)
     order = values.flatten()[places].sort(stable=True).indices
-    chosen = torch.zeros(among.numel(), dtype=torch.bool)
-    chosen[places[order[: count(share, len(places))]]] = True
-    return chosen.view_as(among)
+    selection = torch.zeros(among.numel(), dtype=torch.bool)
+    selection[places[order[: count(share, len(places))]]] = True
+    return selection.view_as(among)
 
 
 def count(share: float, tokens: int) -> int:
-    """max(⌊share · tokens⌋, 1), where the product of a decimal share is not cut by rounding.
+    """max(⌊share · tokens⌋, 1), robust to the rounding of a decimal share.
 
     Args:
         share: In (0, 1].
-        tokens: Tokens to choose from, at least one.
+        tokens: Number of candidates, at least one.
 
     Returns:
-        How many are chosen.
+        The number of tokens to select.
     """
     return max(int(share * tokens + 1e-9), 1)
 
 
-def chosen(where: Tensor, yes: float, no: float) -> Tensor:
-    """One number where a condition holds, another elsewhere, float64.
+def two_values(where: Tensor, yes: float, no: float) -> Tensor:
+    """One number where a condition holds, and another elsewhere, float64.
 
     Args:
         where: Bool.
-        yes: Where it is True.
-        no: Where it is False.
+        yes: The number where it is True.
+        no: The number where it is False.
 
     Returns:
-        A tensor of its shape.
+        A tensor of the shape of `where`.
     """
     return torch.where(where, *(torch.tensor(x, dtype=torch.float64) for x in (yes, no)))
 
 
 def mixed(tokens: Tokens, advantages: Tensor, strength: float) -> Rewritten:
-    """Advantages on the way from the batch's own to others.
+    """The batch with advantages interpolated between its own and others.
 
     Args:
         tokens: The batch.
-        advantages: (n,) at strength 1.
+        advantages: (n,) A', the advantages at strength 1.
         strength: x of (1 − x) A + x A'.
 
     Returns:
         c' = w_i ((1 − x) A_i + x A'_i).
     """
-    between = (1 - strength) * tokens.advantages + strength * advantages
-    return Rewritten((tokens.sequence_weights * between)[:, None] * tokens.mask)
+    mixture = (1 - strength) * tokens.advantages + strength * advantages
+    return Rewritten((tokens.sequence_weights * mixture)[:, None] * tokens.mask)

@@ -1,23 +1,23 @@
-"""An entropy bonus: pathwise as everyone has it, or complete.
+"""An entropy bonus: its pathwise part, as is common, or the complete gradient.
 
     J + β h,   h = Σ_i Σ_k H_ik / Σ_i T_i
     ∂h = 1/N Σ_ik (∂H_ik + G_ik ∂s_ik),     G_ik = Σ_{j>k} (H_ij − h) − b_ik,     N = Σ_i T_i
 
 The pathwise part differentiates H at the positions that were sampled (d = β/N). The score part is
-what a token does to the positions that follow (c' = c + β G/N): H_ij depends on the tokens before
-j, so token k is answerable for j > k, and with h for the tokens that follow it. b_ik is the mean of
-the same sum over the other responses to the prompt that have a token at k; it depends on other
-responses alone, so it changes no expectation. per_sequence is β ℋ, ℋ = Σ_ik H_ik / n:
+the effect of a token on the positions that follow (c' = c + β G/N): H_ij depends on the tokens
+before j, so G_ik sums over j > k, and subtracts h per following token. b_ik is the mean of the same
+sum over the other responses to the prompt that have a token at k; it depends on other responses
+alone, so it changes no expectation. per_sequence is β ℋ, ℋ = Σ_ik H_ik / n:
 G_ik = Σ_{j>k} H_ij − b_ik, over n in place of N.
 
 `per_sequence` is unbiased for responses as they are sampled; `per_token` has the error O(1/n) of a
-ratio of means. An update batch leaves out groups with equal rewards, so both are the gradient of
-the entropy of the prompts and responses that are kept.
+ratio of means. An update batch omits groups with equal rewards, so both are gradients of the
+entropy on the prompts and responses that are kept.
 
 Source: the pathwise part is TRL's `entropy_coef`, verl's `entropy_coeff`, OpenRLHF's
 `actor.entropy_coef`, all 0 by default; β = .005 is the largest of Skywork-OR1. Different here: the
 mean is over the tokens of the batch, where TRL takes that of each micro-batch. The complete mode is
-ours.
+new here.
 """
 
 from __future__ import annotations

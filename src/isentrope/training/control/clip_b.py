@@ -1,16 +1,16 @@
-"""Clip_B: punished tokens that are much less likely than their entropy lets expect.
+"""Clip_B: damp punished tokens that are far less likely than their entropy suggests.
 
     S_ik = π_ik (H_ik + s_ik),     z = S − S̄
     c'_ik = (1 − x) c_ik where A_i < 0 and z_ik < −μ σ_z
 
 Mean and standard deviation are over the tokens of the batch. If a step moved the logit of the
-sampled token alone, S_ik would be what each unit of a push up takes from the entropy of the
-position, and what each unit of a push down adds to it.
+sampled token alone, S_ik would be the entropy that the position loses per unit of an increase of
+that logit, and gains per unit of a decrease.
 Source: agentscope-ai/Trinity-RFT, `clipb_advantage.py` (arXiv 2602.03392); μ = 2.5, x = 1.
 
 Different here: the source clears the response mask, so that the denominator of a token mean
-shrinks too; here the denominators stay. μ is in standard deviations of the batch, which is free of
-the scale of advantages.
+shrinks too; here the denominators stay. μ is in standard deviations of the batch, so it does not
+depend on the scale of the advantages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clip-Cov: a random few of the tokens whose log-probability and advantage vary together.
+"""Clip-Cov: drop random tokens of large covariance between log-probability and advantage.
 
     cov_ik = (A_i − Ā)(s_ik − s̄)
     c'_ik = 0 for max(⌊ρN⌋, 1) random tokens among those of lower < cov < upper
@@ -7,7 +7,7 @@ Means are over the N tokens of the batch. Source: PRIME-RL/Entropy-Mechanism-of-
 `compute_policy_loss_clip_cov` (arXiv 2505.22617); ρ = 2e-4, bounds 1 and 5.
 
 Different here: the whole batch is one sample, where the source draws in each micro-batch of each
-GPU. The published bounds suppose advantages divided by the group's standard deviation, so by
+GPU. The published bounds assume advantages divided by the group's standard deviation, so by
 default the bounds are quantiles of cov over the batch: its top 2 %. Where a quantile interval
 holds fewer tokens than ρN, all of them are taken.
 """
@@ -27,14 +27,14 @@ _BOUNDS = {"quantile": (0.98, 1.0), "published": (1.0, 5.0)}
 
 @dataclass(frozen=True, config=OPTIONS)
 class ClipCov(TokenRule):
-    """Drop a random few of the tokens with a large covariance.
+    """Drop random tokens among those with a large covariance.
 
     Attributes:
         strength: ρ, the share of the batch's tokens that is dropped.
         bounds: "quantile": `lower` and `upper` are quantiles of cov, the upper one included;
-            "published": they are values of cov, both left out.
-        lower: Null: .98 of "quantile", 1 of "published".
-        upper: Null: 1 of "quantile", 5 of "published".
+            "published": they are values of cov, both excluded.
+        lower: Null stands for .98 of "quantile", 1 of "published".
+        upper: Null stands for 1 of "quantile", 5 of "published".
     """
 
     strength: Share = 2e-4

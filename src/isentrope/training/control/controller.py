@@ -1,4 +1,4 @@
-"""A token control with its feedback, as a run has it: seen entropies in, rewritten batches out."""
+"""A token control with its feedback: from measured entropies to rewritten batches."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ log = logging.getLogger("isentrope")
 class Controller:
     """One of the parts of a run that are saved with each checkpoint.
 
-    With a target the strength is the control's own times `feedback.share`, which is negative where
-    entropy is to fall; a control that is not two-sided then does nothing.
+    With a target the strength is the control's own times `feedback.share`, which is negative while
+    entropy is above the target; a control that is not two-sided then does nothing.
 
     Attributes:
         control: The control.
-        feedback: What sets its strength where there is a target.
-        strength: How hard the control acts at the step in progress.
-        own_tokens: Tokens that were sampled for the control alone at the step in progress; None
+        feedback: Sets the strength where there is a target.
+        strength: Strength of the control at the step in progress.
+        own_tokens: Number of tokens sampled for the control alone at the step in progress; None
             for a control that samples nothing.
     """
 
     def __init__(self, control: TokenRule, feedback: Feedback) -> None:
-        """Start with nothing seen.
+        """Start before the first observation.
 
         Args:
             control: The control.
@@ -51,14 +51,14 @@ class Controller:
         self._warned = False
 
     def observe(self, step: int, entropy: float) -> float:
-        """See the entropy before a step.
+        """Update the feedback with the entropy before a step.
 
         Args:
             step: The step about to be taken, from 1.
             entropy: ĥ of all responses drawn, nats per token.
 
         Returns:
-            How hard the control is to act.
+            The strength of the control at this step.
         """
         self.feedback.observe(step, entropy)
         if self.feedback.target.kind != "none":
@@ -79,36 +79,36 @@ class Controller:
         Raises:
             ValueError: If a weight is not finite.
         """
-        self._tell_between(tokens)
-        made = self.control.rewrite(tokens, self.strength)
-        parts = [made.weights] if made.entropy_weights is None else [*vars(made).values()][:2]
+        self._warn_of_partial_rewards(tokens)
+        rewritten = self.control.rewrite(tokens, self.strength)
+        parts = [x for x in (rewritten.weights, rewritten.entropy_weights) if x is not None]
         if not all(bool(part.isfinite().all()) for part in parts):
             raise ValueError(
-                f"{type(self.control).__name__} made weights that are not finite at step "
+                f"{type(self.control).__name__} returned weights that are not finite at step "
                 f"{tokens.step}, with strength {self.strength:g}."
             )
-        # what acts through ratios leaves c as it is: what it touches is not known here
-        found = touched(tokens, made) if self.control.on_policy else {}
-        self._touched = {f"control/{name}": value for name, value in found.items()}
-        return made
+        # a control that acts through ratios leaves c unchanged: its effect is not known here
+        effect = touched(tokens, rewritten) if self.control.on_policy else {}
+        self._touched = {f"control/{name}": value for name, value in effect.items()}
+        return rewritten
 
-    def _tell_between(self, tokens: Tokens) -> None:
-        """Warn once where rewards between wrong and `right` are taken as wrong."""
+    def _warn_of_partial_rewards(self, tokens: Tokens) -> None:
+        """Warn once where rewards between the lowest and `right` count as incorrect."""
         right = getattr(self.control, "right", None)
         if right is None or self._warned:
             return
         rewards = tokens.rewards
-        between = rewards[(rewards > rewards.min()) & (rewards < right)]
-        if len(between) == 0:
+        partial = rewards[(rewards > rewards.min()) & (rewards < right)]
+        if len(partial) == 0:
             return
         self._warned = True
         if rank() == 0:
             log.warning(
-                "%s takes rewards below control.options.right=%g as incorrect, and %d of the %d "
-                "responses of step %d earned less than that and more than the least reward (%g, "
+                "%s counts rewards below control.options.right=%g as incorrect, and %d of the %d "
+                "responses of step %d have a reward below that and above the lowest one (%g, "
                 "for instance): lower control.options.right if they are correct.",
-                *(type(self.control).__name__, right, len(between), len(rewards), tokens.step),
-                float(between[0]),
+                *(type(self.control).__name__, right, len(partial), len(rewards), tokens.step),
+                float(partial[0]),
             )
 
     def latest(self) -> dict[str, float]:
@@ -121,7 +121,7 @@ class Controller:
         return {"feedback": self.feedback.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
+        """Resume from a saved state.
 
         Args:
             state: What `state_dict` returned.

@@ -65,17 +65,17 @@ FIELDS: dict[str, type[TrainerFields]] = {
     "gspo": Gspo,
     "adaptive": AdaptiveBonus,
 }
-"""Controls that TRL has itself."""
+"""Controls that are part of TRL."""
 
 STEP: dict[str, dict[str, Any]] = {
     "isentropic": {"reward_neutral": False},
     "isentropic_reward_neutral": {"reward_neutral": True},
 }
-"""Isentropic steps, and the options that their names stand for."""
+"""Isentropic steps, with the options that each name sets."""
 
 
 def names() -> tuple[str, ...]:
-    """The names that `build` knows."""
+    """The names that `build` accepts."""
     return (*TOKEN, *FIELDS, *STEP)
 
 
@@ -86,8 +86,8 @@ def build(
 
     Args:
         name: One of `names()`.
-        strength: How hard it acts; None for its default.
-        options: Its other settings.
+        strength: Its strength; None for its default.
+        options: Its other options.
 
     Returns:
         A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
@@ -102,33 +102,33 @@ def build(
             f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
             f"{', '.join(table)}."
         )
-    kind, given = table[name], dict(options or {})
-    known = [field.name for field in fields(kind)]
+    kind, arguments = table[name], dict(options or {})
+    accepted = [field.name for field in fields(kind)]
     fixed = STEP.get(name, {})
-    allowed = [option for option in known if option not in ("strength", *fixed)]
-    for option in given:
+    allowed = [option for option in accepted if option not in ("strength", *fixed)]
+    for option in arguments:
         if option not in allowed:
             raise ValueError(
-                f"The control {name!r} has no option {option!r}: {_hint(option, allowed)}."
+                f"The control {name!r} has no option {option!r}: {_suggestion(option, allowed)}."
             )
     if strength is not None:
-        if "strength" not in known:
+        if "strength" not in accepted:
             raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
-        given["strength"] = strength
+        arguments["strength"] = strength
     try:
-        return kind(**given, **fixed)
+        return kind(**arguments, **fixed)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        what = "" if not place else f"{place}: "
+        prefix = "" if not place else f"{place}: "
         value = f", got {first['input']!r}" if place else ""
         message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"The control {name!r}: {what}{message}{value}.") from error
+        raise ValueError(f"The control {name!r}: {prefix}{message}{value}.") from error
 
 
-def _hint(option: str, allowed: list[str]) -> str:
+def _suggestion(option: str, allowed: list[str]) -> str:
     if option == "strength":
-        return "how hard it acts is control.strength"
+        return "its strength is control.strength"
     if not allowed:
         return "it has none"
     near = get_close_matches(option, allowed, n=1, cutoff=0.0)

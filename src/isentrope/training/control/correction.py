@@ -1,23 +1,23 @@
-"""The isentropic correction: what is added to a step so that entropy changes by τ and no more.
+"""The isentropic correction: a vector added to a step so that entropy changes by τ.
 
     θ' = θ + η (v + λu),     u = Π P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
     c = (<g_a, Π P g_b> + <g_b, Π P g_a>)/2,     g = (g_a + g_b)/2
 
 g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
 is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
-of u is taken across the two samples. <g,Pg> of one sample holds the energy of its noise
-tr(PΣ)/n as well, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
+of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
+noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
 
 Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
-infinitesimal jackknife over these groups. Of the bilinear c that counts the product of the two
-noises twice, once in each sample; it is estimated from the (K, K) table of <g_aj, ΠP g_bk>, whose
-rows and columns are taken out, and subtracted once.
+infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
+the two noises twice, once per sample. This product is estimated from the (K, K) table of
+<g_aj, ΠP g_bk> without its row and column means, and subtracted once.
 
-Without a correction, or with a shorter one, there is a reason:
+If there is no correction, or a shorter one, the reason is one of:
 
     not_finite     a number is NaN or infinite
     no_rate        η is 0
-    no_gain        c is not above two of its errors: nothing tells how u moves entropy
+    no_gain        c is not larger than twice its standard error: the effect of u is unknown
     out_of_range   |ηλc| was cut to a share of the entropy, so that the first order holds
     too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
 """
@@ -39,12 +39,12 @@ from isentrope.vectors import Vector, norm
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a correction may go.
+    """Bounds of a correction.
 
     Attributes:
         strength: s, the share of <g,v> that is cancelled.
-        largest: ‖λu‖ at most this multiple of ‖v‖.
-        range: |ηλc| at most this share of the entropy.
+        largest: Bound on ‖λu‖ as a multiple of ‖v‖.
+        range: Bound on |ηλc| as a share of the entropy.
     """
 
     strength: float = 1.0
@@ -53,20 +53,20 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("strength", "largest", "range"):
-            given = getattr(self, name)
-            if not (math.isfinite(given) and given > 0):
-                raise ValueError(f"{name} of an isentropic step must be positive, got {given}.")
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} of an isentropic step must be positive, got {value}.")
 
 
 @dataclass(frozen=True)
 class Correction:
-    """λu, and what is known of it.
+    """λu, with its statistics.
 
     Attributes:
         weight: λ; 0 where there is no correction.
         direction: u, float64.
-        reason: Why there is no correction, or why it was cut; None for a whole one.
-        numbers: Flat numbers for a log, by names without a prefix.
+        reason: Why there is no correction, or why it was shortened; None otherwise.
+        numbers: Flat numbers for a log, by name without a prefix.
     """
 
     weight: float
@@ -88,7 +88,7 @@ class Correction:
 
     @property
     def component(self) -> Vector:
-        """λu: what is added to v."""
+        """λu, the vector that is added to v."""
         return {name: self.weight * x for name, x in self.direction.items()}
 
 
@@ -101,7 +101,7 @@ class Halves:
         b: The same of the other sample.
         past_a: Mean of the g_a of earlier steps, or None.
         past_b: The same of g_b.
-        share: Weight of this step's g in the mean that makes u; 1 where there is no past.
+        share: Weight of this step's g in the mean from which u is computed; 1 without a past.
     """
 
     a: Vector
@@ -111,11 +111,11 @@ class Halves:
     share: float = 1.0
 
     def averaged(self, which: str) -> Vector:
-        """The mean of this step's gradient and the past, (...) by name."""
-        now, past = total(getattr(self, which)), getattr(self, f"past_{which}")
+        """The weighted mean of this step's gradient and the past, (...) by name."""
+        current, past = total(getattr(self, which)), getattr(self, f"past_{which}")
         if past is None:
-            return now
-        return {n: self.share * x + (1 - self.share) * past[n] for n, x in now.items()}
+            return current
+        return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
 
 
 def isentropic_correction(
@@ -130,7 +130,7 @@ def isentropic_correction(
     limits: Limits | None = None,
     project: Callable[[Vector], Vector] | None = None,
 ) -> Correction:
-    """The correction of a step from two independent samples of E; the model is left alone.
+    """The correction of a step from two independent samples of E; the model does not change.
 
     Args:
         policy: The policy at θ.
@@ -139,8 +139,8 @@ def isentropic_correction(
         direction: v.
         preconditioner: P, diagonal.
         eta: Learning rate η of the step.
-        tau: Change of h that is wanted, nats per token.
-        limits: How far it may go.
+        tau: τ, the requested change of h, nats per token.
+        limits: Bounds of the correction.
         project: Π, linear, on vectors; None for the identity.
 
     Returns:
@@ -151,11 +151,11 @@ def isentropic_correction(
     """
     halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
     entropy, se = entropy_of(E_a, E_b)
-    known = {"entropy": entropy, "entropy_se": se}
-    found = correct(
+    level = {"entropy": entropy, "entropy_se": se}
+    correction = correct(
         halves, direction, preconditioner, eta, entropy, tau=tau, limits=limits, project=project
     )
-    return Correction(found.weight, found.direction, found.reason, known | found.numbers)
+    return replace(correction, numbers=level | correction.numbers)
 
 
 def correct(
@@ -169,7 +169,7 @@ def correct(
     limits: Limits | None = None,
     project: Callable[[Vector], Vector] | None = None,
 ) -> Correction:
-    """λ and u from gradients that are known.
+    """λ and u from entropy gradients.
 
     Args:
         halves: Entropy gradients of two samples.
@@ -177,8 +177,8 @@ def correct(
         preconditioner: P.
         eta: η.
         entropy: h, nats per token.
-        tau: Change of h that is wanted.
-        limits: How far it may go.
+        tau: τ, the requested change of h.
+        limits: Bounds of the correction.
         project: Π, or None for the identity.
 
     Returns:
@@ -187,8 +187,8 @@ def correct(
     limits = limits or Limits()
 
     def conditioned(x: Vector) -> Vector:
-        made = {n: preconditioner[n] * y for n, y in x.items()}
-        return made if project is None else project(made)
+        scaled = {n: preconditioner[n] * y for n, y in x.items()}
+        return scaled if project is None else project(scaled)
 
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
@@ -230,7 +230,7 @@ def _obstacle(
 def _cut(
     weight: float, change: float, sizes: tuple[float, float], entropy: float, limits: Limits
 ) -> tuple[float, str | None]:
-    """λ within its bounds, and which of them it met."""
+    """λ within its bounds, and the name of the bound that was reached, or None."""
     v_size, u_size = sizes
     bounds = {
         "out_of_range": limits.range * abs(entropy) / abs(change),
@@ -245,10 +245,10 @@ def _cut(
 def _gain(
     halves: Halves, u_a: Vector, u_b: Vector, conditioned: Callable[[Vector], Vector]
 ) -> tuple[float, float]:
-    """The gain c and its error; the past is taken as given."""
+    """The gain c and its error, conditional on the past."""
     across = along(halves.a, u_b), along(halves.b, u_a)
     gain = float(across[0].sum() + across[1].sum()) / 2
-    # a group of a is in <g_a, u_b> and, by its share of the mean, in u_a of <g_b, u_a>
+    # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
     table = torch.stack(
         [
             along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
@@ -261,15 +261,15 @@ def _gain(
         (across[1] + halves.share * table.sum(0)) / 2,
     ]
     by_sample = [_variance(x) for x in parts]
-    twice = halves.share**2 * _interaction(table)
-    return gain, math.sqrt(max(sum(by_sample) - twice, *by_sample))
+    product = halves.share**2 * _interaction(table)
+    return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
 
 
 def _interaction(table: Tensor) -> float:
-    """The variance of the sum over a (K, K) table that is neither of its rows nor its columns."""
+    """The variance of the sum over a (K, K) table due to the interaction of rows and columns."""
     k = len(table)
-    rest = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
-    return float(k**2 * (rest**2).sum() / (k - 1) ** 2)
+    residual = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
+    return float(k**2 * (residual**2).sum() / (k - 1) ** 2)
 
 
 def _mean_of_two(a: Tensor, b: Tensor) -> tuple[float, float]:
@@ -278,7 +278,7 @@ def _mean_of_two(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _variance(parts: Tensor) -> float:
-    """Of a sum over groups, from their differences."""
+    """The variance of a sum over groups, from their sample variance."""
     return float(len(parts) * parts.var())
 
 

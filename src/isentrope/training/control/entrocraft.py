@@ -1,13 +1,13 @@
-"""Entrocraft: only incorrect responses where entropy is too low, only correct ones where too high.
+"""Entrocraft: only incorrect responses if entropy is too low, only correct ones if it is too high.
 
     x > 0:  c'_ik = (1 − x) c_ik where A > 0,     x < 0:  c'_ik = (1 − |x|) c_ik where A < 0
 
 Source: lblaoke/entrocraft, `compute_grpo_range_outcome_advantage` (arXiv 2604.26326): h above a
 band: positives only, below it: negatives only, inside: the plain objective.
 
-Different here: the source switches, with rewards ±1 in place of advantages; here what is left out
-is left out in proportion to the feedback, and the rest keeps its advantages. With
-feedback.limit small it switches too. Groups whose rewards are all equal are redrawn as ever.
+Different here: the source switches, with rewards ±1 instead of advantages; here one sign is
+damped in proportion to the feedback, and the other keeps its advantages. With a small
+feedback.limit it switches too. Groups whose rewards are all equal are redrawn as without a control.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isentrope.training.control.tokens import Rewritten, Tokens
 
 @dataclass(frozen=True, config=OPTIONS)
 class Entrocraft(TokenRule):
-    """Leave one sign of advantages out.
+    """Damp the tokens of one sign of the advantage.
 
     Attributes:
         strength: x.
@@ -33,7 +33,7 @@ class Entrocraft(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Leave one sign out.
+        """Damp one sign.
 
         Args:
             tokens: The batch.
@@ -42,5 +42,5 @@ class Entrocraft(TokenRule):
         Returns:
             c'.
         """
-        left_out = tokens.token_advantages * strength > 0
-        return Rewritten(tokens.weights * (1 - abs(strength) * left_out.double()))
+        damped = tokens.token_advantages * strength > 0
+        return Rewritten(tokens.weights * (1 - abs(strength) * damped.double()))

@@ -1,4 +1,4 @@
-"""EntroPIC: likely tokens are pushed down, or up, whatever their sign.
+"""EntroPIC: likely tokens are pushed down, or up, whatever the sign of their advantage.
 
     c'_ik = c_ik + w_i α |A_i| 1{token among the likely},     α = −strength
 
@@ -6,10 +6,10 @@ Source: yk7333/EntroPIC, `core_algos.py`, `dp_actor.py` (arXiv 2511.15248):
 α = clip(k_p e + k_i Σe, −1, 1), e = h − h*, k_p = 1, k_i = .01, h* = .1; likely is π > .95. A
 positive strength raises entropy, as in every control here.
 
-Different here: likely are the share of the batch's tokens with the highest log-probability, and the
-published threshold is an option. The source takes its term as a mean over the likely tokens alone;
-here it has the weight w_i of every token, so it is smaller by their share. Feedback replaces the
-source's own controller.
+Different here: the likely tokens are a share of the batch, those with the highest log-probability,
+and the published threshold is an option. The source takes its term as a mean over the likely tokens
+alone; here it has the weight w_i of every token, so it is smaller by their share. Feedback replaces
+the source's own controller.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class EntroPIC(TokenRule):
 
     Attributes:
         strength: −α.
-        share: Of the tokens, those that are likely.
-        threshold: A least π of likely tokens (.95 in the source), in place of the share; null: the
-            share.
+        share: Share of the batch's tokens that counts as likely.
+        threshold: Smallest π of a likely token (.95 in the source), used instead of the share; null
+            for the share.
     """
 
     strength: Annotated[float, Field(ge=-1, le=1)] = 0.1

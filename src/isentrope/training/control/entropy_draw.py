@@ -1,8 +1,9 @@
-"""A control's own E: drawn from the live policy, shared by all processes, the same for any number.
+"""A control's own E: drawn from the live policy, the same for any number of processes.
 
 E is `2K` groups of sequences, K for each half. Group j is scored on process j mod W, so the sums
-over groups are the same wherever they are computed, and so is λ. The stream of random numbers
-differs from the probe's: on the sample that a correction was made from, it always hits.
+over groups, and λ, do not depend on the number of processes. The stream of random numbers differs
+from the probe's: measured on the sample that it was computed from, a correction always appears to
+meet its target.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from isentrope.training.control.gradients import (
 from isentrope.vectors import Vector
 
 _STREAM = 13
-"""Sets the control's random numbers apart from the probe's."""
+"""Number of the control's random stream, different from the probe's."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ def draw_entropy(
     Args:
         policy: The live policy, in evaluation mode.
         prompts: Prompts to draw from, with replacement, one response each.
-        size: Sequences, both halves together.
+        size: Number of sequences, both halves together.
         max_new_tokens: Longest response in tokens.
-        seed: Fixes prompts and tokens, with the step.
+        seed: Fixes prompts and tokens, together with the step.
         step: The step about to be taken.
         batch_size: Sequences sampled at a time.
 
@@ -77,7 +78,7 @@ def draw_entropy(
         Gradients and entropy.
     """
     mine = list(range(rank(), 2 * GROUPS, world_size()))
-    groups = _drawn(policy, prompts, size, max_new_tokens, (seed, step), batch_size)
+    groups = _draw_groups(policy, prompts, size, max_new_tokens, (seed, step), batch_size)
     halves = [concatenate(groups[k * GROUPS :][:GROUPS]) for k in range(2)]
     gradients = together(lambda: _gradients(policy, halves, mine))
     if world_size() > 1:
@@ -102,16 +103,16 @@ def draw_level(
     Args:
         policy: The live policy, in evaluation mode.
         prompts: Prompts to draw from, with replacement, one response each.
-        size: Sequences.
+        size: Number of sequences.
         max_new_tokens: Longest response in tokens.
-        seed: Fixes prompts and tokens, with the step.
-        step: A number that no other draw of this seed has.
+        seed: Fixes prompts and tokens, together with the step.
+        step: A number that differs from those of all other draws with this seed.
         batch_size: Sequences sampled at a time.
 
     Returns:
         h and its standard error, nats per token, and the tokens of the responses.
     """
-    groups = _drawn(policy, prompts, size, max_new_tokens, (seed, step), batch_size)
+    groups = _draw_groups(policy, prompts, size, max_new_tokens, (seed, step), batch_size)
     return (*entropy_of(*groups), _tokens(groups))
 
 
@@ -119,7 +120,7 @@ def _tokens(groups: Sequence[Rollouts]) -> int:
     return sum(int(group.lengths.sum()) for group in groups)
 
 
-def _drawn(
+def _draw_groups(
     policy: Policy,
     prompts: Sequence[Prompt],
     size: int,
@@ -132,13 +133,13 @@ def _drawn(
     mine = list(range(rank(), 2 * GROUPS, world_size()))
     generator = generator_of(*seed_and_step, 0, _STREAM)
     draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
-    given = [parts[j] for j in mine], draws, uniforms
-    drawn = together(lambda: _sampled(policy, prompts, *given, batch_size))
-    held = {j: E for share in gather(dict(zip(mine, drawn, strict=True))) for j, E in share.items()}
-    return [held[j] for j in range(2 * GROUPS)]
+    rows = [parts[j] for j in mine]
+    own = together(lambda: _sample(policy, prompts, rows, draws, uniforms, batch_size))
+    groups = {j: E for share in gather(dict(zip(mine, own, strict=True))) for j, E in share.items()}
+    return [groups[j] for j in range(2 * GROUPS)]
 
 
-def _sampled(
+def _sample(
     policy: Policy,
     prompts: Sequence[Prompt],
     groups: list[Tensor],
@@ -150,11 +151,11 @@ def _sampled(
     if not groups:
         return []
     rows = torch.cat(groups)
-    chosen = [prompts[i] for i in draws[rows].tolist()]
-    require_room(policy, chosen, uniforms.shape[1])
-    ids = [torch.tensor(p.token_ids) for p in chosen]
-    drawn = sample_responses(policy, ids, uniforms[rows], uniforms.shape[1], batch_size)
-    columns = drawn.responses, drawn.logprobs, drawn.entropies
+    selection = [prompts[i] for i in draws[rows].tolist()]
+    require_room(policy, selection, uniforms.shape[1])
+    ids = [torch.tensor(p.token_ids) for p in selection]
+    draw = sample_responses(policy, ids, uniforms[rows], uniforms.shape[1], batch_size)
+    columns = draw.responses, draw.logprobs, draw.entropies
     E = Rollouts(ids, columns[0], rows, sampler_logprobs=columns[1], sampler_entropies=columns[2])
     ends = torch.tensor([len(x) for x in groups]).cumsum(0).tolist()
     return [E.select(range(end - len(x), end)) for end, x in zip(ends, groups, strict=True)]
@@ -162,7 +163,7 @@ def _sampled(
 
 def _gradients(policy: Policy, halves: Sequence[Rollouts], mine: Sequence[int]) -> Vector:
     """(2K, ...) by name: the gradients of this process's groups, 0 elsewhere."""
-    found = {
+    gradients = {
         n: torch.zeros(2 * GROUPS, *x.shape, dtype=torch.float64, device=x.device)
         for n, x in policy.theta.items()
     }
@@ -172,5 +173,5 @@ def _gradients(policy: Policy, halves: Sequence[Rollouts], mine: Sequence[int]) 
             half, k = divmod(j, GROUPS)
             rows = torch.arange(len(halves[half])).tensor_split(GROUPS)[k]
             for n, x in weighted_rows(policy, halves[half], rows, weights[half]).items():
-                found[n][j] = x
-    return found
+                gradients[n][j] = x
+    return gradients

@@ -1,11 +1,12 @@
-"""Feedback: from the entropy that was seen and the one that is wanted, how hard to act.
+"""Feedback: a controller that sets how much a control changes entropy in the next step.
 
     e_t = h*_t − ĥ_t,     output_t = clip(k_p e_t + k_i Σ_s e_s, ± limit · h*_t)
 
-h is in nats per token; the output is the change of h that is asked of the next step. The integral
-stands still while the output is at its limit and the error would push it further, and where a
-control did not do what was asked (`forget`): anti-windup.
-`share` is output over limit, in [−1, 1]: what a token control multiplies its strength by.
+h* is the target and ĥ the measured entropy, in nats per token; the output is the change of h that
+is requested of the next step. Anti-windup: the integral does not change while the output is at its
+limit and the error would push it further, or where a control did not apply the request (`forget`).
+`share` is the output divided by its limit, in [−1, 1]; a token control multiplies its strength by
+it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class Target:
-    """The entropy that is wanted at each step.
+    """The target entropy at each step.
 
     Attributes:
-        kind: "none"; "hold" (the first entropy seen); "value"; "linear" or "cosine", from `value`
-            (the first entropy seen, where it is None) to `to` over `steps` steps.
+        kind: "none"; "hold" (the first measured entropy); "value"; "linear" or "cosine", from
+            `value` (the first measured entropy, where it is None) to `to` over `steps` steps.
         value: Nats per token.
         to: Nats per token, of "linear" and "cosine".
-        steps: Steps from one to the other.
+        steps: Number of steps from one to the other.
     """
 
     kind: TargetKind = "none"
@@ -40,20 +41,20 @@ class Target:
         needs = {"value": self.kind == "value", "to": schedule, "steps": schedule}
         allowed = {**needs, "value": needs["value"] or schedule}
         for name, needed in needs.items():
-            given = getattr(self, name)
-            if needed and given is None:
+            value = getattr(self, name)
+            if needed and value is None:
                 raise ValueError(f"A target of kind {self.kind} needs {name}.")
-            if given is not None and not allowed[name]:
+            if value is not None and not allowed[name]:
                 raise ValueError(f"A target of kind {self.kind} has no {name}.")
-            if given is not None and not (math.isfinite(given) and given > 0):
-                raise ValueError(f"{name} of a target must be positive, got {given}.")
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} of a target must be positive, got {value}.")
 
     def at(self, step: int, start: float) -> float:
-        """The entropy wanted after a step.
+        """The target entropy after a step.
 
         Args:
             step: The step, from 1.
-            start: The first entropy seen, nats per token.
+            start: The first measured entropy, nats per token.
 
         Returns:
             h*, nats per token.
@@ -78,9 +79,9 @@ class Feedback:
     """A proportional–integral controller of h.
 
     Attributes:
-        target: What is wanted.
-        output: Change of h asked of the next step, nats per token; 0 before the first observation
-            and without a target.
+        target: The target entropy.
+        output: Change of h requested of the next step, nats per token; 0 before the first
+            observation and without a target.
         share: The output over its limit, in [−1, 1].
     """
 
@@ -92,13 +93,13 @@ class Feedback:
         integral: float = 0.01,
         limit: float = 0.05,
     ) -> None:
-        """Start with nothing seen.
+        """Start before the first observation.
 
         Args:
-            target: What is wanted.
-            proportional: k_p, share of the error that one step is to make good.
+            target: The target entropy.
+            proportional: k_p, share of the error that one step is to correct.
             integral: k_i, the same of the sum of all errors.
-            limit: Largest change asked of a step, as a share of the target.
+            limit: Largest change requested of a step, as a share of the target.
 
         Raises:
             ValueError: If a gain is negative or the limit is not positive.
@@ -116,39 +117,41 @@ class Feedback:
         self._latest: dict[str, float] = {}
 
     def observe(self, step: int, entropy: float, *, ahead: int = 1) -> None:
-        """See the entropy before a step, and find what to ask of the step.
+        """Update with the entropy before a step, and compute the request to the step.
 
         Args:
             step: The step about to be taken, from 1.
             entropy: ĥ, nats per token.
-            ahead: Steps after which the target is to be met; 0 for the target of now, where the
-                caller adds what the schedule changes in this step.
+            ahead: Number of steps after which the target is to be met; 0 for the target before this
+                step, where the caller adds the change of the schedule in this step.
 
         Raises:
             ValueError: If the entropy is not a finite number.
         """
         if not math.isfinite(entropy):
-            raise ValueError(f"The entropy before step {step} is {entropy}: nothing can follow it.")
+            raise ValueError(
+                f"The entropy before step {step} is {entropy}: the feedback needs a finite number."
+            )
         self._start = entropy if self._start is None else self._start
         self._latest = {"control/entropy": entropy}
         if self.target.kind == "none":
             return
-        wanted = self.target.at(step - 1 + ahead, self._start)
-        error, most = wanted - entropy, self._limit * wanted
+        target = self.target.at(step - 1 + ahead, self._start)
+        error, largest = target - entropy, self._limit * target
         proportional, integral = self._gains
         raw = proportional * error + integral * (self._sum + error)
-        self._last = error if abs(raw) <= most or raw * error < 0 else 0.0
+        self._last = error if abs(raw) <= largest or raw * error < 0 else 0.0
         self._sum += self._last
-        self.output = max(-most, min(most, raw))
-        self.share = self.output / most
+        self.output = max(-largest, min(largest, raw))
+        self.share = self.output / largest
         self._latest |= {
-            "control/target": wanted,
+            "control/target": target,
             "control/error": error,
             "control/output": self.output,
         }
 
     def forget(self) -> None:
-        """Take the last error back out of the integral: what was asked for it was not done."""
+        """Remove the last error from the integral, because its request was not applied."""
         self._sum -= self._last
         self._last = 0.0
 
@@ -161,7 +164,7 @@ class Feedback:
         return {"start": self._start, "sum": self._sum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
+        """Resume from a saved state.
 
         Args:
             state: What `state_dict` returned.

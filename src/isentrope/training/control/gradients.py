@@ -2,8 +2,8 @@
 
     g = Σ_j g_j,     g_j = Σ_{i in group j} Σ_k (a_ik ∂s_ik + b_ik ∂H_ik)
 
-a and b are the cotangents of h on the whole sample, taken from the entropies of its sampler: at the
-policy that drew it they are those of the policy, so nothing is scored again.
+a and b are the cotangents of h on the whole sample, computed from the entropies of its sampler. At
+the policy that drew the sample these are the entropies of the policy, so it is not scored again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
 GROUPS = 4
-"""Groups of sequences of each sample, over which errors are taken."""
+"""Number of groups of sequences per sample, over which errors are computed."""
 
 
 def gradient_groups(policy: Policy, E: Rollouts, groups: int = GROUPS) -> Vector:
@@ -55,7 +55,7 @@ def weighted_rows(
     Args:
         policy: The policy.
         E: n sequences.
-        rows: Which of them.
+        rows: Indices of the sequences.
         weights: a and b, (n, t) each.
 
     Returns:
@@ -67,7 +67,7 @@ def weighted_rows(
 
 
 def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:
-    """∂h/∂s and ∂h/∂H of every token of E, at the policy that drew it.
+    """∂h/∂s and ∂h/∂H of every token of E, at the policy that drew E.
 
     Args:
         E: An unfiltered sample, with the entropies of its sampler.
@@ -86,7 +86,7 @@ def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:
 
 
 def entropy_of(*samples: Rollouts) -> tuple[float, float]:
-    """The entropy h of samples taken together, and its standard error over sequences.
+    """The entropy h of pooled samples, and its standard error over sequences.
 
     Args:
         *samples: Unfiltered samples, one response per prompt draw, with the sampler's entropies.

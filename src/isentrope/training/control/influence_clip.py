@@ -1,4 +1,4 @@
-"""Influence clipping: the tokens whose measured push costs the most entropy.
+"""Influence clipping: damp the tokens that reduce entropy most by measurement.
 
     c'_ik = (1 − κ) c_ik  for the share q of the tokens with the lowest ρ_ik
 
@@ -6,12 +6,14 @@
     by = "ratio":    ρ_ik = δH_ik / max(δJ_ik, ε),  of those with ρ_ik < 0,
                      ε = the median of |δJ_ik|
 
-δH_ik = c_ik ∂_u s_ik, u = P g_H, is what the token's push does to the entropy of fresh responses,
-per unit of the learning rate; δJ_ik is the same for the expected reward (`kernel.influence`). It
-is measured, it counts what a token does to the distributions of all others, and it is taken after
-the optimizer's scaling P; all other controls judge a token by its own distribution alone.
+δH_ik = c_ik ∂_u s_ik, u = P g_H, is the first-order effect of the token on the entropy of fresh
+responses, per unit of the learning rate; δJ_ik is the same for the expected reward
+(`kernel.influence`). It is measured, it includes the effect on the distributions of all other
+tokens, and it includes the optimizer's scaling P; all other controls assess a token by its own
+distribution alone.
 
-Ours; q = .02, κ = 1. The trainer draws E on held-out prompts (`training.control.measured`).
+This control is new here; q = .02, κ = 1. The trainer draws E on held-out prompts
+(`training.control.measured`).
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from isentrope.training.control.tokens import Rewritten, Tokens
 
 @dataclass(frozen=True, config=OPTIONS)
 class InfluenceClip(TokenRule):
-    """Damp the tokens that take the most entropy.
+    """Damp the tokens that reduce entropy most.
 
     Attributes:
         strength: κ, the share of its weight that such a token loses.
-        share: q, of all tokens of the batch.
-        by: "entropy", or "ratio" to what the token earns.
+        share: q, as a share of all tokens of the batch.
+        by: "entropy", or "ratio" of the effects on entropy and on reward.
         size: Held-out prompts of E, one response each.
     """
 
@@ -61,9 +63,9 @@ class InfluenceClip(TokenRule):
         influence, mask = cast(Tensor, tokens.influence), tokens.mask
         criterion = influence
         if self.by == "ratio":
-            earned = cast(Tensor, tokens.reward_influence)
-            least = max(float(earned[mask].abs().median()), sys.float_info.min)
-            criterion = influence / earned.clamp(min=least)
+            reward_effect = cast(Tensor, tokens.reward_influence)
+            least = max(float(reward_effect[mask].abs().median()), sys.float_info.min)
+            criterion = influence / reward_effect.clamp(min=least)
         negative = mask & (criterion < 0)
         damped = lowest(criterion, mask, self.share) & negative
         total = float(influence[mask].sum())

@@ -1,13 +1,13 @@
-"""The isentropic step: a callback that corrects each optimizer step by what it does to entropy.
+"""The isentropic step: a callback that corrects the change of entropy by each optimizer step.
 
     on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, an E of its own, λu
-    on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state is left alone
+    on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state does not change
 
     τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `level`
 
-The two callbacks are public hooks of transformers, and the loss is not changed. With several inner
-steps per batch each is corrected, with an E of its own θ. Unlike the probe, which only observes, a
-control that fails ends the run: to go on without it would be another experiment.
+The two callbacks are public hooks of transformers, and the loss does not change. With several inner
+steps per batch each step is corrected, with an E drawn at its θ. The probe only observes; an error
+in a control ends the run, because continuing without the control would be another experiment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isentrope.probe.requirements import LENGTH, setting
 from isentrope.processes import rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
-from isentrope.training.control.averages import Memory
+from isentrope.training.control.averages import GradientMeans
 from isentrope.training.control.correction import Correction, correct
 from isentrope.training.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
 from isentrope.training.control.feedback import Feedback, Target
@@ -40,24 +40,24 @@ from isentrope.vectors import Vector
 log = logging.getLogger("isentrope")
 
 SECOND_ORDER = 0.2
-"""Part of a predicted change by which the second order may move it, for the variance of ĥ."""
+"""Second order as a share of the predicted change, for the variance of ĥ."""
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
-    "no_gain": "its gain is within two errors of zero",
-    "no_reward_gain": "the gradient of reward is within two errors of zero",
-    "out_of_range": "the change of entropy would leave the range in which it is linear",
+    "no_gain": "its gain is within two standard errors of zero",
+    "no_reward_gain": "the gradient of reward is within two standard errors of zero",
+    "out_of_range": "the change of entropy would leave the linear range",
     "too_large": "it would be larger than the step itself",
 }
 
 
 class IsentropicStep(TrainerCallback):
-    """Corrects each step so that it changes entropy by what is wanted.
+    """Corrects each step so that it changes entropy by the requested amount.
 
     Attributes:
-        component: λu of the step in progress, and of the one just taken until the next begins;
-            None where there is no correction.
-        seconds: Wall time that the control spent on the last step.
+        component: λu of the step in progress, or of the last step until the next begins; None where
+            there is no correction.
+        seconds: Wall time of the control in the last step.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class IsentropicStep(TrainerCallback):
         temperature: float | None = None,
         max_new_tokens: int | None = None,
     ) -> None:
-        """Say what is controlled.
+        """Set up the control.
 
         Args:
             prompts: Held-out prompts, whose entropy is controlled.
-            options: How the correction is made.
-            feedback: The target and its gains; by default none: each step alone keeps h.
-            seed: Fixes prompts and tokens of every E, with the step.
+            options: Options of the correction.
+            feedback: The target and its gains; by default no target: each step keeps h constant.
+            seed: Fixes prompts and tokens of every E, together with the step.
             batch_size: Sequences sampled at a time, on each process.
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
@@ -89,7 +89,8 @@ class IsentropicStep(TrainerCallback):
         self._drawing = {"seed": seed, "batch_size": batch_size}
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         reward = self._options.reward_average if self._options.reward_neutral else None
-        self._memory = Memory(self._options.average, reward, keep=self._options.every > 1)
+        keep = self._options.every > 1
+        self._means = GradientMeans(self._options.average, reward, keep=keep)
         self._level = Level()
         self._policy: Policy | None = None
         self._eta = 0.0
@@ -100,17 +101,17 @@ class IsentropicStep(TrainerCallback):
         self.seconds = 0.0
 
     def attach(self, trainer: Any) -> IsentropicStep:
-        """Correct the steps of a trainer; call this before a probe is attached to it.
+        """Correct the steps of a trainer; call this before attaching a probe to it.
 
         Args:
-            trainer: A transformers Trainer, TRL's among them.
+            trainer: A transformers Trainer, such as one of TRL.
 
         Returns:
-            The control itself.
+            This control.
 
         Raises:
-            ValueError: If the trainer shards its parameters, keeps them in less than float32, or
-                does not tell the temperature or the longest response.
+            ValueError: If the trainer shards its parameters, holds them in less than float32, or
+                does not define the temperature or the longest response.
         """
         require_correctable(trainer)
         setting(self._temperature, trainer.args, "temperature", "temperature")
@@ -125,14 +126,14 @@ class IsentropicStep(TrainerCallback):
         return self
 
     def latest(self) -> dict[str, float]:
-        """Flat numbers of the step just taken."""
+        """Flat numbers of the last step."""
         return {f"control/{name}": value for name, value in self._latest.items()}
 
     # --- hooks of transformers.Trainer -------------------------------------------------------
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Find the correction of the step that is about to be taken."""
-        begun = time.perf_counter()
+        """Compute the correction of the step about to be taken."""
+        start = time.perf_counter()
         model, step = bare(kwargs["model"]), state.global_step + 1
         with evaluating(model):
             policy = together(lambda: self._live_policy(model, args, kwargs))
@@ -141,14 +142,14 @@ class IsentropicStep(TrainerCallback):
             )
             length = setting(self._max_new_tokens, args, *LENGTH)
             self._tokens = 0
-            drawn = self._draw(policy, step, length)
+            draw = self._draw(policy, step, length)
             if self._needs_start():
                 self._level.observe(*self._start(policy, length))
-            self._decide(step, coming, drawn)
-        self.seconds = time.perf_counter() - begun
+            self._correct_step(step, coming, draw)
+        self.seconds = time.perf_counter() - start
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the correction to the parameters that the optimizer has moved."""
+        """Add the correction to the parameters after the optimizer's update."""
         if self.component is None or self._policy is None:
             return
         with torch.no_grad():
@@ -159,42 +160,43 @@ class IsentropicStep(TrainerCallback):
     # --- one step ----------------------------------------------------------------------------
 
     def _draw(self, policy: Policy, step: int, length: int) -> EntropyDraw | None:
-        """E of this step; None where the last one serves."""
-        if (step - 1) % self._options.every and not self._memory.empty:
+        """E of this step; None where the last E is used again."""
+        if (step - 1) % self._options.every and not self._means.empty:
             return None
-        drawn = draw_entropy(
+        draw = draw_entropy(
             policy, self._prompts, self._options.size, length, step=step, **self._drawing
         )
-        self._tokens += drawn.tokens
-        self._memory.observe(drawn.a, drawn.b)
-        return drawn
+        self._tokens += draw.tokens
+        self._means.observe(draw.a, draw.b)
+        return draw
 
-    def _decide(self, step: int, coming: ComingStep, drawn: EntropyDraw | None) -> None:
-        if drawn is not None:
-            self._level.observe(drawn.entropy, max(drawn.entropy_se**2, 1e-18))
+    def _correct_step(self, step: int, coming: ComingStep, draw: EntropyDraw | None) -> None:
+        if draw is not None:
+            self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
         level_se = math.sqrt(self._level.variance)
-        self._feedback.observe(step, self._level.value, ahead=0)  # `_scheduled` is the rest
+        # the target before this step: `_scheduled` adds its change in this step
+        self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._scheduled(step)
-        found = self._correction(coming, tau)
-        self._remember(step, coming)
+        correction = self._correction(coming, tau)
+        self._update_means(step, coming)
         self._eta = coming.learning_rate
-        self.component = found.component if found.weight else None
-        self._follow(found)
-        if found.reason is not None:
+        self.component = correction.component if correction.weight else None
+        self._predict_level(correction)
+        if correction.reason is not None:
             self._feedback.forget()
-            self._say(step, found.reason, bool(found.weight))
+            self._warn(step, correction.reason, bool(correction.weight))
         of_feedback = {k.removeprefix("control/"): v for k, v in self._feedback.latest().items()}
         self._latest = {
             **of_feedback,
             "entropy_se": level_se,
             "tokens": float(self._tokens),
-            **({} if drawn is None else _drawn_numbers(drawn)),
-            **found.numbers,
-            **({} if found.reason is None else {found.reason: 1.0}),
+            **({} if draw is None else _draw_numbers(draw)),
+            **correction.numbers,
+            **({} if correction.reason is None else {correction.reason: 1.0}),
         }
 
     def _needs_start(self) -> bool:
-        """Whether the target is the entropy before the first step, and this is the first."""
+        """Whether the target starts at the entropy before the first step, and this is that step."""
         target = self._feedback.target
         relative = target.kind != "none" and target.value is None
         return relative and self._feedback.state_dict()["start"] is None
@@ -208,12 +210,12 @@ class IsentropicStep(TrainerCallback):
 
     def _correction(self, coming: ComingStep, tau: float) -> Correction:
         if not coming.components:
-            return _none("not_finite", tau)
+            return _no_correction("not_finite", tau)
         P, project = coming.preconditioner, None
         if self._options.reward_neutral:
-            project = self._memory.neutral(P)
-        found = correct(
-            self._memory.halves(),
+            project = self._means.reward_projection(P)
+        correction = correct(
+            self._means.halves(),
             coming.direction,
             P,
             coming.learning_rate,
@@ -223,41 +225,41 @@ class IsentropicStep(TrainerCallback):
             project=project,
         )
         unknown = self._options.reward_neutral and project is None
-        return found.withdrawn("no_reward_gain") if unknown else found
+        return correction.withdrawn("no_reward_gain") if unknown else correction
 
     def _scheduled(self, step: int) -> float:
-        """How far the target itself moves in this step."""
+        """The change of the target in this step."""
         target, start = self._feedback.target, self._feedback.state_dict()["start"]
         if target.kind not in ("linear", "cosine"):
             return 0.0
         return target.at(step, start) - target.at(step - 1, start)
 
-    def _remember(self, step: int, coming: ComingStep) -> None:
-        self._memory.settle()
+    def _update_means(self, step: int, coming: ComingStep) -> None:
+        self._means.end_step()
         if coming.components:
-            self._memory.add_reward(step, {n: -x for n, x in coming.gradient.items()})
+            self._means.add_reward(step, {n: -x for n, x in coming.gradient.items()})
 
-    def _follow(self, found: Correction) -> None:
-        """Move ĥ by the change that is predicted of the corrected step."""
-        numbers = found.numbers
+    def _predict_level(self, correction: Correction) -> None:
+        """Change ĥ by the predicted change of the corrected step."""
+        numbers = correction.numbers
         before, error = numbers["predicted"], numbers["predicted_se"]
-        change = before + self._eta * found.weight * numbers["gain"]
-        corrected = self._eta * found.weight * numbers["gain_se"]
-        variance = error**2 + corrected**2 + (SECOND_ORDER * before) ** 2
-        if not math.isfinite(change + variance):  # then all that is known is where it was
+        change = before + self._eta * correction.weight * numbers["gain"]
+        gain_error = self._eta * correction.weight * numbers["gain_se"]
+        variance = error**2 + gain_error**2 + (SECOND_ORDER * before) ** 2
+        if not math.isfinite(change + variance):  # then only the previous level is known
             change, variance = 0.0, (self._limits.range * self._level.value) ** 2
         self._level.predict(change, variance)
 
-    def _say(self, step: int, reason: str, cut: bool) -> None:
-        """Name each reason once."""
+    def _warn(self, step: int, reason: str, cut: bool) -> None:
+        """Log each reason once."""
         if reason in self._warned or rank() != 0:
             return
         self._warned.add(reason)
-        what = "cut the correction" if cut else "did not correct the step"
+        effect = "reduced the correction" if cut else "did not correct the step"
         log.warning(
             "Step %d: the isentropic step %s (%s): %s. Later steps are counted in control/%s.",
             step,
-            what,
+            effect,
             reason,
             _REASONS[reason],
             reason,
@@ -278,19 +280,19 @@ class IsentropicStep(TrainerCallback):
     # --- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Feedback, level and counts, as plain JSON; `tensors` has the rest."""
+        """Feedback, level and counts, as plain JSON; the means are in `tensors`."""
         return {
             "feedback": self._feedback.state_dict(),
             "level": self._level.state_dict(),
-            "seen": self._memory.state_dict(),
+            "seen": self._means.state_dict(),
         }
 
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name; empty where nothing is averaged."""
-        return self._memory.tensors()
+        return self._means.tensors()
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a saved state.
+        """Resume from a saved state.
 
         Args:
             state: What `state_dict` returned.
@@ -298,14 +300,14 @@ class IsentropicStep(TrainerCallback):
         """
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
-        self._memory.load(state["seen"], tensors)
+        self._means.load(state["seen"], tensors)
 
 
-def _drawn_numbers(drawn: EntropyDraw) -> dict[str, float]:
-    return {"entropy_drawn": drawn.entropy, "entropy_drawn_se": drawn.entropy_se}
+def _draw_numbers(draw: EntropyDraw) -> dict[str, float]:
+    return {"entropy_drawn": draw.entropy, "entropy_drawn_se": draw.entropy_se}
 
 
-def _none(reason: str, tau: float) -> Correction:
-    """No correction, where there is nothing to predict from."""
+def _no_correction(reason: str, tau: float) -> Correction:
+    """No correction, where no prediction is possible."""
     numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
     return Correction(0.0, {}, None, {"asked": tau, **numbers}).withdrawn(reason)

@@ -1,4 +1,4 @@
-"""KL-Cov: the tokens whose log-probability and advantage vary together most are held back.
+"""KL-Cov: a penalty on the tokens of largest covariance between log-probability and advantage.
 
     loss += Σ w_i β |log r_ik|   over the share q of the tokens with the largest cov_ik
     cov_ik = (A_i − Ā)(s_ik − s̄),   so that c' = c − w_i β sign(log r)
@@ -27,12 +27,12 @@ from isentrope.training.control.base import OPTIONS, NotNegative, TokenRule, low
 from isentrope.training.control.tokens import Rewritten, Tokens
 
 UNCLIPPED = 1e6
-"""An ε that no ratio reaches."""
+"""A clip bound ε that no ratio reaches."""
 
 
 @dataclass(frozen=True, config=OPTIONS)
 class KlCov(TokenRule):
-    """Hold tokens of large covariance back.
+    """Penalise |log r| of tokens with a large covariance.
 
     Attributes:
         strength: β.
@@ -44,11 +44,11 @@ class KlCov(TokenRule):
     on_policy: ClassVar[bool] = False
 
     def fields(self) -> dict[str, Any]:
-        """What TRL has to be told: no ratio is clipped."""
+        """Fields of TRL's configuration: no ratio is clipped."""
         return {"epsilon": UNCLIPPED, "epsilon_high": UNCLIPPED}
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """The weights of the batch stay; the term comes with each micro-batch.
+        """Return the weights unchanged; `loss_term` acts on each micro-batch.
 
         Args:
             tokens: The batch.
@@ -67,7 +67,7 @@ class KlCov(TokenRule):
         weights: Tensor,
         mask: Tensor,
     ) -> Tensor:
-        """Σ w_i |log r_ik| over the tokens that are held back; β of it belongs to the loss.
+        """Σ w_i |log r_ik| over the penalised tokens; the loss has β times this sum.
 
         Args:
             logprobs: (b, t) s of the micro-batch, at the current θ.
@@ -81,5 +81,5 @@ class KlCov(TokenRule):
         """
         s, A = logprobs.detach(), advantages[:, None].expand_as(logprobs)
         covariance = (A - A[mask].mean()) * (s - s[mask].mean())
-        held = lowest(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
-        return torch.where(held, weights[:, None] * log_ratios.abs(), 0.0).sum()
+        penalised = lowest(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
+        return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()

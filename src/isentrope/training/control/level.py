@@ -3,8 +3,8 @@
     h_{t+1} = h_t + Δ_t + w_t,     Var w_t = q_t        Δ_t: the change predicted for step t
     y_t     = h_t + e_t,           Var e_t = r_t        y_t: the mean over that step's own E
 
-One E of a few hundred tokens measures h to some percent, and a step changes it by less. The filter
-adds up what is known of the changes and what all samples have seen, each by its variance.
+One E of a few hundred tokens measures h to a few percent, and a step changes it by less. The filter
+combines the predicted changes with all measurements so far, each weighted by its variance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Level:
         self.value, self.variance = math.nan, math.inf
 
     def observe(self, value: float, variance: float) -> None:
-        """See h once more.
+        """Update with a measurement of h.
 
         Args:
             value: y, nats per token.
@@ -47,7 +47,7 @@ class Level:
         self.variance *= 1 - gain
 
     def predict(self, change: float, variance: float) -> None:
-        """Go on by a step.
+        """Advance by the predicted change of a step.
 
         Args:
             change: Δ, nats per token.
@@ -70,7 +70,7 @@ class Level:
         }
 
     def load_state_dict(self, state: Mapping[str, float | None]) -> None:
-        """Go on from a saved state.
+        """Resume from a saved state.
 
         Args:
             state: What `state_dict` returned.

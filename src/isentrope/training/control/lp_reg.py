@@ -2,11 +2,11 @@
 
     c'_ik = c_ik + w_i β (1/M_ik − 1)    the share q of lowest s among A < 0, where min-p keeps them
 
-M_ik is the probability mass that min-p keeps at the position: the tokens of at least `min_p` times
-the largest probability. The proxy of the source is that distribution renormalised, π/M, and its
-term β(e^d − d − 1), d = log π_proxy − s, has the derivative −β(e^d − 1) by s. It is weak where M
-is near 1. Source: CarlanLark/Lp-Reg-dev, `compute_policy_loss_lp_reg` (arXiv 2510.03222): β = 1,
-q = .01, min_p = .02.
+M_ik is the probability mass that min-p keeps at the position: that of the tokens with at least
+`min_p` times the largest probability. The proxy of the source is that distribution renormalised,
+π/M, and its term β(e^d − d − 1), d = log π_proxy − s, has the derivative −β(e^d − 1) by s. It is
+small where M is near 1. Source: CarlanLark/Lp-Reg-dev, `compute_policy_loss_lp_reg` (arXiv
+2510.03222): β = 1, q = .01, min_p = .02.
 
 Different here: the lowest share is of the batch instead of a micro-batch. M needs the whole
 distribution at each position: `kept_mass` of the batch, which takes one scoring pass.
@@ -51,7 +51,7 @@ class LpReg(TokenRule):
             strength: β.
 
         Returns:
-            c', and the number of tokens chosen that the filter keeps.
+            c', and the number of selected tokens that the filter keeps.
         """
         assert tokens.kept_mass is not None
         kept = tokens.kept_mass

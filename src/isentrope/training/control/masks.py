@@ -1,12 +1,12 @@
-"""Masks and scales: only tokens of high entropy, and two baselines that every control must beat.
+"""Masks and scales: a mask to tokens of high entropy, and two baselines for every control.
 
     entropy_mask     c' = (1 − x 1{H < q_.8}) c    TRL `get_high_entropy_mask`, arXiv 2506.01939
     random_mask      c' = 0 for a random share x of the tokens
     negative_scale   c' = (1 + x) c where A < 0
 
 Different here: the quantile of `entropy_mask` is of the whole batch, where TRL takes that of a
-micro-batch over all GPUs; x = 1 is the published mask. It says which tokens teach, not which way
-entropy goes, and neither does a random mask: they take no target.
+micro-batch over all GPUs; x = 1 is the published mask. Neither mask determines the
+direction in which entropy moves, so they take no target.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from isentrope.training.control.tokens import Rewritten, Tokens
 
 @dataclass(frozen=True, config=OPTIONS)
 class EntropyMask(TokenRule):
-    """Only tokens of high entropy count ("80/20").
+    """Only tokens of high entropy have full weight ("80/20").
 
     Attributes:
         strength: x, the share of its weight that any other token loses.
-        quantile: Of the batch's entropies, from which on a token counts.
+        quantile: Quantile of the batch's entropies at and above which a token has full weight.
     """
 
     strength: Share = 1.0
@@ -51,7 +51,7 @@ class EntropyMask(TokenRule):
 
 @dataclass(frozen=True, config=OPTIONS)
 class RandomMask(TokenRule):
-    """A random share of the tokens does not count.
+    """A random share of the tokens has weight 0.
 
     Attributes:
         strength: x, the share.

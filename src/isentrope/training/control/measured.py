@@ -1,11 +1,11 @@
-"""Columns of a batch that take a pass of the model: what min-p keeps, and what tokens influence.
+"""Columns of a batch that need a pass of the model: the mass that min-p keeps, and influences.
 
     kept_mass    M_ik = Σ_a π_a 1{π_a ≥ m max π}, 0 where the token itself is below
     influence    δH_ik = c_ik ∂_u s_ik,   u = P g_H,   g_H = ∂h estimated on E
     reward       δJ_ik = c_ik ∂_u' s_ik,  u' = P g_J,  g_J = 1/|E| Σ_i (R_i − R̄) ∂S_i
 
-`kernel.influence` gives the last two with errors for one process; here the passes are shared by all
-processes, and every process has the result. E must be drawn apart from the update batch.
+`kernel.influence` gives the last two with errors on one process; here all processes share the
+passes, and every process has the result. E must be drawn apart from the update batch.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def preconditioner(
         U: The whole update batch.
         weights: (n, t) c.
         optimizer: Its state before the step; it is not changed.
-        max_grad_norm: Largest gradient norm let through; None for no clipping.
+        max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
 
     Returns:
         P by parameter name.
@@ -108,7 +108,7 @@ def token_influence(
         E: The whole evaluation batch, drawn apart from U; δJ needs its rewards.
         U: The whole update batch.
         weights: (n, t) c of U.
-        P: What `preconditioner` gave.
+        P: The preconditioner, from `preconditioner`.
 
     Returns:
         (n, t) float64 each, per unit of the learning rate; None for δJ where E has no rewards.
@@ -140,7 +140,7 @@ def _whole(rollouts: Rollouts, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor
 
 
 def _rows(n: int) -> Tensor:
-    """The rows of n that this process works on."""
+    """The rows, of n, that this process computes."""
     if n < world_size():
         raise ValueError(f"{n} sequences cannot be shared by {world_size()} processes.")
     return torch.arange(n).tensor_split(world_size())[rank()]
@@ -149,7 +149,7 @@ def _rows(n: int) -> Tensor:
 def _shared_gradient(
     policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None = None
 ) -> Vector:
-    """The gradient of Σ (a s + b H), each process having done its rows."""
+    """The gradient of Σ (a s + b H), summed over the rows of all processes."""
     mine = _rows(len(rollouts))
     here = rollouts.select(mine)
     t = int(here.lengths.max())
@@ -163,14 +163,14 @@ def _shared_gradient(
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Where a control's own evaluation batches come from.
+    """Source of a control's own evaluation batches.
 
     Attributes:
         prompts: Held-out prompts.
-        size: Sequences per batch, one response to each prompt drawn.
+        size: Number of sequences per batch, one response per prompt draw.
         max_new_tokens: Longest response in tokens.
-        seed: Fixes prompts and tokens of every batch; the probe's are others.
-        task: Gives rewards; None for none.
+        seed: Fixes prompts and tokens of every batch, with a stream other than the probe's.
+        task: Computes rewards; None for no rewards.
         batch_size: Sequences sampled at a time on this process.
     """
 
@@ -196,25 +196,25 @@ class HeldOut:
         draws, uniforms = draw_plan(generator, *plan)
         mine = _rows(self.size)
         return concatenate(
-            gather(together(lambda: self._drawn(policy, draws[mine], uniforms[mine])))
+            gather(together(lambda: self._sample(policy, draws[mine], uniforms[mine])))
         )
 
-    def _drawn(self, policy: Policy, draws: Tensor, uniforms: Tensor) -> Rollouts:
+    def _sample(self, policy: Policy, draws: Tensor, uniforms: Tensor) -> Rollouts:
         prompts = as_prompts(policy, [self.prompts[i] for i in draws.tolist()])
         require_room(policy, prompts, self.max_new_tokens)
         ids = [torch.tensor(p.token_ids) for p in prompts]
-        drawn = sample_responses(
+        draw = sample_responses(
             policy, ids, uniforms, self.max_new_tokens, batch_size=self.batch_size
         )
         rollouts = Rollouts(
             prompt_ids=ids,
-            response_ids=drawn.responses,
+            response_ids=draw.responses,
             prompt_index=torch.arange(len(ids)),
-            sampler_logprobs=drawn.logprobs,
-            sampler_entropies=drawn.entropies,
+            sampler_logprobs=draw.logprobs,
+            sampler_entropies=draw.entropies,
             prompt_keys=[p.key for p in prompts],
             references=[p.reference for p in prompts],
-            response_texts=decode(policy, drawn.responses),
+            response_texts=decode(policy, draw.responses),
             max_new_tokens=self.max_new_tokens,
         )
         return rollouts if self.task is None else with_rewards(rollouts, self.task)

@@ -11,20 +11,20 @@ from isentrope.training.control.gradients import GROUPS
 
 @dataclass(frozen=True)
 class IsentropicOptions:
-    """How an isentropic step is made.
+    """Options of an isentropic step.
 
     Attributes:
         strength: Share of the predicted change of entropy that is cancelled.
-        size: Sequences of the control's own E per draw, both halves together.
-        every: Steps per draw of E; the steps between use the last draw's gradients.
-        start_size: Sequences on which the entropy before the first step is measured, once, where
-            the target begins there.
-        average: Draws over which the entropy gradient that makes u is averaged; 1: the last alone.
+        size: Number of sequences per draw of the control's own E, both halves together.
+        every: Number of steps per draw of E; the steps between use the last draw's gradients.
+        start_size: Number of sequences on which the entropy before the first step is measured,
+            once, where the target starts at that entropy.
+        average: Number of draws over which the entropy gradient of u is averaged; 1 for the last.
             The gain of u and <g,v> always come from the last draw alone.
-        largest: ‖λu‖ at most this multiple of ‖v‖, in the norm √<x, P⁻¹x>.
+        largest: Bound on ‖λu‖ as a multiple of ‖v‖, in the norm √<x, P⁻¹x>.
         range: Largest change of entropy by the correction, as a share of the entropy.
-        reward_neutral: Take the part out of u that changes the mean reward to first order.
-        reward_average: Steps over which the gradient of reward is averaged for that.
+        reward_neutral: Remove the part of u that changes the mean reward to first order.
+        reward_average: Number of steps over which the reward gradient is averaged for that.
     """
 
     on_policy: ClassVar[bool] = True
@@ -42,11 +42,11 @@ class IsentropicOptions:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            given, kind = getattr(self, field.name), type(field.default)
-            number = kind is float and type(given) is int
-            if type(given) is not kind and not number:
+            value, kind = getattr(self, field.name), type(field.default)
+            number = kind is float and type(value) is int
+            if type(value) is not kind and not number:
                 raise ValueError(
-                    f"{field.name} of an isentropic step is {kind.__name__}, got {given!r}."
+                    f"{field.name} of an isentropic step is {kind.__name__}, got {value!r}."
                 )
         if self.size < 4 * GROUPS:
             raise ValueError(
@@ -63,5 +63,5 @@ class IsentropicOptions:
 
     @property
     def limits(self) -> Limits:
-        """How far a correction may go."""
+        """Bounds of a correction."""
         return Limits(self.strength, self.largest, self.range)

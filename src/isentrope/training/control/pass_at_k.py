@@ -1,4 +1,4 @@
-"""Pass@k training: the advantage of being right among k responses.
+"""Pass@k training: advantages for at least one correct response among k.
 
     ρ = 1 − C(n−c, k)/C(n, k),   σ = √(ρ(1−ρ)),     of n responses to a prompt, c of them correct
     correct: A' = (1 − ρ)/σ,     incorrect: A' = (1 − ρ − C(n−c−1, k−1)/C(n−1, k−1))/σ
@@ -7,8 +7,8 @@ and c'_ik = w_i ((1 − x) A_i + x A'_i). A' is 0 where σ is. Source: RUCAIBox/
 `code/passk_adv.py` (arXiv 2508.10751).
 
 Different here: σ is not made larger by 1e-6. Groups whose rewards are all equal are redrawn as
-ever; their A' would be 0. With k near the size of a group most groups have ρ = 1 and no advantage:
-then use larger groups, as the source does.
+without a control; their A' would be 0. With k near the size of a group most groups have ρ = 1 and
+no advantage: use larger groups then, as the source does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from isentrope.training.control.base import OPTIONS, Share, TokenRule, chosen, mixed
+from isentrope.training.control.base import OPTIONS, Share, TokenRule, mixed, two_values
 from isentrope.training.control.tokens import Rewritten, Tokens
 
 
@@ -29,9 +29,9 @@ class PassAtK(TokenRule):
     """Replace advantages by those of pass@k.
 
     Attributes:
-        strength: x, how far from the batch's own advantages.
-        k: Responses of which one has to be correct.
-        right: Reward from which on a response is correct.
+        strength: x, the weight of these advantages against the batch's own.
+        k: Number of responses of which at least one has to be correct.
+        right: Smallest reward of a correct response.
     """
 
     strength: Share = 1.0
@@ -51,26 +51,26 @@ class PassAtK(TokenRule):
         Raises:
             ValueError: If a group has fewer than k responses.
         """
-        found = torch.zeros_like(tokens.advantages)
+        replacement = torch.zeros_like(tokens.advantages)
         for group in tokens.group.unique():
             here = tokens.group == group
             correct, n = tokens.rewards[here] >= self.right, int(here.sum())
             if n < self.k:
                 raise ValueError(f"pass_at_k with k={self.k} needs {self.k} responses, not {n}.")
-            found[here] = chosen(correct, *advantages(n, int(correct.sum()), self.k))
-        return mixed(tokens, found, strength)
+            replacement[here] = two_values(correct, *advantages(n, int(correct.sum()), self.k))
+        return mixed(tokens, replacement, strength)
 
 
 def advantages(n: int, correct: int, k: int) -> tuple[float, float]:
     """The advantages of a correct and of an incorrect response.
 
     Args:
-        n: Responses of the group.
-        correct: Of them, correct ones.
-        k: Responses of which one has to be correct.
+        n: Number of responses of the group.
+        correct: Number of correct responses among them.
+        k: Number of responses of which at least one has to be correct.
 
     Returns:
-        Both; 0 where every, or no, choice of k responses holds a correct one.
+        Both; 0 where every, or no, subset of k responses contains a correct one.
     """
     rho = 1 - comb(n - correct, k) / comb(n, k)
     sigma = sqrt(rho * (1 - rho))

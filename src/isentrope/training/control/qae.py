@@ -1,11 +1,11 @@
-"""QAE: a quantile of the group's rewards as the baseline, in place of their mean.
+"""QAE: the baseline is a quantile of the group's rewards instead of their mean.
 
     A'_i = R_i − Q_K(rewards of the group),     c'_ik = w_i ((1 − x) A_i + x A'_i)
 
-Q_K is the least reward r such that a share K of the group's rewards or more is ≤ r. With rewards
-of 0 and 1, hard prompts (pass rate ≤ 1 − K) teach by their correct responses alone, easy ones by
-their incorrect ones. Source: junkangwu/QAE (arXiv 2509.22611); K = .4, or .6 where entropy
-collapses.
+Q_K is the least reward r such that a share K of the group's rewards or more is ≤ r. With rewards of
+0 and 1, hard prompts (pass rate ≤ 1 − K) contribute through their correct responses alone, easy
+ones through their incorrect ones. Source: junkangwu/QAE (arXiv 2509.22611); K = .4, or .6 where
+entropy collapses.
 
 Different here: A' is not divided by the group's standard deviation.
 """
@@ -28,7 +28,7 @@ class QuantileAdvantage(TokenRule):
     """Replace the baseline of the advantages.
 
     Attributes:
-        strength: x, how far from the batch's own advantages.
+        strength: x, the weight of these advantages against the batch's own.
         quantile: K.
     """
 

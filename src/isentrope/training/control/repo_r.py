@@ -1,13 +1,13 @@
-"""REPO-R: rare rewarded tokens count more, rare punished tokens less.
+"""REPO-R: rare rewarded tokens have a larger weight, rare punished tokens a smaller one.
 
     A > 0:  A' = max(0, A (1 − ζ s)),     A < 0:  A' = min(0, A (1 + ζ s))
 
-s ≤ 0, so with ζ > 0 a rare rewarded token is pushed up harder and a rare punished one down less;
-with ζ < 0 it is the other way round. Source: SkyRL, `examples/train/algorithms/repo_r` (arXiv
+s ≤ 0, so with ζ > 0 a rare rewarded token is pushed up more and a rare punished one down less;
+with ζ < 0 it is the reverse. Source: SkyRL, `examples/train/algorithms/repo_r` (arXiv
 2603.11682).
 
 Different here: the source starts at ζ = .001 and doubles or halves it at each step, between 1e-4
-and .05, to reach a target; here the default is the largest published ζ, and feedback scales it.
+and .05, to reach a target; here the default is the largest published ζ, and the feedback scales it.
 """
 
 from __future__ import annotations

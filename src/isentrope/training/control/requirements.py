@@ -1,4 +1,4 @@
-"""What a trainer must be for a step control to correct its steps."""
+"""Requirements of a step control on the trainer and its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def require_correctable(trainer: Any) -> None:
         trainer: A transformers Trainer.
 
     Raises:
-        ValueError: If parameters are sharded, or are shorter than float32, or steps may be skipped.
+        ValueError: If parameters are sharded, or have less precision than float32, or steps may be
+            skipped.
     """
     for name in ("fsdp", "deepspeed"):
         if getattr(trainer, f"is_{name}_enabled", False):
@@ -32,13 +33,13 @@ def require_correctable(trainer: Any) -> None:
 
 
 def require_long_parameters(model: Any) -> None:
-    """Refuse trainable parameters that are sharded or would round a correction away.
+    """Refuse trainable parameters that are sharded or too coarse to hold a correction.
 
     Args:
         model: The model in training.
 
     Raises:
-        ValueError: Naming a parameter and its type.
+        ValueError: If there is such a parameter; the message names it and its type.
     """
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

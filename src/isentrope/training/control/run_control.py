@@ -3,7 +3,7 @@
     A'_ik = A_i + (c'_ik − c_ik) / w_i      in place of TRL's advantages
     loss += −Σ_ik d_ik H_ik                  where the control has a term on entropies
 
-The batch is rewritten once, whole, so c' and d do not depend on micro-batches or processes. TRL's
+The whole batch is rewritten once, so c' and d do not depend on micro-batches or processes. TRL's
 aggregation multiplies A' by w_i, which makes c' the weight −∂loss/∂s of a token while its ratio to
 the sampler is 1. d is an absolute weight: TRL's accumulation over micro-batches is a sum, and the
 gradients of the processes are averaged, so the term is multiplied by their number.
@@ -38,11 +38,11 @@ from isentrope.update.optimizer_state import OptimizerLike
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
 PLAIN_ADVANTAGES = "plain_advantages"
-"""Columns that travel with TRL's inputs."""
+"""Columns added to TRL's inputs."""
 
 
 class RunControl:
-    """What a run does to its batches.
+    """Applies a token control to the batches of a run.
 
     Attributes:
         controller: The control and its feedback, saved with each checkpoint.
@@ -60,7 +60,7 @@ class RunControl:
         seed: int = 0,
         held_out: HeldOut | None = None,
     ) -> None:
-        """Say what the plain objective is.
+        """Set up the control for a plain objective.
 
         Args:
             controller: The control and its feedback.
@@ -68,12 +68,12 @@ class RunControl:
             max_response_length: L of "dr_grpo".
             clip_high: ε_high of "cispo".
             micro_batch: Responses per backward pass of "bnpo".
-            max_grad_norm: The gradient is clipped to this norm; None for never.
-            seed: Fixes what controls draw at random.
-            held_out: Evaluation batches of controls that measure.
+            max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
+            seed: Seed of the random numbers of controls.
+            held_out: Evaluation batches of controls that measure influence.
 
         Raises:
-            ValueError: If the control measures, and there is nothing to measure on.
+            ValueError: If the control measures influence, and `held_out` is None.
         """
         self.controller = controller
         if "influence" in controller.control.needs and held_out is None:
@@ -101,20 +101,20 @@ class RunControl:
             optimizer: Its state before the step.
 
         Returns:
-            The batch as the control saw it, and what it made of it.
+            The input of the control, and the rewritten batch.
         """
-        begin = time.perf_counter()
+        start = time.perf_counter()
         tokens = self._tokens(policy, rollouts, step, optimizer)
         self.controller.observe(step, entropy)
-        made = self.controller.rewrite(tokens)
-        self._seconds += time.perf_counter() - begin
-        return tokens, made
+        rewritten = self.controller.rewrite(tokens)
+        self._seconds += time.perf_counter() - start
+        return tokens, rewritten
 
     def _tokens(
         self, policy: Policy, rollouts: Rollouts, step: int, optimizer: OptimizerLike
     ) -> Tokens:
-        where = self._objective, self._length
-        tokens = Tokens.of(rollouts, *where, step=step, seed=self._seed, **self._sizes)
+        objective = self._objective, self._length
+        tokens = Tokens.of(rollouts, *objective, step=step, seed=self._seed, **self._sizes)
         control = self.controller.control
         if isinstance(control, LpReg):
             with evaluating(policy.model):
@@ -131,69 +131,69 @@ class RunControl:
         return tokens
 
     def columns(
-        self, tokens: Tokens, made: Rewritten, advantages: Tensor, rows: slice, width: int
+        self, tokens: Tokens, rewritten: Rewritten, advantages: Tensor, rows: slice, width: int
     ) -> dict[str, Tensor]:
-        """What TRL is given for the rows of this process.
+        """The columns of TRL's inputs for the rows of this process.
 
         Args:
             tokens: The whole batch.
-            made: What the control made of it.
+            rewritten: The batch rewritten by the control.
             advantages: (b,) TRL's own for these rows.
-            rows: The rows of the batch that are here.
-            width: Tokens to which TRL pads these rows.
+            rows: The rows of the batch on this process.
+            width: Number of tokens to which TRL pads these rows.
 
         Returns:
             `advantages`, (b, width) where a token's weight differs from the plain one, and the
             columns of the loss's other terms.
         """
-        changed = made.weights - tokens.weights
-        found = {}
-        if bool(changed.any()):
-            difference = (changed / tokens.sequence_weights[:, None])[rows]
-            found["advantages"] = advantages[:, None] + _fitted(difference, width, advantages)
-        if made.entropy_weights is not None:
-            found[ENTROPY_WEIGHTS] = _fitted(made.entropy_weights[rows], width, advantages)
+        change = rewritten.weights - tokens.weights
+        columns = {}
+        if bool(change.any()):
+            difference = (change / tokens.sequence_weights[:, None])[rows]
+            columns["advantages"] = advantages[:, None] + _resize(difference, width, advantages)
+        if rewritten.entropy_weights is not None:
+            columns[ENTROPY_WEIGHTS] = _resize(rewritten.entropy_weights[rows], width, advantages)
         if isinstance(self.controller.control, KlCov):
-            found[SEQUENCE_WEIGHTS] = tokens.sequence_weights[rows].to(advantages)
-            found[PLAIN_ADVANTAGES] = tokens.advantages[rows].to(advantages)
-        return found
+            columns[SEQUENCE_WEIGHTS] = tokens.sequence_weights[rows].to(advantages)
+            columns[PLAIN_ADVANTAGES] = tokens.advantages[rows].to(advantages)
+        return columns
 
     def loss_term(
         self, inputs: Mapping[str, Any], logprobs: Tensor, entropies: Tensor
     ) -> Tensor | float:
-        """What the control adds to the loss of a micro-batch.
+        """The term that the control adds to the loss of a micro-batch.
 
         Args:
-            inputs: TRL's, with the columns that `columns` gave.
+            inputs: TRL's inputs, with the columns from `columns`.
             logprobs: (b, t) s, with its graph.
             entropies: (b, t) H, with its graph.
 
         Returns:
-            A scalar, 0 where there is nothing to add.
+            A scalar, 0 where the control has no such term.
         """
         term: Tensor | float = 0.0
         if ENTROPY_WEIGHTS in inputs:
             term = -(inputs[ENTROPY_WEIGHTS] * entropies).sum() * world_size()
         control = self.controller.control
         if isinstance(control, KlCov) and "old_per_token_logps" in inputs:
-            held = control.loss_term(
+            penalty = control.loss_term(
                 logprobs,
                 logprobs - inputs["old_per_token_logps"],
-                inputs[PLAIN_ADVANTAGES],  # those of TRL may hold a normaliser
+                inputs[PLAIN_ADVANTAGES],  # those of TRL may contain a normaliser
                 inputs[SEQUENCE_WEIGHTS],
                 inputs["completion_mask"].bool(),
             )
-            term = term + max(self.controller.strength, 0.0) * held * world_size()
+            term = term + max(self.controller.strength, 0.0) * penalty * world_size()
         return term
 
     def times(self) -> dict[str, float]:
-        """Seconds that the control took on this process since the last call."""
+        """Wall time of the control on this process since the last call, in seconds."""
         seconds, self._seconds = self._seconds, 0.0
         return {"control/seconds": seconds}
 
 
-def _fitted(values: Tensor, width: int, like: Tensor) -> Tensor:
-    """(b, t) as (b, width), filled up with 0, in the type and place of another tensor."""
+def _resize(values: Tensor, width: int, like: Tensor) -> Tensor:
+    """(b, t) as (b, width), padded with 0, in the type and on the device of another tensor."""
     out = torch.zeros(len(values), width, dtype=torch.float64)
     shared = min(width, values.shape[1])
     out[:, :shared] = values[:, :shared]

@@ -1,4 +1,4 @@
-"""STARE: the most surprising rewarded tokens count more, the most surprising punished ones less.
+"""STARE: a larger weight for the most surprising rewarded tokens, a smaller one for punished ones.
 
     c'_ik = (1 + x) c_ik   the share q of lowest s among the tokens with A > 0
     c'_ik = (1 − x) c_ik   the same among those with A < 0, with sides = "both"
@@ -6,8 +6,8 @@
 Source: hp-luo/STARE, `compute_stare_token_weights` (arXiv 2606.19236): q = .1, x = .1; variant O1
 is sides = "positive", C2 is "both".
 
-Different here: the source acts only while h < .3 and moves x by ± .01 a step, up to .5; here
-feedback scales x, of either sign, and the quantile is of the batch instead of a micro-batch.
+Different here: the source acts only while h < .3 and moves x by ± .01 per step, up to .5; here
+the feedback scales x, with either sign, and the quantile is of the batch instead of a micro-batch.
 """
 
 from __future__ import annotations

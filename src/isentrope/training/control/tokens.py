@@ -1,9 +1,9 @@
-"""What a token control is given, and what it gives back.
+"""The input and the output of a token control.
 
     loss = −J,     ∂J = Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik)
 
-The plain objective has c_ik = w_i A_i and d = 0; a control replaces c, and may add d. It sees the
-whole batch of the step at once, so the result does not depend on micro-batches or processes, and
+The plain objective has c_ik = w_i A_i and d = 0; a control replaces c, and may add d. Its input is
+the whole batch of the step, so the result does not depend on micro-batches or processes, and
 `isentrope try` and training call the same function.
 """
 
@@ -30,11 +30,11 @@ class Tokens:
         sequence_weights: (n,) w_i of the objective.
         advantages: (n,) A_i.
         rewards: (n,) R_i.
-        group: (n,) which prompt draw a sequence belongs to.
+        group: (n,) index of the prompt draw that a sequence belongs to.
         step: Number of the step, from 1.
-        seed: Fixes what a control draws at random.
+        seed: Seed of the random numbers of a control.
         kept_mass: (n, t) probability that a min-p filter keeps at each position, 0 where it does
-            not keep the token itself; None where nobody asked for it.
+            not keep the token itself; None where it was not computed.
         influence: (n, t) δH_ik of the plain objective's tokens, or None.
         reward_influence: (n, t) δJ_ik, or None.
     """
@@ -64,7 +64,7 @@ class Tokens:
         clip_high: float | None = None,
         micro_batch: int | None = None,
     ) -> Tokens:
-        """Of an update batch as it was drawn.
+        """Make the input from an update batch.
 
         Args:
             rollouts: The whole batch, with rewards, advantages, and the sampler's log-probabilities
@@ -72,7 +72,7 @@ class Tokens:
             objective: One of `update.objective.OBJECTIVES`.
             max_response_length: L of "dr_grpo".
             step: Number of the step, from 1.
-            seed: Fixes what a control draws at random.
+            seed: Seed of the random numbers of a control.
             clip_high: As for `update.objective.sequence_weights`.
             micro_batch: As for `update.objective.sequence_weights`.
 
@@ -120,12 +120,12 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a control made of a batch.
+    """A batch rewritten by a control.
 
     Attributes:
         weights: (n, t) c'_ik.
         entropy_weights: (n, t) d_ik, or None for 0.
-        numbers: What the control tells of itself, for the log.
+        numbers: Numbers of the control for the log, by name.
     """
 
     weights: Tensor
@@ -133,23 +133,23 @@ class Rewritten:
     numbers: dict[str, float] = field(default_factory=dict)
 
 
-def touched(tokens: Tokens, made: Rewritten) -> dict[str, float]:
-    """What a control did to a batch, in numbers.
+def touched(tokens: Tokens, rewritten: Rewritten) -> dict[str, float]:
+    """Statistics of the tokens whose weights a control changed.
 
     Args:
         tokens: The batch.
-        made: What the control made of it.
+        rewritten: The batch rewritten by the control.
 
     Returns:
-        `touched`, the share of tokens whose weight changed; `changed`, Σ|c' − c| / Σ|c|; and of
-        the tokens touched: `touched_negative`, the share with A < 0, `touched_unlikely`, the share
-        with s below the mean, and `touched_entropy`, their mean H (nats). NaN where none was.
+        `touched`, the share of tokens whose weight changed; `changed`, Σ|c' − c| / Σ|c|; and among
+        these tokens `touched_negative`, the share with A < 0, `touched_unlikely`, the share with s
+        below the mean, and `touched_entropy`, their mean H (nats). NaN if no weight changed.
     """
     before = tokens.weights
-    moved = (made.weights - before).abs()
+    moved = (rewritten.weights - before).abs()
     change = (moved > 0) & tokens.mask
-    if made.entropy_weights is not None:
-        change |= (made.entropy_weights != 0) & tokens.mask
+    if rewritten.entropy_weights is not None:
+        change |= (rewritten.entropy_weights != 0) & tokens.mask
     mean = tokens.logprobs[tokens.mask].mean()
 
     def among(values: Tensor) -> float:
@@ -161,5 +161,5 @@ def touched(tokens: Tokens, made: Rewritten) -> dict[str, float]:
         "touched_negative": among(tokens.token_advantages < 0),
         "touched_unlikely": among(tokens.logprobs < mean),
         "touched_entropy": among(tokens.entropies),
-        **made.numbers,
+        **rewritten.numbers,
     }

@@ -1,10 +1,10 @@
-"""One step under a control, without training: what the optimizer would do with the rewritten batch.
+"""One step under a control, without training: the optimizer's step on the rewritten batch.
 
-The same update batch, the same optimizer state, other token weights: so the steps of several
-controls are compared by what they do to entropy and to reward, on responses that none of them has
-seen (`estimators.paired`). A token control reaches only the gradient part of a step; momentum
-answers over the following steps. So the gradient part is kept beside the whole step: it is what the
-control would do once momentum had followed.
+All controls start from the same update batch and the same optimizer state, and differ in the token
+weights. Their steps are compared by their effects on entropy and reward, on held-out responses
+(`estimators.paired`). A token control changes only the gradient part of a step; momentum responds
+over the following steps. The gradient part is therefore kept beside the whole step: it approximates
+the effect of the control once momentum has adapted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from isentrope.update.step import Step, optimizer_step
 from isentrope.vectors import Vector
 
 HALVINGS = 30
-"""Halvings of the interval after which the search for a strength ends."""
+"""Largest number of halvings in the search for a strength."""
 CLOSE = 0.01
-"""Distance from the wanted change at which it ends, relative to that change."""
+"""Distance from the target change at which the search ends, relative to that change."""
 
 
 def on_policy_tokens(
@@ -38,14 +38,14 @@ def on_policy_tokens(
     *,
     seed: int = 0,
 ) -> Tokens:
-    """The update batch as a control sees it at θ, where every ratio is 1.
+    """The input of a control for the update batch at θ, where every ratio is 1.
 
     Args:
         policy: The policy at θ.
         U: The update batch, with rewards and advantages.
         objective: The plain objective, one of `update.objective.OBJECTIVES`.
         max_response_length: L of "dr_grpo".
-        seed: Fixes what a control draws at random.
+        seed: Seed of the random numbers of a control.
 
     Returns:
         The batch, with the policy's own log-probabilities and entropies.
@@ -58,19 +58,19 @@ def on_policy_tokens(
     return Tokens.of(U.with_columns(**columns), objective, max_response_length, step=1, seed=seed)
 
 
-def controlled_batch(U: Rollouts, made: Rewritten) -> Rollouts:
-    """The batch with the weights that a control gave it, for objective "recorded".
+def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
+    """The batch with the weights of a control, for objective "recorded".
 
     Args:
         U: The update batch.
-        made: What the control made of it.
+        rewritten: The batch rewritten by the control.
 
     Returns:
         A copy with token weights and, where there are any, entropy weights.
     """
-    d = made.entropy_weights
+    d = rewritten.entropy_weights
     return U.with_columns(
-        token_weights=ragged(made.weights, U),
+        token_weights=ragged(rewritten.weights, U),
         entropy_weights=None if d is None else ragged(d, U),
     )
 
@@ -96,8 +96,8 @@ class Trial:
     Attributes:
         whole: v, momentum and decay included.
         gradient: Its gradient part alone.
-        numbers: What the control did.
-        of_gradient: The same of the gradient part, where it is not the same.
+        numbers: Statistics of the control.
+        of_gradient: The same for the gradient part, where they differ.
         reasons: Why there is no correction, or a shorter one, by "step" and "gradient".
     """
 
@@ -109,11 +109,11 @@ class Trial:
 
     @classmethod
     def of(cls, step: Step, numbers: dict[str, float]) -> Trial:
-        """Of a step that the optimizer would take.
+        """Make a trial of a step.
 
         Args:
-            step: The step.
-            numbers: What the control did.
+            step: The step of the optimizer.
+            numbers: Statistics of the control.
 
         Returns:
             The trial.
@@ -136,46 +136,47 @@ def try_tokens(
     Args:
         policy: The policy at θ.
         U: The update batch.
-        tokens: The same batch as `on_policy_tokens` gives it.
+        tokens: The same batch, from `on_policy_tokens`.
         optimizer: State before the step.
         control: The control.
-        strength: How hard it acts.
-        max_grad_norm: Largest gradient norm let through.
+        strength: Its strength.
+        max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
 
     Returns:
-        The step and what was done to the batch.
+        The step, with statistics of the control.
     """
-    made = control.rewrite(tokens, strength)
+    rewritten = control.rewrite(tokens, strength)
     step = optimizer_step(
         policy,
-        controlled_batch(U, made),
+        controlled_batch(U, rewritten),
         optimizer,
         objective=RECORDED,
         max_grad_norm=max_grad_norm,
     )
-    return Trial.of(step, touched(tokens, made))
+    return Trial.of(step, touched(tokens, rewritten))
 
 
 class OutOfReachError(ValueError):
-    """No strength that may be tried changes entropy by the wanted amount."""
+    """No strength within the bounds changes entropy by the target amount."""
 
 
 def strength_for(
-    wanted: float, change: Callable[[float], float], largest: float, smallest: float = 0.0
+    target: float, change: Callable[[float], float], largest: float, smallest: float = 0.0
 ) -> tuple[float, float]:
-    """The strength at which a step changes entropy by a wanted amount, by bisection.
+    """The strength at which a step changes entropy by a target amount, by bisection.
 
     Args:
-        wanted: The change of entropy.
+        target: The target change of entropy.
         change: The change at a strength, predicted to first order; continuous or in small steps.
-        largest: Largest strength that may be tried; the search starts from 0.
-        smallest: Smallest one: 0, or below 0 for a control that acts both ways.
+        largest: Upper bound of the strength; the search starts from 0.
+        smallest: Lower bound: 0, or below 0 for a two-sided control.
 
     Returns:
         The strength, and the change predicted at it.
 
     Raises:
-        OutOfReachError: If no strength between them gives the change; it says what they do give.
+        OutOfReachError: If no strength between the bounds gives the change; the message has the
+            range of changes that they give.
     """
     zero = 0.0, change(0.0)
     ends = []
@@ -183,34 +184,34 @@ def strength_for(
         if end == 0:
             continue
         ends.append((end, change(end)))
-        if min(zero[1], ends[-1][1]) <= wanted <= max(zero[1], ends[-1][1]):
-            return _bisected(wanted, change, zero, ends[-1])
-    given = [at for _, at in (zero, *ends)]
+        if min(zero[1], ends[-1][1]) <= target <= max(zero[1], ends[-1][1]):
+            return _bisect(target, change, zero, ends[-1])
+    changes = [at for _, at in (zero, *ends)]
     raise OutOfReachError(
-        f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {wanted:.3g} in "
-        f"one step: it gives {min(given):.3g} to {max(given):.3g}."
+        f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} in "
+        f"one step: it gives {min(changes):.3g} to {max(changes):.3g}."
     )
 
 
-def _bisected(
-    wanted: float,
+def _bisect(
+    target: float,
     change: Callable[[float], float],
     start: tuple[float, float],
     end: tuple[float, float],
 ) -> tuple[float, float]:
-    """Between two strengths whose changes have the wanted one between them."""
+    """Bisect between two strengths whose changes enclose the target."""
     (low, at_low), (high, at_high) = start, end
-    # a wanted change of 0 has no relative distance: it is met on the scale of what can be had
-    close = CLOSE * max(abs(wanted), CLOSE * abs(at_high - at_low))
-    best = min(start, end, key=lambda one: abs(one[1] - wanted))
+    # a target of 0 has no relative distance: the scale is then the range of changes
+    close = CLOSE * max(abs(target), CLOSE * abs(at_high - at_low))
+    best = min(start, end, key=lambda one: abs(one[1] - target))
     for _ in range(HALVINGS):
-        if abs(best[1] - wanted) <= close:
+        if abs(best[1] - target) <= close:
             break
         middle = (low + high) / 2
         at = change(middle)
-        if abs(at - wanted) < abs(best[1] - wanted):
+        if abs(at - target) < abs(best[1] - target):
             best = middle, at
-        if (at < wanted) == (at_low < at_high):
+        if (at < target) == (at_low < at_high):
             low = middle
         else:
             high = middle

@@ -1,4 +1,4 @@
-"""Controls that TRL has itself: a name for the fields of its configuration that they set.
+"""Controls that are part of TRL: each is a name for the fields of its configuration that it sets.
 
     clip_higher   epsilon_high = .2 + x: r is clipped to [.8, 1.2 + x]; x = .08 in DAPO
                   (arXiv 2503.14476)
@@ -29,7 +29,7 @@ class TrainerFields:
 
     Attributes:
         on_policy: Whether it acts while every ratio of policy to sampler is 1.
-        targetable: False: none of them takes a target.
+        targetable: False, since none of them takes a target.
     """
 
     on_policy: ClassVar[bool] = False
@@ -39,7 +39,7 @@ class TrainerFields:
         """Fields of TRL's configuration and their values.
 
         Raises:
-            NotImplementedError: Always; each control has its own.
+            NotImplementedError: Always; each control implements it.
         """
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class ClipHigher(TrainerFields):
     """A wider clip above 1.
 
     Attributes:
-        strength: How much wider than below 1; 0 is TRL's default.
+        strength: ε above 1 minus ε below 1; 0 is TRL's default.
         low: ε below 1.
     """
 
@@ -66,7 +66,7 @@ class Cispo(TrainerFields):
     """The CISPO loss.
 
     Attributes:
-        high: Largest ratio that counts.
+        high: Largest ratio, above which it is clipped.
     """
 
     high: Positive = 5.0
@@ -89,7 +89,7 @@ class Gspo(TrainerFields):
     high: Positive = 4e-4
 
     def fields(self) -> dict[str, Any]:
-        """The loss, the level of ratios and their clip."""
+        """The loss, the level of the ratios and their clip bounds."""
         level = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
         return level | {"epsilon": self.low, "epsilon_high": self.high}
 
@@ -100,7 +100,7 @@ class AdaptiveBonus(TrainerFields):
 
     Attributes:
         strength: Largest coefficient.
-        target: Wanted entropy, nats per token.
+        target: Target entropy, nats per token.
         delta: Change of the coefficient per step.
     """
 

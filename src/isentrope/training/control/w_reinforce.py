@@ -1,4 +1,4 @@
-"""W-REINFORCE: incorrect responses are punished, correct ones rewarded a little.
+"""W-REINFORCE: incorrect responses are punished, correct ones are rewarded with a small weight.
 
     A' = −1 where R < right,     A' = λ where R ≥ right,     c'_ik = w_i ((1 − x) A_i + x A'_i)
 
@@ -6,15 +6,23 @@
 `compute_psr_nsr_outcome_advantage` (arXiv 2506.01347); λ = .1, x = 1.
 
 Different here: with λ = 0 the source takes correct responses out of the batch, so that its mean
-is over the others; here w_i stays. Groups whose rewards are all equal are redrawn as ever, where
-the source learns from all-incorrect groups too: there is no baseline that would make them idle.
+is over the others; here w_i stays. Groups whose rewards are all equal are redrawn as
+without a control, where the source also learns from all-incorrect groups: it has no baseline that
+would make their advantages zero.
 """
 
 from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from isentrope.training.control.base import OPTIONS, NotNegative, Share, TokenRule, chosen, mixed
+from isentrope.training.control.base import (
+    OPTIONS,
+    NotNegative,
+    Share,
+    TokenRule,
+    mixed,
+    two_values,
+)
 from isentrope.training.control.tokens import Rewritten, Tokens
 
 
@@ -23,9 +31,9 @@ class WReinforce(TokenRule):
     """Replace advantages by ±1, the correct ones scaled.
 
     Attributes:
-        strength: x, how far from the batch's own advantages.
+        strength: x, the weight of these advantages against the batch's own.
         positive: λ.
-        right: Reward from which on a response is correct.
+        right: Smallest reward of a correct response.
     """
 
     strength: Share = 1.0
@@ -43,4 +51,4 @@ class WReinforce(TokenRule):
             c'.
         """
         correct = tokens.rewards >= self.right
-        return mixed(tokens, chosen(correct, self.positive, -1.0), strength)
+        return mixed(tokens, two_values(correct, self.positive, -1.0), strength)
