@@ -78,9 +78,9 @@ def _policy(config: MeasureConfig, policy: Policy, subject: Subject) -> PolicyRe
 def _batches(batches: Batches) -> BatchesRecord:
     groups = batches.U.prompt_index.unique(return_counts=True)[1]
     report = batches.report
-    drawn = {} if report is None else vars(report)
+    drawn: dict[str, Any] = {} if report is None else dict(vars(report))
     if drawn and drawn["entropy_drawn"] is None:
-        drawn = drawn | {"entropy_drawn": float("nan")}
+        drawn["entropy_drawn"] = float("nan")
     return BatchesRecord(
         B_E=len(batches.E),
         B_U=batches.U.n_prompts,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 
 from isentrope.estimate import Estimate
 
-Row = Mapping[str, "str | float | None"]
-"""A row of a table, by column."""
+Row = Mapping[str, Any]
+"""A row of a table, by column; each column has a type of its own."""
+
+NAMES = ("value", "se", "ci_low", "ci_high")
+"""What a table says of an estimate."""
 
 
 def bare(value: float, se: float = math.nan, *, unit: str = "") -> Estimate:
@@ -40,9 +43,8 @@ def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
     Returns:
         With NaN in place of what is not there.
     """
-    names = ("value", "se", "ci_low", "ci_high")
-    columns = [f"{metric}_{name}" for name in names] if metric else list(names)
-    columns[0] = metric or "value"
+    columns = [metric or "value"]
+    columns += [f"{metric}_{name}" if metric else name for name in NAMES[1:]]
     found = [row.get(column) for column in columns]
     value, se, low, high = (math.nan if x is None or pd.isna(x) else float(x) for x in found)
     return Estimate(value, se, low, high, n, "", "")
@@ -57,7 +59,7 @@ def columns_of(estimate: Estimate) -> dict[str, float]:
     Returns:
         value, se, ci_low and ci_high.
     """
-    return {name: getattr(estimate, name) for name in ("value", "se", "ci_low", "ci_high")}
+    return {name: getattr(estimate, name) for name in NAMES}
 
 
 def records(table: pd.DataFrame) -> list[Row]:

@@ -112,7 +112,7 @@ def numbers_in(
     for key, value in content.items():
         here = f"{path}.{IN_FILE.get(key, key)}" if path else key
         if isinstance(value, Estimate):
-            numbers = {key: getattr(value, key) for key in _COLUMNS}
+            numbers: dict[str, object] = {key: getattr(value, key) for key in _COLUMNS}
             yield here, numbers | {"withheld": _withheld(value.ci_low)}
         elif here in _NOT_NUMBERS:
             continue
