@@ -30,7 +30,7 @@ def small_policy():
     return Policy(Qwen2ForCausalLM(config).eval(), character_tokenizer(), precision="float32")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def no_model_cards():
     """Checkpoints without peft's README.md, whose template takes longer than a step."""
     with pytest.MonkeyPatch.context() as patch:
