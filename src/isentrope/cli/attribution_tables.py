@@ -106,7 +106,7 @@ def _print_most(
         table: A row a token.
         kind: "tokens" or "sequences".
         name: Of the checkpoint.
-        share: λ of the listed sizes (`kernel.reliability`), None where it is not known; the
+        share: λ of the listed sizes (`influence.reliability`), None where it is not known; the
             normal posterior of a size x with error se is λ x ± √λ se.
     """
     order = table.sort_values("deltaH")

@@ -8,7 +8,7 @@
 
 δH_ik = c_ik ∂_u s_ik, u = P g_H, is the first-order effect of the token on the entropy of fresh
 responses, per unit of the learning rate; δJ_ik is the same for the expected reward
-(`kernel.influence`). It is measured, it includes the effect on the distributions of all other
+(`attribution.influence`). It is measured, it includes the effect on the distributions of all other
 tokens, and it includes the optimizer's scaling P; all other controls assess a token by its own
 distribution alone.
 

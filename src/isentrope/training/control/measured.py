@@ -4,7 +4,7 @@
     influence    δH_ik = c_ik ∂_u s_ik,   u = P g_H,   g_H = ∂h estimated on E
     reward       δJ_ik = c_ik ∂_u' s_ik,  u' = P g_J,  g_J = 1/|E| Σ_i (R_i − R̄) ∂S_i
 
-`kernel.influence` gives the last two with errors on one process; here all processes share the
+`attribution.influence` gives the last two with errors on one process; here all processes share the
 passes, and every process has the result. E must be drawn apart from the update batch.
 """
 
