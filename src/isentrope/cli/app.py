@@ -10,14 +10,7 @@ class Verbs(TyperGroup):
     """Verbs whose `--help` is False where it is not given; Typer loads pydantic to convert None."""
 
     def get_help_option(self, ctx: typer.Context) -> TyperOption | None:  # type: ignore[override]
-        """The option of before, with a default.
-
-        Args:
-            ctx: The call.
-
-        Returns:
-            The option.
-        """
+        """The option of before, with a default."""
         option = super().get_help_option(ctx)  # type: ignore[arg-type]
         if option is not None:
             option.default = False

@@ -27,12 +27,7 @@ PARTS = ("momentum", "decay", "gradient")
 
 
 def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
-    """Print the budget, who moved the entropy most, and how reliable that is.
-
-    Args:
-        console: Where to.
-        result: What was found.
-    """
+    """Print the budget, who moved the entropy most, and how reliable that is."""
     name, entropy, reward = result.policy.name, result.entropy, result.reward
     kind = "tokens" if "tokens" in result.tables else "sequences"
     share = known(result.listed_share.get(kind))
@@ -126,12 +121,7 @@ def _print_most(
 
 
 def print_kernel(console: Console, result: KernelResult, _: Path) -> None:
-    """Print the structure of each block, its spectrum and the truncations.
-
-    Args:
-        console: Where to.
-        result: What was found.
-    """
+    """Print the structure of each block, its spectrum and the truncations."""
     name = result.policy.name
     for block, found in result.blocks.items():
         if found.structure is not None:
@@ -170,12 +160,7 @@ def _block_lines(found: BlockRecord) -> list[str]:
 
 
 def print_noise(console: Console, result: NoiseResult, _: Path) -> None:
-    """Print every noise scale with its interval.
-
-    Args:
-        console: Where to.
-        result: What was found.
-    """
+    """Print every noise scale with its interval."""
     rows = [
         (of, name.replace("_", " "), measured(x), bounds(x.ci_low, x.ci_high), x.unit)
         for of, scales in result.scales.items()
@@ -194,12 +179,7 @@ def print_noise(console: Console, result: NoiseResult, _: Path) -> None:
 
 
 def print_audit(console: Console, result: AuditResult, _: Path) -> None:
-    """Print correlations, sign agreement and overlaps of every proxy.
-
-    Args:
-        console: Where to.
-        result: What was found.
-    """
+    """Print correlations, sign agreement and overlaps of every proxy."""
     for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
         proxies = record.proxies
         names = list(dict.fromkeys(name for row in proxies.values() for name in row))
@@ -261,13 +241,7 @@ def measured(estimate: Estimate | None) -> str:
 
 
 def print_lines(console: Console, lines: Iterable[str], warnings: Iterable[str]) -> None:
-    """Print lines of text, then what limits the use of the numbers.
-
-    Args:
-        console: Where to.
-        lines: Text.
-        warnings: Sentences.
-    """
+    """Print lines of text, then what limits the use of the numbers."""
     for line in [*lines, *(f"  note         {sentence}" for sentence in warnings)]:
         say(line, console)
 

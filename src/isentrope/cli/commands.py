@@ -163,12 +163,7 @@ CONFIG_VERBS = (
 
 
 def add_to(app: typer.Typer, verbs: tuple[Verb, ...]) -> None:
-    """Add rows to an application.
-
-    Args:
-        app: The application.
-        verbs: The rows.
-    """
+    """Add rows to an application."""
     for verb in verbs:
         app.command(name=verb.name, help=verb.help, short_help=verb.help)(_command(verb))
 

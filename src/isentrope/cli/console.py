@@ -25,19 +25,10 @@ err = Console(stderr=True, width=_width(sys.stderr))
 
 
 def say(text: Any, console: Console = out) -> None:
-    """Print a line as it is: no markup, no colours, no line breaks.
-
-    Args:
-        text: The line.
-        console: Where to.
-    """
+    """Print a line as it is: no markup, no colours, no line breaks."""
     console.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_written(path: Path) -> None:
-    """Print where results are.
-
-    Args:
-        path: File or folder.
-    """
+    """Print where results are."""
     say(f"Wrote {path}")

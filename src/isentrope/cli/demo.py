@@ -87,12 +87,7 @@ def demo(
 
 
 def print_takeaways(console: Console, folder: Path) -> None:
-    """Print three sentences to take away.
-
-    Args:
-        console: Where to.
-        folder: The run folder of a demo.
-    """
+    """Print three sentences to take away."""
     for i, sentence in enumerate(takeaways(read_run(folder)), 1):
         console.print(f"{i}. {sentence}", markup=False, highlight=False)
 
@@ -121,11 +116,7 @@ class Story:
         return [self.steps // 2, self.steps]
 
     def train(self, fine_tuning_steps: int) -> None:
-        """Fine-tune, then reinforce with the probe on.
-
-        Args:
-            fine_tuning_steps: Supervised steps.
-        """
+        """Fine-tune, then reinforce with the probe on."""
         _chapter("supervised fine-tuning")
         asked = fine_tuning(self.folder, fine_tuning_steps, self.seed)
         model = sft(load_config(asked, root=SftConfig), progress=self.progress).model

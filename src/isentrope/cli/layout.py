@@ -38,14 +38,7 @@ class Column:
 def print_table(
     console: Console, title: str, columns: Sequence[Column], sections: Collection[int] = ()
 ) -> None:
-    """Print a table with as many columns as there is room for.
-
-    Args:
-        console: Where to.
-        title: Above it.
-        columns: All of its columns, of equally many cells.
-        sections: Rows with a line below them.
-    """
+    """Print a table with as many columns as there is room for."""
     kept = fitting(console, title, columns, sections)
     console.print(_table(title, kept, sections))
     omitted = [column.title for column in columns if column.title not in {k.title for k in kept}]

@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 
 def overrides(changes: Changes) -> list[str]:
-    """Changes as texts.
-
-    Args:
-        changes: What options change.
-
-    Returns:
-        Settings as `load_config` takes them.
-    """
+    """Changes as texts."""
     values = [f"{key}={json.dumps(value)}" for key, value in changes.values.items()]
     return [*changes.texts, *values]
 

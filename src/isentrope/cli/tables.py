@@ -82,14 +82,7 @@ def _cells(row: SweepRow, n: int) -> list[str]:
 
 
 def summary_lines(result: MeasureResult) -> list[str]:
-    """What goes with a table: entropy, linear range, checks, warnings.
-
-    Args:
-        result: Of one checkpoint.
-
-    Returns:
-        Lines of text.
-    """
+    """What goes with a table: entropy, linear range, checks, warnings."""
     lines = [f"{result.policy.name}:"]
     for group in result.step.param_groups:
         lines.append(f"  param group  {_group(group)}")
@@ -160,14 +153,7 @@ def identity_words(checks: Checks) -> list[str]:
 
 
 def settings_line(result: MeasureResult) -> list[str]:
-    """What was taken from the checkpoint's own files, in a line; no line where nothing was.
-
-    Args:
-        result: Of one checkpoint.
-
-    Returns:
-        At most one line.
-    """
+    """What was taken from the checkpoint's own files, in a line; no line where nothing was."""
     settings = result.settings.keys
     ours = ("configuration", "default")
     taken = {key: setting for key, setting in settings.items() if setting.source not in ours}

@@ -18,13 +18,7 @@ TITLES = {
 
 
 def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
-    """Print what each control gains over vanilla, and write trial.png beside the results.
-
-    Args:
-        console: Where to.
-        result: What was found.
-        folder: Where its tables are.
-    """
+    """Print what each control gains over vanilla, and write trial.png beside the results."""
     name, lines = result.policy.name, []
     for part, words in TITLES.items():
         plain = result.vanilla[part]

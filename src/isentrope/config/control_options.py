@@ -132,14 +132,7 @@ def inert_reasons(config: TrainConfig) -> list[str]:
 
 
 def measures(config: TrainConfig) -> bool:
-    """Whether the control draws evaluation batches of its own.
-
-    Args:
-        config: The run's configuration.
-
-    Returns:
-        True for controls that need held-out prompts.
-    """
+    """Whether the control draws evaluation batches of its own."""
     return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
 
 

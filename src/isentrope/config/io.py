@@ -73,16 +73,7 @@ def load_config(
 
 
 def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:
-    """Write a configuration as YAML that `load_config` reads back.
-
-    Args:
-        config: The configuration.
-        comments: Say beside every key what it does.
-        omit: Keys to leave out, such as "sampling.temperature".
-
-    Returns:
-        YAML text, every other key in it.
-    """
+    """Write a configuration as YAML that `load_config` reads back."""
     lines = []
     for name, section in config.model_dump().items():
         if section is None:

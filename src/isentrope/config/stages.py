@@ -61,17 +61,7 @@ class PromptsConfig(Section):
         return self
 
     def load_task(self, name: str, split: str, path: str | None, tokenizer: Any) -> Task:
-        """Load a task with its prompts as this section wants them.
-
-        Args:
-            name: As for `sampling.tasks.load_task`.
-            split: "train" or "test".
-            path: File or folder of the data set.
-            tokenizer: The policy's.
-
-        Returns:
-            The task.
-        """
+        """Load a task with its prompts as this section wants them."""
         own = name == cast(Any, self).dataset_name  # a data set of U may be another
         options = self.dataset_options if own else {}
         task = load_task(name, split, path, tokenizer=tokenizer, **options)

@@ -166,14 +166,7 @@ does. Others act beside them only (`use_bias_correction_kl`), or not while every
 
 
 def reweighting_options(trainer: Mapping[str, Any]) -> list[str]:
-    """The options of TRL under which no objective's name is exact.
-
-    Args:
-        trainer: The options given.
-
-    Returns:
-        Their names.
-    """
+    """The options of TRL under which no objective's name is exact."""
     given = {name: value for name, value in trainer.items() if value is not None}
     acting = [n for n, usual in REWEIGHTING.items() if n in given and given[n] not in usual]
     return acting + (["delta"] if given.get("delta", 1.0) < 1 else [])
@@ -192,14 +185,7 @@ def objective_of(config: TrainConfig) -> str:
 
 
 def plain_objective_of(config: TrainConfig) -> str:
-    """The name of what a run would optimise without its control.
-
-    Args:
-        config: The run's configuration.
-
-    Returns:
-        As `objective_of`.
-    """
+    """The name of what a run would optimise without its control."""
     loss = config.trainer.get("loss_type", "dr_grpo")
     if loss not in OBJECTIVES or reweighting_options(config.trainer):
         return RECORDED
@@ -207,13 +193,6 @@ def plain_objective_of(config: TrainConfig) -> str:
 
 
 def advantages_of(config: TrainConfig) -> str:
-    """The rule by which a run makes advantages of rewards.
-
-    Args:
-        config: The run's configuration.
-
-    Returns:
-        One of the rules of `with_advantages`.
-    """
+    """The rule by which a run makes advantages of rewards."""
     scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
     return "grpo" if scaled else "dr_grpo"

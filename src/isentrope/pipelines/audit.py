@@ -52,15 +52,7 @@ def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Au
 
 
 def audits_of(table: Influence, config: MeasureConfig) -> dict[str, Audit]:
-    """The audit of an influence, by token and by sequence.
-
-    Args:
-        table: The influence of tokens.
-        config: Shares, draws and confidence.
-
-    Returns:
-        "tokens" and "sequences".
-    """
+    """The audit of an influence, by token and by sequence."""
     U, scores, measured = table.U, table.scores, table.entropy.tokens
     assert scores is not None
     assert measured is not None

@@ -178,15 +178,7 @@ def _sample_update(
 
 
 def update_task(config: MeasureConfig, policy: Policy) -> Task:
-    """The task that U's prompts and rewards come from.
-
-    Args:
-        config: The configuration.
-        policy: Gives the tokenizer.
-
-    Returns:
-        The task.
-    """
+    """The task that U's prompts and rewards come from."""
     name, path = config.batch_config.update_data
     batch = config.batch_config
     return batch.load_task(name, batch.U_split, path, policy.tokenizer)
@@ -228,12 +220,5 @@ def _taken(config: MeasureConfig, other: Rollouts | None) -> set[PromptIds]:
 
 
 def prompts_of(rollouts: Rollouts) -> set[PromptIds]:
-    """Token ids of the prompts of a batch.
-
-    Args:
-        rollouts: The batch.
-
-    Returns:
-        Each once.
-    """
+    """Token ids of the prompts of a batch."""
     return {tuple(ids.tolist()) for ids in rollouts.prompt_ids}

@@ -37,15 +37,7 @@ from isentrope.vectors import Vector
 
 
 def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
-    """Check every checkpoint of a configuration.
-
-    Args:
-        config: What would be measured.
-        progress: Where to say how far it is.
-
-    Returns:
-        Findings by the checkpoint's name.
-    """
+    """Check every checkpoint of a configuration."""
     return {
         subject.name: check_subject(config, subject, progress or Progress())
         for subject in require_inputs(config)
@@ -53,16 +45,7 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
 
 
 def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -> list[Finding]:
-    """Check one checkpoint.
-
-    Args:
-        config: What would be measured.
-        subject: The checkpoint.
-        progress: Where to say how far it is.
-
-    Returns:
-        One finding a check.
-    """
+    """Check one checkpoint."""
     config, settled = settle(config, subject.path)
     subject = replace(subject, as_trained=settled)
     policy = subject.load(config)

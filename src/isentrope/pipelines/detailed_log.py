@@ -54,11 +54,7 @@ class DetailedLog:
         self.tensors: dict[str, Tensor] = {}
 
     def observe(self, policy: Policy) -> None:
-        """Collect what needs the model: tables of sequences and tokens, raw tensors.
-
-        Args:
-            policy: The policy, at the measuring precision.
-        """
+        """Collect what needs the model: tables of sequences and tokens, raw tensors."""
         found = self.found
         wants = self.config.detailed_logging.wants
         if wants("sequences") or wants("tokens"):
@@ -109,12 +105,7 @@ class DetailedLog:
 
 
 def rotate(folder: Path, logging: LoggingConfig) -> None:
-    """Remove the oldest logs, with their tables, until `max_files` are left; 0 keeps all.
-
-    Args:
-        folder: A directory of logs.
-        logging: The configuration.
-    """
+    """Remove the oldest logs, with their tables, until `max_files` are left; 0 keeps all."""
     if not logging.max_files:
         return
     logs = sorted(folder.glob("measure_*.log.json*"), key=lambda p: (p.stat().st_mtime_ns, p.name))

@@ -52,15 +52,7 @@ class Evaluated:
 
 
 def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
-    """Evaluate every checkpoint of a configuration, or go on where that was stopped.
-
-    Args:
-        config: What to evaluate, on what.
-        progress: Where to say how far it is.
-
-    Returns:
-        The folder and the results.
-    """
+    """Evaluate every checkpoint of a configuration, or go on where that was stopped."""
     log.setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of an evaluation with %s.", difference)
@@ -103,15 +95,7 @@ def require_evaluation_inputs(config: EvaluateConfig) -> list[Checkpoint]:
 
 
 def evaluation_directory(config: EvaluateConfig, checkpoints: list[Checkpoint]) -> Path:
-    """The folder that a configuration names; it is not made yet.
-
-    Args:
-        config: The configuration.
-        checkpoints: Its checkpoints.
-
-    Returns:
-        `output.directory`, or eval_runs/<name>_<dataset>.
-    """
+    """The folder that a configuration names; it is not made yet."""
     if config.output.directory:
         return Path(config.output.directory)
     first = checkpoints[0].path.resolve()

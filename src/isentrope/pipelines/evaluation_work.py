@@ -147,11 +147,7 @@ class Work:
             )
 
     def consolidated(self) -> tuple[pd.DataFrame, EvaluationResult]:
-        """Read all chunks back.
-
-        Returns:
-            All records of the checkpoint, and its result.
-        """
+        """Read all chunks back."""
         rows, tables = [], []
         for decoding in self.samples:
             records = self._step.load(decoding, len(self.starts))

@@ -38,19 +38,7 @@ def header_of(
     step: Step,
     facts: dict[str, Any],
 ) -> Header:
-    """The header of the results of one checkpoint.
-
-    Args:
-        config: What to do.
-        policy: The policy.
-        subject: The checkpoint.
-        batches: E and U.
-        step: The optimizer's step on U.
-        facts: What is known of the optimizer.
-
-    Returns:
-        The header.
-    """
+    """The header of the results of one checkpoint."""
     estimator = config.estimator
     return Header(
         policy=_policy(config, policy, subject),

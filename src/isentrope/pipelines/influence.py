@@ -34,16 +34,7 @@ LEAST_RELIABLE = 0.8
 
 
 def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -> InfluenceResult:
-    """Attribute the step of a checkpoint.
-
-    Args:
-        config: What to do.
-        ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
-
-    Returns:
-        Budget, tables and shares.
-    """
+    """Attribute the step of a checkpoint."""
     asked, E = config.analysis, ready.batches.E
     if asked.overlap == "u_statistic":
         E = ready.batches.U
@@ -70,18 +61,7 @@ def find_influence(config: MeasureConfig, ready: Prepared, progress: Progress) -
 def influence_of(
     config: MeasureConfig, ready: Prepared, progress: Progress, *, tokens: bool, reward: bool
 ) -> Influence:
-    """The influence that a configuration asks for.
-
-    Args:
-        config: What to do.
-        ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
-        tokens: Whether tokens are wanted.
-        reward: Whether reward is attributed too.
-
-    Returns:
-        The influence of U on E.
-    """
+    """The influence that a configuration asks for."""
     analysis, E, U = config.analysis, ready.batches.E, ready.batches.U
     one_batch = analysis.overlap == "u_statistic"
     rewarding = rewarded(config, ready, E) if reward else None

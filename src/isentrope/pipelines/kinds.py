@@ -51,29 +51,13 @@ def kind_of(sections: Iterable[str]) -> Kind:
 
 
 def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a configuration of whatever kind.
-
-    Args:
-        path: A YAML file.
-        overrides: Settings that win, as for `load_config`.
-
-    Returns:
-        The configuration, defaults filled in.
-    """
+    """Read a configuration of whatever kind."""
     content = read_yaml(Path(path))
     return load_config(content, overrides, KINDS[kind_of(content)])
 
 
 def defaults(kind: Kind, overrides: Iterable[str] = ()) -> Config:
-    """The defaults of a verb, with a path to fill in.
-
-    Args:
-        kind: The verb.
-        overrides: Settings that win, as for `load_config`.
-
-    Returns:
-        The configuration.
-    """
+    """The defaults of a verb, with a path to fill in."""
     return load_config(_NEEDED[kind], overrides, KINDS[kind])
 
 

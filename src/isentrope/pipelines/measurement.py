@@ -71,16 +71,7 @@ class Measurement:
 
 
 def measure_checkpoint(config: MeasureConfig, ready: Prepared, progress: Progress) -> Measurement:
-    """Measure one checkpoint; nothing is written.
-
-    Args:
-        config: What to measure.
-        ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
-
-    Returns:
-        What was found.
-    """
+    """Measure one checkpoint; nothing is written."""
     policy, batches, step, clock = ready.policy, ready.batches, ready.step, ready.clock
     etas = config.estimator.etas(step.learning_rate)
     with clock.stage("sweep"):

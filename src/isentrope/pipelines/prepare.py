@@ -56,17 +56,7 @@ class Prepared:
 def prepare_checkpoint(
     config: MeasureConfig, subject: Subject, progress: Progress, clock: Clock
 ) -> Prepared:
-    """Load a checkpoint, draw E and U, and compute the step.
-
-    Args:
-        config: What to do.
-        subject: The checkpoint.
-        progress: Where to say how far it is.
-        clock: Counts the time of each stage.
-
-    Returns:
-        All of it.
-    """
+    """Load a checkpoint, draw E and U, and compute the step."""
     with clock.stage("load"):
         policy = subject.load(config)
         state = load_optimizer_state(policy, subject.optimizer)

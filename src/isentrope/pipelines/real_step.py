@@ -86,18 +86,7 @@ def real_step(
 def check_rounding(
     config: MeasureConfig, policy: Policy, subject: Subject, state: OptimizerState, step: Step
 ) -> Finding:
-    """Is v the step that training takes in the type of its weights?
-
-    Args:
-        config: What would be measured.
-        policy: The policy.
-        subject: The checkpoint.
-        state: Its optimizer's state.
-        step: v.
-
-    Returns:
-        The finding.
-    """
+    """Is v the step that training takes in the type of its weights?"""
     stored = set(stored_types(subject.path, policy.names).values())
     kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
     found = _rounding(config, policy, subject, state, step)

@@ -80,14 +80,7 @@ def measure_result(config: MeasureConfig, ready: Prepared, found: Measurement) -
 
 
 def warnings_of(found: Measurement) -> list[str]:
-    """Sentences on what limits the use of the numbers.
-
-    Args:
-        found: What was found.
-
-    Returns:
-        No sentence twice.
-    """
+    """Sentences on what limits the use of the numbers."""
     said: list[str] = []
     for name in ("martingale_z", "score_identity_z"):
         z = getattr(found.checks, name)

@@ -160,15 +160,7 @@ class TrialSteps:
         return control.min_p
 
     def trial(self, control: str, strength: float) -> Trial:
-        """The step under a control.
-
-        Args:
-            control: Its name.
-            strength: How hard it acts.
-
-        Returns:
-            The step and what was done.
-        """
+        """The step under a control."""
         if control in TOKEN:
             return self._rewritten(self.tokens, control, strength)
         return self._corrected(build(control, strength, self._config.trial.options.get(control)))
@@ -186,15 +178,7 @@ class TrialSteps:
         )
 
     def mask(self, share: float, draw: int) -> Trial:
-        """The step under a random mask.
-
-        Args:
-            share: Share of the tokens that do not count.
-            draw: Which mask.
-
-        Returns:
-            The step and what was done.
-        """
+        """The step under a random mask."""
         seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
         return self._rewritten(replace(self.tokens, seed=int(seeds[0])), RANDOM, share)
 

@@ -51,15 +51,7 @@ class Difference:
 
 
 def differences(first: Panel, second: Panel) -> list[Difference]:
-    """The differences of what two panels have in common.
-
-    Args:
-        first: Of the first run.
-        second: The same panel of the second run.
-
-    Returns:
-        One a quantity.
-    """
+    """The differences of what two panels have in common."""
     return [
         Difference(name, one, second.numbers[name], difference(one, second.numbers[name]))
         for name, one in first.numbers.items()

@@ -12,14 +12,7 @@ from isentrope.runs.results import MeasureResult
 
 
 def entropy_change_figure(result: MeasureResult) -> Figure:
-    """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear.
-
-    Args:
-        result: Of one checkpoint.
-
-    Returns:
-        A figure to be saved.
-    """
+    """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear."""
     figure, (upper, lower) = canvas(500, rows=2, sharex=True, height_ratios=(3, 2))
     unit = result.unit
     for axes, power in ((upper, 0), (lower, 1)):

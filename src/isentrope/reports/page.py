@@ -195,17 +195,7 @@ def _alone(columns: Sequence[Column]) -> list[str]:
 
 
 def show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> Shown:
-    """A panel made ready for the page.
-
-    Args:
-        column: Its run.
-        panel: The panel.
-        folder: Where its files are.
-        drawn: The SVG files, by identifier.
-
-    Returns:
-        Figure, table and data.
-    """
+    """A panel made ready for the page."""
     name = identifier(column, panel)
     svg = inline(drawn[name], name, panel.caption) if name in drawn else ""
     text = panel.data.to_csv(index=False)

@@ -69,12 +69,5 @@ def by_sign(value: float) -> str:
 
 
 def stylesheet(dark: bool) -> str:
-    """The variables of one scheme.
-
-    Args:
-        dark: Whether it is the dark one.
-
-    Returns:
-        Declarations, to be put between braces.
-    """
+    """The variables of one scheme."""
     return "".join(f"--{c.name}:{c.dark if dark else c.light};" for c in COLOURS)

@@ -71,14 +71,7 @@ class Measurement(Generic[R]):
         return self.result.tables.get(name)
 
     def source(self, *files: str) -> Source:
-        """Where a panel that is drawn from it comes from.
-
-        Args:
-            *files: Those of its files that are shown.
-
-        Returns:
-            Command, files, versions and seeds.
-        """
+        """Where a panel that is drawn from it comes from."""
         command = f"isentrope {self.verb} {self.folder / 'config.yaml'} --out NEW_FOLDER"
         paths = tuple(str(self.folder / file) for file in files or ("results.json",))
         return Source(command, paths, self.result.provenance)
@@ -118,14 +111,7 @@ class Reading:
         return self.measurements[kind.verb].get(self.focus or "")
 
     def of(self, kind: type[R]) -> list[Measurement[R]]:
-        """What a verb found at every checkpoint.
-
-        Args:
-            kind: Its kind of result.
-
-        Returns:
-            In the order of steps.
-        """
+        """What a verb found at every checkpoint."""
         return list(self.measurements[kind.verb].values())
 
     def training_source(self) -> Source:

@@ -51,14 +51,7 @@ def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
 
 
 def columns_of(estimate: Estimate) -> dict[str, float]:
-    """What a table says of an estimate.
-
-    Args:
-        estimate: The estimate.
-
-    Returns:
-        value, se, ci_low and ci_high.
-    """
+    """What a table says of an estimate."""
     return {name: getattr(estimate, name) for name in NAMES}
 
 

@@ -32,14 +32,7 @@ def read_sections(folder: Path) -> Sections:
 
 
 def provenance_of(config: Sections) -> Provenance:
-    """With what a run was made.
-
-    Args:
-        config: Its configuration.
-
-    Returns:
-        Versions and seeds, those that the configuration has.
-    """
+    """With what a run was made."""
     known = {field.name for field in fields(Provenance)}
     said = config.get("provenance", {})
     return Provenance(**{key: value for key, value in said.items() if key in known and value})

@@ -54,16 +54,7 @@ STYLE: dict[Any, Any] = {
 
 
 def canvas(height: int = 300, rows: int = 1, **options: object) -> tuple[Figure, list[Axes]]:
-    """An empty figure in the style of the report.
-
-    Args:
-        height: In units.
-        rows: Panels, one below the other.
-        **options: For `Figure.subplots`.
-
-    Returns:
-        The figure and its panels.
-    """
+    """An empty figure in the style of the report."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH / _DOTS, height / _DOTS), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03)  # pyright: ignore
@@ -74,35 +65,20 @@ def canvas(height: int = 300, rows: int = 1, **options: object) -> tuple[Figure,
 
 
 def zero_line(axes: Axes, *, vertical: bool = False) -> None:
-    """The line at which nothing changes.
-
-    Args:
-        axes: A panel.
-        vertical: Whether values run to the right.
-    """
+    """The line at which nothing changes."""
     draw = axes.axvline if vertical else axes.axhline
     draw(0, color=MUTED.light, linewidth=0.8, zorder=0)
 
 
 def powers(axes: Axes, which: str = "x") -> None:
-    """Tick labels of a logarithmic axis as 10⁻³, in plain characters.
-
-    Args:
-        axes: A panel with such an axis.
-        which: "x" or "y".
-    """
+    """Tick labels of a logarithmic axis as 10⁻³, in plain characters."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
     axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
 def legend(axes: Axes, columns: int = 2) -> None:
-    """A legend above a panel, where it covers nothing.
-
-    Args:
-        axes: A panel whose artists have labels.
-        columns: Beside each other.
-    """
+    """A legend above a panel, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda k: labels[k] not in FIRST_IN_LEGEND)
     with mpl.rc_context(STYLE):
@@ -137,14 +113,7 @@ def svg_file(figure: Figure, name: str) -> bytes:
 
 
 def png_file(figure: Figure) -> bytes:
-    """A figure as pixels, for slides.
-
-    Args:
-        figure: The figure.
-
-    Returns:
-        PNG at twice the natural size.
-    """
+    """A figure as pixels, for slides."""
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="png", dpi=2 * _DOTS)
@@ -186,11 +155,6 @@ def _without_size(text: str, says: str) -> str:
 
 
 def grid(axes: Axes, which: str = "y") -> None:
-    """Faint lines to read values by.
-
-    Args:
-        axes: A panel.
-        which: "x", "y" or "both".
-    """
+    """Faint lines to read values by."""
     axes.grid(axis=which, color=LINE.light, linewidth=0.8)  # pyright: ignore
     axes.set_axisbelow(True)

@@ -22,14 +22,7 @@ TOP = "0.02"
 
 
 def takeaways(reading: Reading) -> list[str]:
-    """Every sentence that the run's results allow.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        Up to three sentences.
-    """
+    """Every sentence that the run's results allow."""
     return [said for said in (_training(reading), _step(reading), _tokens(reading)) if said]
 
 

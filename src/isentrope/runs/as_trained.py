@@ -133,15 +133,7 @@ def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], what: str) -> 
 
 
 def allowed(obstacles: Iterable[Obstacle], ignored: Iterable[str]) -> list[str]:
-    """Warnings of what differs from training and may.
-
-    Args:
-        obstacles: What differs.
-        ignored: Names that may.
-
-    Returns:
-        A sentence each.
-    """
+    """Warnings of what differs from training and may."""
     names = set(ignored)
     return [
         f"NOT TRAINING'S STEP, as estimator.ignore_training_settings allows: {o.words}."

@@ -94,12 +94,5 @@ class Tried:
     reasons: Annotated[dict[str, str] | None, OPTIONAL] = None
 
     def part(self, name: str) -> dict[str, Estimate]:
-        """What was measured of a part of the step.
-
-        Args:
-            name: "step" or "gradient".
-
-        Returns:
-            Changes by name.
-        """
+        """What was measured of a part of the step."""
         return {"step": self.step, "gradient": self.gradient}[name]

@@ -70,11 +70,7 @@ class StepFolder:
         return self.path / ".chunks"
 
     def result(self) -> EvaluationResult | None:
-        """What metrics.json holds, or None if the step is not done.
-
-        Returns:
-            What `finish` was given.
-        """
+        """What metrics.json holds, or None if the step is not done."""
         file = self.path / METRICS
         return EvaluationResult.load(file) if file.is_file() else None
 
@@ -116,35 +112,16 @@ class StepFolder:
         return self._file(decoding, number).is_file()
 
     def save(self, decoding: str, number: int, records: pd.DataFrame) -> None:
-        """Write the records of a chunk.
-
-        Args:
-            decoding: "sampled" or "greedy".
-            number: Of the chunk.
-            records: One row a response.
-        """
+        """Write the records of a chunk."""
         write_bytes(self._file(decoding, number), parquet(records))
 
     def load(self, decoding: str, chunks: int) -> pd.DataFrame:
-        """Join the chunks of a decoding, in order.
-
-        Args:
-            decoding: "sampled" or "greedy".
-            chunks: How many there are.
-
-        Returns:
-            One row a response.
-        """
+        """Join the chunks of a decoding, in order."""
         parts = [pd.read_parquet(self._file(decoding, number)) for number in range(chunks)]
         return pd.concat(parts, ignore_index=True)
 
     def finish(self, records: pd.DataFrame, result: EvaluationResult) -> None:
-        """Write the step's tables, the one that says it is done last, and let the chunks go.
-
-        Args:
-            records: One row a response.
-            result: What was found.
-        """
+        """Write the step's tables, the one that says it is done last, and let the chunks go."""
         write_bytes(self.path / "records.parquet", parquet(records))
         replace(result, made_from=dict(self.made_from)).save(self.path / METRICS)
         self.remove_chunks()

@@ -76,23 +76,12 @@ class EvaluationResult:
     made_from: dict[str, str] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
-        """Write metrics.json.
-
-        Args:
-            file: Where.
-        """
+        """Write metrics.json."""
         write_json(file, encode(_adapter(), self))
 
     @classmethod
     def load(cls, file: Path) -> EvaluationResult:
-        """Read metrics.json.
-
-        Args:
-            file: Where it is.
-
-        Returns:
-            What was saved.
-        """
+        """Read metrics.json."""
         return decode(_adapter(), file.read_text(encoding="utf-8"), file)
 
 

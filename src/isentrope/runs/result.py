@@ -87,11 +87,7 @@ class Result(Header):
         return {"schema": f"isentrope/{self.verb}/1", **content, **last}
 
     def save(self, folder: Path) -> None:
-        """Write results.json, the tables, and whatever else there is.
-
-        Args:
-            folder: An existing folder.
-        """
+        """Write results.json, the tables, and whatever else there is."""
         write_json(folder / RESULTS, self.to_dict())
         for name, table in self.tables.items():
             table.to_parquet(folder / f"{name}.parquet")

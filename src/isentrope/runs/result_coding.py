@@ -51,15 +51,7 @@ Value = Annotated[Estimate, BeforeValidator(estimate_from), AS_DICT]
 
 
 def encode(adapter: TypeAdapter[T], content: T) -> dict[str, Any]:
-    """The content of a file.
-
-    Args:
-        adapter: Of the type.
-        content: A dataclass.
-
-    Returns:
-        Dictionaries, lists, numbers and texts, ready for JSON.
-    """
+    """The content of a file."""
     return finite(adapter.dump_python(content, by_alias=True))
 
 

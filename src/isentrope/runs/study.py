@@ -89,21 +89,13 @@ class Study:
     items: list[Item]
 
     def keep(self, config: MeasureConfig) -> None:
-        """Write what was asked into the run folder, if nothing has been asked of it before.
-
-        Args:
-            config: For all items.
-        """
+        """Write what was asked into the run folder, if nothing has been asked of it before."""
         if not (self.folder / "config.yaml").exists():
             filled = {key for item in self.items for key in item.subject.as_trained.filled}
             write_bytes(self.folder / "config.yaml", resolved(config, filled).encode())
 
     def run(self) -> Run[Any]:
-        """What was made, when all items are done.
-
-        Returns:
-            Folders and results.
-        """
+        """What was made, when all items are done."""
         results = [item.result() for item in self.items]
         return Run(self.folder, {item.name: item.target for item in self.items}, results)
 
@@ -117,14 +109,7 @@ class Study:
 
 
 def require_inputs(config: MeasureConfig) -> list[Subject]:
-    """Refuse a configuration whose files are not there, before any work is done.
-
-    Args:
-        config: What to do.
-
-    Returns:
-        The checkpoints, all of one model.
-    """
+    """Refuse a configuration whose files are not there, before any work is done."""
     config.batch_config.require_files()
     subjects = find_subjects(config)
     require_one_model(subjects, config.checkpoint.base_model)
@@ -177,15 +162,7 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
 
 
 def resolved(config: MeasureConfig, as_trained: Collection[str] = ()) -> str:
-    """The configuration with what it was run with; its output folder left to the rerun.
-
-    Args:
-        config: What was asked.
-        as_trained: Keys left to each checkpoint's training.
-
-    Returns:
-        YAML.
-    """
+    """The configuration with what it was run with; its output folder left to the rerun."""
     provenance = versions() | {"seeds": config.batch_config.seeds}
     output = config.output.model_copy(update={"directory": None})
     ran = config.model_copy(update={"provenance": provenance, "output": output})

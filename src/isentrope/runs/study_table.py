@@ -83,15 +83,7 @@ def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
 
 
 def joined(study: Study, name: str) -> pd.DataFrame:
-    """A table that every item has, one below the other.
-
-    Args:
-        study: Items that are all done.
-        name: The file's name without its suffix.
-
-    Returns:
-        Its rows, with checkpoint, step and repeat.
-    """
+    """A table that every item has, one below the other."""
     parts = [pd.read_parquet(i.target / f"{name}.parquet").assign(**_place(i)) for i in study.items]
     return pd.concat(parts, ignore_index=True)
 

@@ -77,17 +77,7 @@ def require_new_run(policy: Policy, folder: Path) -> Path:
 def save_checkpoint(
     policy: Policy, optimizer: torch.optim.Optimizer, folder: Path, state: Mapping[str, Any]
 ) -> Path:
-    """Save the current adapter, optimizer state and settings.
-
-    Args:
-        policy: A policy with adapter.
-        optimizer: Its optimizer, made from named parameters.
-        folder: Target folder; must not exist.
-        state: Content of trainer_state.json.
-
-    Returns:
-        The folder.
-    """
+    """Save the current adapter, optimizer state and settings."""
     with whole_folder(folder) as partial:
         cast(PeftModel, policy.model).save_pretrained(str(partial), save_embedding_layers=False)
         if policy.tokenizer is not None:

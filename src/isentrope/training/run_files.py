@@ -38,14 +38,7 @@ class RunFiles:
         self.rollouts = self.folder / "logs" / "rollouts"
 
     def checkpoint(self, step: int) -> Path:
-        """The folder of a checkpoint.
-
-        Args:
-            step: Its step.
-
-        Returns:
-            The folder, which may not exist.
-        """
+        """The folder of a checkpoint."""
         return self.checkpoints / step_name(step)
 
     def steps(self) -> list[int]:
@@ -84,11 +77,7 @@ class RunFiles:
             append_line(path, json.dumps(finite(line)))
 
     def rewind(self, step: int) -> None:
-        """Remove log lines and tables after a step, and incomplete checkpoints.
-
-        Args:
-            step: The step to resume from.
-        """
+        """Remove log lines and tables after a step, and incomplete checkpoints."""
         for path in (self.metrics, self.timing):
             if path.exists():
                 lines = [x for x in complete_lines(path) if json.loads(x)["step"] <= step]

@@ -107,15 +107,7 @@ class _Inert(dict):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """An inert class of that name.
-
-        Args:
-            module: Module named in the file; never imported.
-            name: Class named in the file.
-
-        Returns:
-            A container of builtins, or a stand-in.
-        """
+        """An inert class of that name."""
         if container := _CONTAINERS.get((module, name)):
             return container
         return type(name, (_Inert,), {"module": module, "name": name})

@@ -94,15 +94,7 @@ def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
 
 
 def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
-    """Sentences on small or unknown differences between training's step and the computed step.
-
-    Args:
-        arguments: Arguments of the trainer.
-        use: How the step is computed.
-
-    Returns:
-        Sentences for a result's warnings.
-    """
+    """Sentences on small or unknown differences between training's step and the computed step."""
     fields, notes = arguments.fields, []
     notes = [
         f"Training ran under {name} autocast: its gradient is one of rounded products, and the "

@@ -66,16 +66,7 @@ def fine_tune_supervised(
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> Path:
-    """Write a model, or an adapter, with its tokenizer, completely or not at all.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        folder: Target folder; must not exist.
-
-    Returns:
-        The folder.
-    """
+    """Write a model, or an adapter, with its tokenizer, completely or not at all."""
     target = Path(folder)
     # "auto" would look for the base model's config, on disk or on a hub
     options: dict[str, Any] = (

@@ -263,16 +263,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return loss + self.run_control.loss_term(inputs, *scored)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """One micro-batch, forward and backward.
-
-        Args:
-            model: The model, wrapped.
-            inputs: An item of the data loader.
-            num_items_in_batch: As Trainer passes it.
-
-        Returns:
-            The loss, detached.
-        """
+        """One micro-batch, forward and backward."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.noise_scale is not None:
             self.noise_scale.after_backward(self.accelerator.sync_gradients)
@@ -290,12 +281,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         require_finite_numbers(step, numbers, self.files.latest())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step; other logs of Trainer are passed on unchanged.
-
-        Args:
-            logs: Numbers of transformers: loss, learning rate.
-            start_time: Start of training.
-        """
+        """Log a step; other logs of Trainer are passed on unchanged."""
         if "loss" not in logs:
             return super().log(logs, start_time)
         self._require_finite({"The loss": logs["loss"]})

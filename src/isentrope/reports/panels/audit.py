@@ -36,14 +36,7 @@ NAMES = {
 
 
 def audit_panels(audit: Measurement[AuditResult]) -> list[Panel]:
-    """Rank correlation and overlap of every proxy.
-
-    Args:
-        audit: Of `audit`.
-
-    Returns:
-        Two panels.
-    """
+    """Rank correlation and overlap of every proxy."""
     ranks = _table(
         audit.result, lambda row: "spearman" if _has(row, "spearman") else "spearman_size"
     )

@@ -37,14 +37,7 @@ PARTS = ("momentum", "decay", "gradient", "control")
 
 
 def budget_panels(reading: Reading) -> list[Panel]:
-    """The waterfall, and the shares by prompt.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        Those that the results allow.
-    """
+    """The waterfall, and the shares by prompt."""
     measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
     panels = []
     if measured is not None and measured.result.part("total") is not None:

@@ -27,14 +27,7 @@ from isentrope.runs.results import MeasureResult
 
 
 def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:
-    """ΔH(η), and ΔH/η.
-
-    Args:
-        measured: Of `measure`.
-
-    Returns:
-        Two panels.
-    """
+    """ΔH(η), and ΔH/η."""
     result = measured.result
     if not result.sweep:
         return []

@@ -41,14 +41,7 @@ class Check:
 
 
 def checks_of(reading: Reading) -> list[Check]:
-    """Every check that the run's results allow.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        One row a check.
-    """
+    """Every check that the run's results allow."""
     return [*_of_measure(reading), *_of_influence(reading), *_of_training(reading)]
 
 

@@ -45,14 +45,7 @@ RELATIONS = {
 
 
 def kernel_panels(kernel: Measurement[KernelResult]) -> list[Panel]:
-    """Heat map and spectrum of the block of U with itself, or of E.
-
-    Args:
-        kernel: Of `kernel`.
-
-    Returns:
-        Those that the results allow.
-    """
+    """Heat map and spectrum of the block of U with itself, or of E."""
     blocks = kernel.result.blocks
     block = next((name for name in ("UU", "EE") if name in blocks), None)
     if block is None:

@@ -28,14 +28,7 @@ WITH_ERRORS = 24
 
 
 def plane_panels(reading: Reading) -> list[Panel]:
-    """The plane along training, and within one step.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        Those that the results allow.
-    """
+    """The plane along training, and within one step."""
     panels = []
     along = _along_training(reading)
     if along is not None:

@@ -14,14 +14,7 @@ from isentrope.reports.sentences import number
 
 
 def provenance_panel(reading: Reading) -> Panel:
-    """One row a file that was read, with the command that makes it again.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        A table.
-    """
+    """One row a file that was read, with the command that makes it again."""
     rows = [_of_measurement(m) for of in reading.measurements.values() for m in of.values()]
     if reading.metrics is not None:
         source = reading.training_source()

@@ -36,8 +36,4 @@ class AdaptiveStrength(TrainerCallback):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Resume from a saved state."""

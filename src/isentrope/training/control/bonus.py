@@ -50,15 +50,7 @@ class Bonus(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Add the bonus.
-
-        Args:
-            tokens: The batch.
-            strength: β.
-
-        Returns:
-            c' and d.
-        """
+        """Add the bonus."""
         mask = tokens.mask.double()
         unit = float(mask.sum()) if self.functional == "per_token" else len(mask)
         scale = strength / unit

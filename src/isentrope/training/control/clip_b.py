@@ -34,15 +34,7 @@ class ClipB(TokenRule):
     mu: Positive = 2.5
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Damp tokens.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Damp tokens."""
         mask = tokens.mask
         S = tokens.logprobs.exp() * (tokens.entropies + tokens.logprobs)
         z = S - S[mask].mean()

@@ -54,15 +54,7 @@ class ClipCov(TokenRule):
         return low if self.lower is None else self.lower, high if self.upper is None else self.upper
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Drop tokens.
-
-        Args:
-            tokens: The batch.
-            strength: ρ.
-
-        Returns:
-            c', and the number of candidates.
-        """
+        """Drop tokens."""
         mask, low_high = tokens.mask, self._limits
         A, s = tokens.token_advantages, tokens.logprobs
         covariance = (A - A[mask].mean()) * (s - s[mask].mean())

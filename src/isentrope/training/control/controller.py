@@ -121,9 +121,5 @@ class Controller:
         return {"feedback": self.feedback.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Resume from a saved state."""
         self.feedback.load_state_dict(state["feedback"])

@@ -33,14 +33,6 @@ class Entrocraft(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Damp one sign.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Damp one sign."""
         damped = tokens.token_advantages * strength > 0
         return Rewritten(tokens.weights * (1 - abs(strength) * damped.double()))

@@ -40,15 +40,7 @@ class EntroPIC(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Push tokens.
-
-        Args:
-            tokens: The batch.
-            strength: −α.
-
-        Returns:
-            c'.
-        """
+        """Push tokens."""
         if self.threshold is None:
             likely = lowest(-tokens.logprobs, tokens.mask, self.share)
         else:

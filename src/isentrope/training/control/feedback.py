@@ -164,9 +164,5 @@ class Feedback:
         return {"start": self._start, "sum": self._sum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Resume from a saved state."""
         self._start, self._sum = state["start"], state["sum"]

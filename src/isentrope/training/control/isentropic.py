@@ -292,12 +292,7 @@ class IsentropicStep(TrainerCallback):
         return self._means.tensors()
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Resume from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-            tensors: What `tensors` returned.
-        """
+        """Resume from a saved state."""
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
         self._means.load(state["seen"], tensors)

@@ -48,15 +48,7 @@ class KlCov(TokenRule):
         return {"epsilon": UNCLIPPED, "epsilon_high": UNCLIPPED}
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Return the weights unchanged; `loss_term` acts on each micro-batch.
-
-        Args:
-            tokens: The batch.
-            strength: β.
-
-        Returns:
-            c.
-        """
+        """Return the weights unchanged; `loss_term` acts on each micro-batch."""
         return Rewritten(tokens.weights)
 
     def loss_term(

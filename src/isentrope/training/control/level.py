@@ -70,11 +70,7 @@ class Level:
         }
 
     def load_state_dict(self, state: Mapping[str, float | None]) -> None:
-        """Resume from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Resume from a saved state."""
         value, variance = state["value"], state["variance"]
         self.value = math.nan if value is None else value
         self.variance = math.inf if variance is None else variance

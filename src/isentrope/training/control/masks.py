@@ -35,15 +35,7 @@ class EntropyMask(TokenRule):
     targetable: ClassVar[bool] = False
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Damp tokens of low entropy.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Damp tokens of low entropy."""
         H = tokens.entropies
         low = H[tokens.mask].quantile(self.quantile) > H
         return Rewritten(tokens.weights * (1 - strength * low.double()))
@@ -61,15 +53,7 @@ class RandomMask(TokenRule):
     targetable: ClassVar[bool] = False
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Drop tokens.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Drop tokens."""
         places = tokens.mask.flatten().nonzero()[:, 0]
         order = torch.randperm(len(places), generator=tokens.generator())
         weights = tokens.weights.flatten()
@@ -89,14 +73,6 @@ class NegativeScale(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Scale negatives.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Scale negatives."""
         negative = (tokens.token_advantages < 0).double()
         return Rewritten(tokens.weights * (1 + strength * negative))

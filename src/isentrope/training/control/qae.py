@@ -36,15 +36,7 @@ class QuantileAdvantage(TokenRule):
     quantile: Annotated[float, Field(gt=0, le=1)] = 0.4
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Replace the baseline.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Replace the baseline."""
         baseline = torch.zeros_like(tokens.rewards)
         for group in tokens.group.unique():
             here = tokens.group == group

@@ -33,14 +33,6 @@ class RepoR(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Weight tokens.
-
-        Args:
-            tokens: The batch.
-            strength: ζ.
-
-        Returns:
-            c'.
-        """
+        """Weight tokens."""
         signed = strength * tokens.logprobs * torch.sign(tokens.token_advantages)
         return Rewritten(tokens.weights * (1 - signed).clamp(min=0))

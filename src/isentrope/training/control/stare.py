@@ -37,15 +37,7 @@ class Stare(TokenRule):
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Weight tokens.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Weight tokens."""
         A, s = tokens.token_advantages, tokens.logprobs
         factor = 1 + strength * lowest(s, A > 0, self.share).double()
         if self.sides == "both":

@@ -109,15 +109,7 @@ class Trial:
 
     @classmethod
     def of(cls, step: Step, numbers: dict[str, float]) -> Trial:
-        """Make a trial of a step.
-
-        Args:
-            step: The step of the optimizer.
-            numbers: Statistics of the control.
-
-        Returns:
-            The trial.
-        """
+        """Make a trial of a step."""
         return cls(step.direction, step.components["gradient"], numbers)
 
 

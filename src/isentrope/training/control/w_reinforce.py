@@ -41,14 +41,6 @@ class WReinforce(TokenRule):
     right: float = 1.0
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Replace advantages.
-
-        Args:
-            tokens: The batch.
-            strength: x.
-
-        Returns:
-            c'.
-        """
+        """Replace advantages."""
         correct = tokens.rewards >= self.right
         return mixed(tokens, two_values(correct, self.positive, -1.0), strength)
