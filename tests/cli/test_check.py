@@ -33,7 +33,7 @@ def text(result) -> str:
 def test_a_sound_checkpoint_is_fit_to_be_measured(own):
     result = call("check", own[1], "--set", "batch_config.B_E=64")
     assert result.exit_code == 0, result.output
-    assert "Fit to be measured" in result.output
+    assert "Can be measured" in result.output
     assert "E[surprisal] = E[H]" in result.output
 
 

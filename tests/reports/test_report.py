@@ -97,7 +97,7 @@ def test_an_empty_folder_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"training log.*isentrope measure"):
         write_report(tmp_path)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(FileNotFoundError, match="is no folder"):
+    with pytest.raises(FileNotFoundError, match="not a directory"):
         write_report(tmp_path / "absent")
 
 

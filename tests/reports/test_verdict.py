@@ -28,7 +28,7 @@ def test_an_interval_across_zero_claims_no_direction(tmp_path):
 def test_weights_too_uneven_leave_a_hint(tmp_path):
     said = claims(tmp_path, sweep=[sweep_row(1e-3, -1e-3, "smooth")])
     assert "seems to lower" in said["What happens"].text
-    assert said["To be believed?"].tone == "doubt"
+    assert said["Are the checks passed?"].tone == "doubt"
 
 
 def test_fresh_responses_come_before_uneven_weights(tmp_path):
@@ -59,7 +59,7 @@ def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_p
 
 def test_a_failed_check_is_named(tmp_path):
     checks = measure()["checks"] | {"score_identity_z": 9.0}
-    said = claims(tmp_path, checks=checks)["To be believed?"]
+    said = claims(tmp_path, checks=checks)["Are the checks passed?"]
     assert "score identity is not as it should be" in said.text
 
 

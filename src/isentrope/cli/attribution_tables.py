@@ -34,7 +34,9 @@ def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
     _print_most(console, result.tables[kind], kind, name, share)
     lines = [f"{name}: δH₁ {measured(entropy.total)} {entropy.unit}, on {result.measured_on}"]
     parts = [f"{part} {measured(getattr(entropy, part))}" for part in PARTS]
-    lines.append(f"  of which     {', '.join(parts)}; closes to {entropy.closure:.1e}")
+    lines.append(
+        f"  of which     {', '.join(parts)}; they sum to the total to {entropy.closure:.1e}"
+    )
     if reward is not None:
         parts = [
             f"{part} {measured(getattr(reward, part))}"
@@ -98,7 +100,7 @@ def _print_most(
 
     Args:
         console: Where to.
-        table: A row a token.
+        table: One row per token.
         kind: "tokens" or "sequences".
         name: Of the checkpoint.
         share: λ of the listed sizes (`influence.reliability`), None where it is not known; the

@@ -36,4 +36,4 @@ def print_findings(out: Console, err: Console, found: dict[str, list[Finding]]) 
     if broken:
         err.print(f"{broken} checks failed.", style="red")
         raise typer.Exit(1)
-    out.print("Fit to be measured.")
+    out.print("Can be measured.")

@@ -63,7 +63,7 @@ VERBS = (
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.train:train",
         show="isentrope.cli.console:say_written",
-        help="Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or go on with "
+        help="Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or resume "
         "a run.",
     ),
     Verb(

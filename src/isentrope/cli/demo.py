@@ -126,7 +126,7 @@ class Story:
         train(load_config(asked, root=TrainConfig), progress=self.progress)
 
     def evaluate(self) -> None:
-        """How good, and how sure of itself, is each checkpoint?"""
+        """How accurate, and how certain, is each checkpoint?"""
         _chapter("evaluation")
         asked = evaluation(self.folder, self.checkpoints, self.seed)
         asked = load_config(asked, root=EvaluateConfig)

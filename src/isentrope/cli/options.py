@@ -136,12 +136,12 @@ def trained(
         str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run folder.")
+        str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
     ] = None,
     settings: Overrides = None,
     folder: OutFolder = None,
 ) -> Asked:
-    """A configuration to start with, or a run to go on with.
+    """A configuration to start with, or a run to resume.
 
     Returns:
         The configuration, the run and the overrides.
@@ -150,7 +150,7 @@ def trained(
         ValueError: If neither or both are given, or a folder for a run that has one.
     """
     if (config is None) == (resume is None):
-        raise ValueError("Give either a CONFIG to start a run, or --resume RUN to go on with one.")
+        raise ValueError("Give either a CONFIG to start a run, or --resume RUN to resume one.")
     if resume is not None and folder is not None:
         raise ValueError("--resume goes on in the run's own folder: leave --out away.")
     return config, resume, _changes(settings, folder)

@@ -72,12 +72,12 @@ def fine_tuning(verb: Verb, config: str, changes: Changes) -> None:
 
 def print_fine_tuned(made: FineTuned) -> None:
     """Print what fine-tuning made."""
-    say(f"Loss of the last step: {made.loss:.4f} nats a token")
+    say(f"Loss of the last step: {made.loss:.4f} nats per token")
     say_written(made.model)
 
 
 def training(verb: Verb, config: str | None, resume: str | None, changes: Changes) -> None:
-    """Start a run, or go on with one, and print its folder."""
+    """Start or resume a run, and print its folder."""
     with Progress(err) as progress:
         if resume is not None:
             go_on = load("isentrope.pipelines.train:resume")
@@ -138,4 +138,4 @@ def print_text(text: str) -> None:
 def validating(verb: Verb, config: str, settings: Sequence[str]) -> None:
     """Print what a configuration would do."""
     asked = load(verb.run)(config, settings)
-    out.print(f"{config} is in order; {load(verb.show)(asked)}.", highlight=False, soft_wrap=True)
+    out.print(f"{config} is valid: {load(verb.show)(asked)}.", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A call of a verb: logs and libraries set up, and what it refuses said in one sentence."""
+"""A call of a verb: logs and libraries set up, and its errors printed as one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isentrope.cli.commands import Verb
 from isentrope.cli.console import err
 
 EXPECTED = (ValueError, OSError, RuntimeError, ImportError, SafetensorError)
-"""Errors that are said in a sentence. Any other is a fault of the library, with its traceback."""
+"""Errors that are printed as a sentence. Any other is a fault of the library: a traceback."""
 
 
 def run(verb: Verb, given: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ def summary_lines(result: MeasureResult) -> list[str]:
     lines += [*_range_line(result), *_order_lines(result), *settings_line(result)]
     floor = _number(result.checks.rounding_floor.log_weight)
     identities = "; ".join(identity_words(result.checks))
-    lines.append(f"  checks       {identities}; rounding {floor} nats a sequence")
+    lines.append(f"  checks       {identities}; rounding {floor} nats per sequence")
     return lines + [f"  note         {sentence}" for sentence in result.warnings]
 
 

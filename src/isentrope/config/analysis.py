@@ -67,7 +67,7 @@ class KernelConfig(Section):
     clusters: Annotated[int, Field(ge=2)] | None = None
     """Clusters of sequences; null: as many as prompts of U."""
     right_above: float = 0.5
-    """A response is right if its reward is above this."""
+    """A response is correct if its reward is above this."""
     second_order: bool = False
     """Also K2, the second-order kernel of plain SGD: one Hessian product a sequence of U."""
 

@@ -43,7 +43,7 @@ class EvaluationProfile(Section):
     greedy: bool = True
     """Also one greedy response a prompt."""
     right_above: float = 0.5
-    """A response is right if its reward is above this."""
+    """A response is correct if its reward is above this."""
     seed: int = 0
     """Fixes the subset and every token; the same for all checkpoints, so their rows are paired."""
     chunk_prompts: Count = 64
@@ -86,7 +86,7 @@ class EvaluationOutput(OutputConfig):
 
 
 class EvaluateConfig(Section):
-    """Everything that `isentrope evaluate` is told."""
+    """Settings of `isentrope evaluate`."""
 
     checkpoint: PolicyConfig
     data: EvaluationData = EvaluationData()

@@ -100,7 +100,7 @@ class BatchConfig(PromptsConfig):
     B_U: Count = 32
     """Size of U: prompt groups that have an advantage."""
     G: Annotated[int, Field(ge=2)] = 8
-    """Responses a prompt group of U."""
+    """Responses per prompt group of U."""
     fixed_prompts: bool = False
     """true: the first B_E and the first B_U prompts of the splits; false: random prompts."""
     allow_overlap: bool = False
@@ -260,7 +260,7 @@ class EstimatorConfig(Section):
 
 
 class MeasureConfig(Section):
-    """Everything that measure, influence, kernel, noise, audit, try and check are told."""
+    """Settings of measure, influence, kernel, noise, audit, try and check."""
 
     checkpoint: CheckpointConfig
     batch_config: BatchConfig = BatchConfig()

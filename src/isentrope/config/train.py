@@ -65,7 +65,7 @@ class TrainingConfig(Section):
     prompts_per_step: Count = 32
     """Prompt groups an update, over all processes; each has an advantage."""
     group_size: Annotated[int, Field(ge=2)] = 8
-    """Responses a prompt group."""
+    """Responses per prompt group."""
     micro_batch: Count | None = None
     """Prompt groups a backward pass, on each process; null: all of the process at once."""
     normaliser: Literal["constant", "longest"] = "constant"
@@ -103,7 +103,7 @@ class ProbeConfig(Section):
     every: Count = 20
     """Steps from one reading to the next; the first step has one."""
     size: Annotated[int, Field(ge=2)] = 32
-    """Held-out prompts a reading, one response each."""
+    """Held-out prompts per reading, one response each."""
     functional: Literal["per_token", "per_sequence"] = "per_token"
     """Entropy per token (h) or per sequence (H)."""
     method: Literal["prefix", "sequence"] = "prefix"
@@ -130,7 +130,7 @@ class AlarmConfig(Section):
 
 
 class NoiseScaleConfig(Section):
-    """The online gradient noise scale; it needs two micro-batches a step or more."""
+    """The online gradient noise scale; it needs two micro-batches per step or more."""
 
     enabled: bool = True
     """Log it, where the steps have more than one micro-batch."""
@@ -153,7 +153,7 @@ class RunConfig(TrackedConfig):
 
 
 class TrainConfig(Section):
-    """Everything that `isentrope train` is told."""
+    """Settings of `isentrope train`."""
 
     model: ModelConfig
     data: DataConfig = DataConfig()
@@ -196,7 +196,7 @@ class FineTuningConfig(Section):
 
 
 class SftConfig(Section):
-    """Everything that `isentrope sft` is told."""
+    """Settings of `isentrope sft`."""
 
     model: ModelConfig
     data: DemonstrationConfig = DemonstrationConfig()

@@ -118,7 +118,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
 
 
 def _sizes(config: TrainConfig) -> tuple[int, int]:
-    """Prompt groups a backward pass on each process, and passes a step."""
+    """Prompt groups per backward pass on each process, and passes per step."""
     training, processes = config.training, world_size()
     share, left = divmod(training.prompts_per_step, processes)
     if left:
@@ -129,7 +129,7 @@ def _sizes(config: TrainConfig) -> tuple[int, int]:
     micro_batch = training.micro_batch or share
     if share % micro_batch:
         raise ConfigError(
-            f"Each of {processes} processes has {share} prompt groups a step, which is not a "
+            f"Each of {processes} processes has {share} prompt groups per step, which is not a "
             f"multiple of training.micro_batch={micro_batch}."
         )
     return micro_batch, share // micro_batch

@@ -1,7 +1,7 @@
 """`isentrope audit`: the published proxies against the measured influence.
 
 results.json    by token and by sequence: every statistic of every proxy, with its interval
-audit.parquet   a row a proxy and statistic, `of` tokens or sequences
+audit.parquet   one row per proxy and statistic, `of` tokens or sequences
 """
 
 from __future__ import annotations

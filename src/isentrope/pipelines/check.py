@@ -1,4 +1,4 @@
-"""`isentrope check`: is this checkpoint, sampler and scorer fit to be measured?
+"""`isentrope check`: can this checkpoint, sampler and scorer be measured?
 
 Runs every check of `isentrope.checks` on the batches and settings a measurement would use, and
 compares those settings with the ones the checkpoint says it was trained with.

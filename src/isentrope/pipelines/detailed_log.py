@@ -1,8 +1,8 @@
 """The log of a measurement, from its numbers (minimal) to its tokens and tensors (debug).
 
     measure_<name>_<time>.log.json[.gz]     results; from "standard" on also batches and weights
-    ....sequences.parquet                   one row a sequence of E and U         ("detailed")
-    ....tokens.parquet                      one row a token                       ("debug")
+    ....sequences.parquet                   one row per sequence of E and U         ("detailed")
+    ....tokens.parquet                      one row per token                     ("debug")
     ....tensors.safetensors                 direction, components, P, scores      ("debug")
 
 `max_files` logs are kept in a directory; the oldest go first, and their tables with them.

@@ -52,7 +52,7 @@ class Evaluated:
 
 
 def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
-    """Evaluate every checkpoint of a configuration, or go on where that was stopped."""
+    """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
     log.setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of an evaluation with %s.", difference)

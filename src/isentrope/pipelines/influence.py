@@ -2,7 +2,7 @@
 
 results.json      budget (momentum, decay, gradient, total ± se), closure, and what it was measured
                   on; reliability, listed_share, degrees_of_freedom; shares, on other responses
-sequences.parquet, tokens.parquet     a row a sequence, a row a token, sizes as they were measured
+sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def fresh_responses(
         config: Sampling settings and seeds.
         ready: The checkpoint; the sampler's precision is set for as long as it is needed.
         progress: Where to say how far it is.
-        count: Responses a prompt.
+        count: Responses per prompt.
 
     Returns:
         An E-batch on U's prompts.

@@ -1,4 +1,4 @@
-"""Which verb a configuration is for, told by its sections, and what that verb would do with it."""
+"""Which verb a configuration is for, by its sections, and what that verb would do with it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def sequence_table(
     batches: dict[str, BatchScores],
     weights: dict[str, Tensor],
 ) -> pd.DataFrame:
-    """One row a sequence.
+    """One row per sequence.
 
     Args:
         policy: Decodes prompts.
@@ -95,7 +95,7 @@ def _prompt_texts(policy: Policy, rollouts: Rollouts) -> list[str] | None:
 
 
 def token_table(policy: Policy, batches: dict[str, BatchScores]) -> pd.DataFrame:
-    """One row a token.
+    """One row per token.
 
     Args:
         policy: Decodes tokens.

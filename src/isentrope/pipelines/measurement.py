@@ -1,7 +1,7 @@
 """One checkpoint measured: how much one optimizer step changes the policy's entropy.
 
 Measure ΔH(η) on E with its first and second order (T2), (T3), what each component of the step
-contributes, and whether the instrument is in order. Nothing is written.
+contributes, and whether the instrument is sound. Nothing is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isentrope.vectors import Vector, norm
 
 @dataclass(frozen=True)
 class Checks:
-    """Whether the instrument is in order.
+    """Whether the instrument is sound.
 
     Attributes:
         martingale_z: E[S + Σ H] = 0, as a z-score.
@@ -55,7 +55,7 @@ class Measurement:
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
         entropies: ℋ and h at θ, by functional.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
-        checks: Whether the instrument is in order.
+        checks: Whether the instrument is sound.
     """
 
     subject: Subject

@@ -2,7 +2,7 @@
 
 results.json   gradient, preconditioned: |G|², tr Σ, B_simple (prompts); entropy: the noise
                scale of δH₁ and the prompts that make its sign certain; supervised, if asked
-noise.parquet  a row a number
+noise.parquet  one row per number
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from isentrope.policy.precision import Precision
 
 @contextmanager
 def at_precision(policy: Policy, precision: str | Precision) -> Iterator[Policy]:
-    """Run a block at another precision, then put back every weight and buffer to the bit.
+    """Run a block at another precision, then restore every weight and buffer exactly.
 
     The tensors of before are kept, not recomputed, so a shorter type in between costs nothing but
     the memory of both.

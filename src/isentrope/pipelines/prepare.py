@@ -112,7 +112,7 @@ def _stale(
 
 
 def normalising_length(config: MeasureConfig, U: Rollouts) -> int:
-    """The constant length L of Dr. GRPO: as told, or where the sampler of U cut.
+    """The constant length L of Dr. GRPO: as configured, or where the sampler of U cut.
 
     Args:
         config: What was asked.

@@ -90,7 +90,7 @@ def _dropout(model: nn.Module, arguments: Mapping[str, Any]) -> list[Obstacle]:
     name, rate = next(iter(rates.items()))
     words = (
         f"{len(rates)} modules drop activations in training, the first is {name} at rate {rate:g}, "
-        "and a step with dropout is no function of its batch (train with dropout 0, or list "
+        "and a step with dropout is not a function of its batch (train with dropout 0, or list "
         "'dropout' if training had switched it off)"
     )
     return [Obstacle("dropout", words)]

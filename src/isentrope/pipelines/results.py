@@ -4,13 +4,13 @@ Keys of its results.json are
 
     schema        "isentrope/measure/1"
     policy        checkpoint, optimizer, trainable parameters, temperature, device, precision
-    batches       B_E sequences, B_U prompt groups, G responses a group; statistics of E and U
+    batches       B_E sequences, B_U prompt groups, G responses per group; statistics of E and U
     estimator     functional, method, order, unit
     settings      keys: value, from (which file), training's own; differs; ignored (`as_trained`)
     step          learning_rate, gradient_norm, clip_factor, direction_norm, matched_by, ...
     entropy       per_sequence, per_token: Estimates at θ
     first_order, second_order, pathwise      Estimates; null if not asked for
-    sweep         one row a rate: eta, deltaH_true (and _se, _ci_low, _ci_high), deltaH_approx =
+    sweep         one row per rate: eta, deltaH_true (and _se, _ci_low, _ci_high), deltaH_approx =
                   ηδH₁, deltaH_second = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
                   _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
                   from which the verdict follows), carriers, khat, verdict, method, resampled
@@ -102,8 +102,8 @@ def warnings_of(found: Measurement) -> list[str]:
     smallest = found.checks.floor.smallest_eta(first.value) if first else 0.0
     if below := [eta for eta in found.etas if eta < smallest]:
         said.append(
-            f"{len(below)} learning rates lie below {smallest:.2g}, where ΔH is not three rounding "
-            "floors high or θ + ηv is rounded to a step more than 1 % off: use "
+            f"{len(below)} learning rates lie below {smallest:.2g}, where ΔH is below three times "
+            "the rounding floor or θ + ηv is rounded to a step more than 1 % off: use "
             "precision.runtime_dtype=float64 or larger rates."
         )
     return list(dict.fromkeys(said))

@@ -1,7 +1,7 @@
 """What `isentrope sft` does: fine-tune a model on a task's demonstrations, and save it.
 
 <run folder>/model/              the model or the adapter, with its tokenizer; whole or absent
-<run folder>/config.yaml         resolved; running it again makes the same model to the bit
+<run folder>/config.yaml         resolved; running it again makes the same model, bit for bit
 <run folder>/logs/metrics.jsonl  step, loss, learning_rate, grad_norm; no times
 <run folder>/tensorboard/        where output.report_to has it
 """
@@ -86,7 +86,7 @@ class FineTuned:
 
     Attributes:
         model: Folder of the model.
-        loss: Mean surprisal of the last step's demonstrations before that step, nats a token.
+        loss: Mean surprisal of the last step's demonstrations before that step, nats per token.
     """
 
     model: Path

@@ -77,7 +77,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     with one_writer(files.folder):
         if (files.folder / CONFIG).exists():
             raise FileExistsError(
-                f"{files.folder} holds a run: go on with it by `isentrope train --resume "
+                f"{files.folder} holds a run: resume it by `isentrope train --resume "
                 f"{files.folder}`, or choose another --out."
             )
         barrier()
@@ -91,7 +91,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
 def resume(
     folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
 ) -> Path:
-    """Go on with a run from its newest checkpoint, to the bit.
+    """Resume a run from its newest checkpoint, bit-for-bit identically.
 
     Args:
         folder: The run folder.
@@ -287,21 +287,21 @@ def _run(trainer: Any, files: RunFiles, config: TrainConfig, checkpoint: Path | 
     log = logging.getLogger("isentrope")
     if checkpoint is not None:
         trainer.restore(checkpoint)
-        log.info("Going on from %s.", checkpoint)
+        log.info("Resuming from %s.", checkpoint)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
             f"The GPU is full ({error}): lower training.micro_batch (now "
-            f"{trainer.contract['micro_batch']} prompt groups a backward pass) or "
+            f"{trainer.contract['micro_batch']} prompt groups per backward pass) or "
             "sampling.batch_size, or set trainer.gradient_checkpointing=true."
         ) from error
     except TrainingDivergedError:
-        raise  # to go on from the last checkpoint would end the same way
+        raise  # a run resumed from the last checkpoint would end the same way
     except Exception:
         if last := files.latest():
             log.warning(
-                "The run stopped; nothing before %s is lost. Go on with `isentrope train "
+                "The run stopped; nothing before %s is lost. Resume it by `isentrope train "
                 "--resume %s`.",
                 last,
                 files.folder,

@@ -275,15 +275,15 @@ def _table(
 
 def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:
     name = f"{one.name}/{part}"
-    told = _changes("", found.changes[name])
+    estimates = _changes("", found.changes[name])
     for prefix, against in zip(("gained_", "over_random_"), one.compared(part), strict=False):
-        told |= _changes(prefix, found.differences[name, against])
-    return told
+        estimates |= _changes(prefix, found.differences[name, against])
+    return estimates
 
 
 def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
-    told = {f"{prefix}deltaH": change.entropy}
-    return told if change.reward is None else told | {f"{prefix}deltaJ": change.reward}
+    estimates = {f"{prefix}deltaH": change.entropy}
+    return estimates if change.reward is None else estimates | {f"{prefix}deltaJ": change.reward}
 
 
 def _columns(estimate: Estimate) -> Iterator[tuple[str, float]]:

@@ -211,7 +211,7 @@ class TrialSteps:
         return Trial(whole, gradient, dict(made[0].numbers), dict(made[1].numbers), reasons)
 
     def _neutral(self) -> Callable[[Vector], Vector] | None:
-        """What leaves the mean reward of the controls' own E as it is, where that can be told."""
+        """The projection that keeps the mean reward of the controls' own E, where it is known."""
         ready = self._ready
         assert self.own is not None
         means = GradientMeans(1, BLOCKS)

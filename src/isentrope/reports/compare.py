@@ -2,8 +2,8 @@
 
     d = b − a,    SE² = SE_a² + SE_b²,    t-interval, Satterthwaite's degrees of freedom
 
-The runs are taken to be independent. Where either has no error, no difference is told; where
-either has no interval of its own, its error is not to be trusted and none is told either.
+The runs are taken to be independent. Where either has no error, no difference is given; where
+either has no interval of its own, its error is not to be trusted and none is given either.
 """
 
 from __future__ import annotations

@@ -166,8 +166,8 @@ def _sections(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]
                 continue
             pairs = zip(columns, same, strict=True)
             shown = [show(c, other, folder, drawn) for c, other in pairs if other is not None]
-            told = differences(shown[0].panel, shown[1].panel) if len(shown) == 2 else []
-            rows.append(Row(shown, told))
+            changes = differences(shown[0].panel, shown[1].panel) if len(shown) == 2 else []
+            rows.append(Row(shown, changes))
         if rows:
             yield section, rows
 

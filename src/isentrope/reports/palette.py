@@ -1,8 +1,8 @@
-"""One colour a meaning, the same in every figure, in a light and a dark shade.
+"""One colour per meaning, the same in every figure, in a light and a dark shade.
 
 Figures are drawn in the light shades; in the page each is replaced by its CSS variable, so that a
 reader who prefers a dark screen gets the dark ones. The hues (Okabe and Ito's for what is measured
-and predicted; violet against ochre for fall and rise) are told apart by colour-blind readers.
+and predicted; violet against ochre for fall and rise) can be distinguished by colour-blind readers.
 """
 
 from __future__ import annotations

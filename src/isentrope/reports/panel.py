@@ -1,4 +1,4 @@
-"""A panel of the report: what is seen, said in a sentence, and where it comes from."""
+"""A panel of the report: a figure, its message in a sentence, and its source."""
 
 from __future__ import annotations
 

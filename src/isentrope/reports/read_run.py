@@ -144,7 +144,7 @@ def read_run(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder: give the folder of a run.")
+        raise FileNotFoundError(f"{folder} is not a directory: give the directory of a run.")
     missing: list[str] = []
     measurements = _measurements(folder, missing)
     metrics = _metrics(folder, missing)

@@ -190,7 +190,7 @@ HEADINGS = {
     ),
     "audit": (
         "Would a proxy have seen it?",
-        "Published shortcuts, held against the measured influence.",
+        "Published shortcuts, compared with the measured influence.",
     ),
     "training": ("How did training go?", ""),
     "control": (

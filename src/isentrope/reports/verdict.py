@@ -183,8 +183,8 @@ def _soundness(reading: Reading) -> list[Claim]:
     if not failed:
         passed = sum(check.passed is True for check in checks)
         said = f"The instrument is sound: {passed} of {len(checks)} checks passed, none failed."
-        return [Claim("To be believed?", said, "sound")]
+        return [Claim("Are the checks passed?", said, "sound")]
     names = listed([check.name for check in failed])
     plural = len(failed) > 1
     said = f"{names} {'are' if plural else 'is'} not as {'they' if plural else 'it'} should be"
-    return [Claim("To be believed?", f"With care: {said}; see the checks below.", "doubt")]
+    return [Claim("Are the checks passed?", f"With care: {said}; see the checks below.", "doubt")]

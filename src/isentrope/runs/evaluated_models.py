@@ -1,4 +1,4 @@
-"""Are the checkpoints of a study one model at several steps? Told from their files, before loading.
+"""Are the checkpoints of a study one model at several steps? From their files alone.
 
 Checkpoints of one study share the base model, the settings of its architecture, the shapes of
 their adapters and the tokenizer. Otherwise a curve over them would join what does not belong

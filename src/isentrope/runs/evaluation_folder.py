@@ -2,9 +2,9 @@
 
 eval_runs/<name>_<dataset>/
   config.yaml                    resolved; a restart with other settings is refused by key
-  consolidated_metrics.csv       one row a step and decoding
+  consolidated_metrics.csv       one row per step and decoding
   step_N/metrics.json            the same numbers as Estimates; its presence says the step is done
-  step_N/records.parquet         one row a response
+  step_N/records.parquet         one row per response
   step_N/.chunks/                finished chunks of prompts, until the step is done
 
 Every file is written under another name and renamed, so a reader never sees half of one.
@@ -75,7 +75,7 @@ class StepFolder:
         return EvaluationResult.load(file) if file.is_file() else None
 
     def require_same_origin(self) -> None:
-        """Refuse to go on from results or chunks of other weights or data.
+        """Refuse to continue from results or chunks of other weights or data.
 
         Raises:
             ValueError: Naming which of them changed.

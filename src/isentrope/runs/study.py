@@ -89,7 +89,7 @@ class Study:
     items: list[Item]
 
     def keep(self, config: MeasureConfig) -> None:
-        """Write what was asked into the run folder, if nothing has been asked of it before."""
+        """Write the configuration into the run folder, if it has none."""
         if not (self.folder / "config.yaml").exists():
             filled = {key for item in self.items for key in item.subject.as_trained.filled}
             write_bytes(self.folder / "config.yaml", resolved(config, filled).encode())

@@ -145,6 +145,6 @@ def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
         return padded
     raise ValueError(
         f"A layer's tensor has shape {tuple(x.shape)} for {size} sequences of {longest} tokens, so "
-        "the sequences cannot be told apart. Use gradient_backend='loop' (in a config: "
+        "the sequences cannot be separated. Use gradient_backend='loop' (in a config: "
         "analysis.passes=one_by_one)."
     )

@@ -1,6 +1,6 @@
 """The published proxies against the measured influence: rank correlation, and overlap of the top.
 
-A proxy without a sign (an entropy mask) is held against the size of the influence, |δH_ik|.
+A proxy without a sign (an entropy mask) is compared with the size of the influence, |δH_ik|.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def _agreeing(result: MeasureResult) -> float | None:
     """The largest rate up to which every prediction is within 5 % of the measurement."""
     last = None
     for row in sorted(result.sweep, key=lambda row: row.eta):
-        told, seen = row.deltaH_approx, row.deltaH_true
-        if not seen or not abs(told / seen - 1) <= 0.05:
+        predicted, measured = row.deltaH_approx, row.deltaH_true
+        if not measured or not abs(predicted / measured - 1) <= 0.05:
             return last
         last = row.eta
     return last

@@ -87,7 +87,7 @@ def _of_influence(reading: Reading) -> Iterator[Check]:
     total, closure = result.entropy.total.value, result.entropy.closure
     words = "influences of all tokens, momentum and decay sum to δH₁"
     passed = abs(closure) <= 1e-6 * abs(total)
-    yield Check("budget closes", number(closure, 2), "below 10⁻⁶ of δH₁", passed, words)
+    yield Check("parts sum to the total", number(closure, 2), "below 10⁻⁶ of δH₁", passed, words)
     for of, found in result.reliability.items():
         words = f"rank correlation of the {of} with those of an infinite E, about"
         value = printed_reliability(found)

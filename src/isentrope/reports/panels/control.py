@@ -23,7 +23,7 @@ from isentrope.reports.svg import canvas, grid, legend, zero_line
 PREFIX = "control/"
 _NORMAL = 1.96
 _NEAR = 0.05
-"""Distance from the target, as a share of it, that is told."""
+"""Distance from the target, as a share of it, that is mentioned."""
 
 
 def control_panels(reading: Reading) -> list[Panel]:
@@ -120,7 +120,7 @@ def _step(reading: Reading, table: pd.DataFrame) -> Panel | None:
     figure, (axes,) = canvas(260)
     zero_line(axes)
     _line(axes, rows, "predicted", "step without the control", FIRST.light)
-    _line(axes, rows, "asked", "asked of the step", SECOND.light)
+    _line(axes, rows, "asked", "requested of the step", SECOND.light)
     measured = _measured_change(reading, rows)
     if measured is not None:
         axes.errorbar(

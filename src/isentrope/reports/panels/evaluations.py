@@ -21,7 +21,7 @@ class Evaluation:
 
     Attributes:
         folder: Where it is.
-        table: A row a step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
+        table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
         config: What was asked.
         file: The table's name.
     """

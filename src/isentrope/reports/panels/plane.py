@@ -1,6 +1,6 @@
 """The exploration–exploitation plane: what is earned against the entropy it costs.
 
-Along training: reward against entropy, one point a step or an evaluated checkpoint, and the law
+Along training: reward against entropy, one point per step or an evaluated checkpoint, and the law
 R = b − a exp(h) that is fitted to the steps. Within one step: (δH_i, δJ_i) of every sequence, and
 what both sum to.
 """

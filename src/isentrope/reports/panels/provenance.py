@@ -14,7 +14,7 @@ from isentrope.reports.sentences import number
 
 
 def provenance_panel(reading: Reading) -> Panel:
-    """One row a file that was read, with the command that makes it again."""
+    """One row per file that was read, with the command that makes it again."""
     rows = [_of_measurement(m) for of in reading.measurements.values() for m in of.values()]
     if reading.metrics is not None:
         source = reading.training_source()

@@ -39,7 +39,7 @@ COSINE, DIRECTIONS, CORRELATION = "rms cosine", "effective rank", "rank correlat
 
 
 def study_panels(reading: Reading) -> list[Panel]:
-    """One panel a question, where at least two checkpoints answer it.
+    """One panel per question, where at least two checkpoints answer it.
 
     Args:
         reading: The run.

@@ -1,4 +1,4 @@
-"""Training curves: reward, entropy, what the probe told and saw, the noise scale, pass@k.
+"""Training curves: reward, entropy, what the probe predicted and measured, the noise scale, pass@k.
 
 Everything comes from metrics.jsonl, and from the evaluations of the run's checkpoints. Intervals
 are drawn where they are known; where only a standard error is, the bar is one of them.
@@ -101,40 +101,50 @@ def _entropy(reading: Reading) -> Panel | None:
 
 
 def _probe(reading: Reading) -> Panel | None:
-    told, seen = "probe/first_order", "probe/change"
-    if not _has(reading, "step", told, seen):
+    predicted, measured = "probe/first_order", "probe/change"
+    if not _has(reading, "step", predicted, measured):
         return None
     metrics = reading.metrics
     assert metrics is not None
-    known = metrics.dropna(subset=[told, seen])
+    known = metrics.dropna(subset=[predicted, measured])
     if not len(known):
         return None
     figure, (axes,) = canvas(260)
     zero_line(axes)
-    _band(axes, known["step"], known[told], known.get(f"{told}_se"), FIRST.light, "told before it")
+    _band(
+        axes,
+        known["step"],
+        known[predicted],
+        known.get(f"{predicted}_se"),
+        FIRST.light,
+        "predicted before it",
+    )
     axes.errorbar(
         known["step"],
-        known[seen],
-        known.get(f"{seen}_se"),
+        known[measured],
+        known.get(f"{measured}_se"),
         fmt="o",
         ms=4,
         elinewidth=1,
         color=MEASURED.light,
-        label="seen after it",
+        label="measured after it",
     )
     _finish(axes, "ΔH of the step")
-    inside = (known[seen] - known[told]).abs() <= 2 * known.get("probe/residual_se", np.nan)
+    inside = (known[measured] - known[predicted]).abs() <= 2 * known.get(
+        "probe/residual_se", np.nan
+    )
+    sums = number(known[predicted].sum()), number(known[measured].sum())
     caption = (
-        f"Over {len(known)} probed steps first order told {number(known[told].sum())} in all, and "
-        f"{number(known[seen].sum())} was seen; in {inside.sum()} steps the two agree within two "
-        "standard errors of their difference."
+        f"Over {len(known)} probed steps first order predicted {sums[0]} in all, and {sums[1]} was "
+        f"measured; in {inside.sum()} steps the two agree within two standard errors of their "
+        "difference."
     )
     columns = [
         "step",
-        told,
-        f"{told}_se",
-        seen,
-        f"{seen}_se",
+        predicted,
+        f"{predicted}_se",
+        measured,
+        f"{measured}_se",
         "probe/residual",
         "probe/residual_se",
     ]
@@ -161,7 +171,9 @@ def _noise(reading: Reading) -> Panel | None:
     axes.plot(known["step"], known[name], color=MEASURED.light, label="B_simple")
     batch = (reading.config.get("training") or {}).get("prompts_per_step")
     if batch:
-        axes.axhline(batch, color=MUTED.light, dashes=(4, 2), linewidth=1.2, label="prompts a step")
+        axes.axhline(
+            batch, color=MUTED.light, dashes=(4, 2), linewidth=1.2, label="prompts per step"
+        )
     axes.set_yscale("log")
     _finish(axes, "prompts")
     powers(axes, "y")
