@@ -120,7 +120,7 @@ def test_a_position_embedding_shared_by_all_sequences_is_refused():
     policy = gpt2()
     policy.model.transformer.wpe.requires_grad_(True)
     policy = Policy(policy.model, eos_token_id=0, pad_token_id=0)
-    with pytest.raises(ValueError, match="apart"):
+    with pytest.raises(ValueError, match="cannot be separated"):
         gradients(policy, weighted())
 
 
