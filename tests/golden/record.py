@@ -14,6 +14,8 @@ import pandas as pd
 import yaml
 
 TIME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d")
+EVENTS = re.compile(r"(?<=tfevents)\..*")
+"""Time, host and process in the name of a TensorBoard file."""
 VERSIONS = re.compile(r"(^|\.)(provenance\.(git|python|isentrope)|environment\..*)$")
 TIMES = re.compile(r"(^|\.)timing\.|seconds|per_second")
 HASHES = re.compile(r"sha256|digest|made_from")
@@ -33,7 +35,9 @@ def record(folder, places):
     configuration of a measurement only what differs from that of its run is kept.
     """
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    names = {p: TIME.sub("<time>", str(p.relative_to(folder))) for p in files}
+    names = {
+        p: EVENTS.sub("<events>", TIME.sub("<time>", str(p.relative_to(folder)))) for p in files
+    }
     values = {n: flat(c, places) for p, n in names.items() if (c := _content(p)) is not None}
     tables = {n: digest(t, places) for p, n in names.items() if (t := _table(p)) is not None}
     whole = values.get("config.yaml", {})
