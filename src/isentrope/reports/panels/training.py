@@ -50,10 +50,7 @@ def _reward(reading: Reading) -> Panel | None:
     axes.plot(
         metrics["step"], metrics["reward"], color=REWARD.light, linewidth=1.2, label="training"
     )
-    for evaluation in reading.evaluations[:1]:
-        rows = evaluation.sampled()
-        if "reward" in rows:
-            _draw(axes, rows, "reward", "evaluated", MEASURED.light)
+    _evaluated(axes, reading, "reward")
     _finish(axes, "reward")
     first, last = _ends(metrics["reward"])
     caption = (
@@ -62,6 +59,14 @@ def _reward(reading: Reading) -> Panel | None:
     )
     data = metrics[[c for c in ("step", "reward", "reward_kept", "pass_rate") if c in metrics]]
     return Panel("reward", "Reward", caption, reading.training_source(), data, figure)
+
+
+def _evaluated(axes: Axes, reading: Reading, metric: str) -> None:
+    """The first evaluation's points, where it has the metric."""
+    for evaluation in reading.evaluations[:1]:
+        rows = evaluation.sampled()
+        if metric in rows:
+            _draw(axes, rows, metric, "evaluated", MEASURED.light)
 
 
 def _ends(values: pd.Series) -> tuple[float, float]:
@@ -85,10 +90,7 @@ def _entropy(reading: Reading) -> Panel | None:
         _band(
             axes, known["step"], known[name], known.get(f"{name}_se"), INK.light, "probe, held out"
         )
-    for evaluation in reading.evaluations[:1]:
-        rows = evaluation.sampled()
-        if "entropy_per_token" in rows:
-            _draw(axes, rows, "entropy_per_token", "evaluated", MEASURED.light)
+    _evaluated(axes, reading, "entropy_per_token")
     _finish(axes, "entropy (nats per token)")
     first, last = _ends(metrics["entropy"])
     caption = (

@@ -80,6 +80,7 @@ class Feedback:
 
     Attributes:
         target: The target entropy.
+        start: The first entropy observed, nats per token; None before it.
         output: Change of h requested of the next step, nats per token; 0 before the first
             observation and without a target.
         share: The output over its limit, in [−1, 1].
@@ -111,7 +112,7 @@ class Feedback:
             )
         self.target = target
         self._gains, self._limit = (proportional, integral), limit
-        self._start: float | None = None
+        self.start: float | None = None
         self._sum = self._last = 0.0
         self.output = self.share = 0.0
         self._latest: dict[str, float] = {}
@@ -132,11 +133,11 @@ class Feedback:
             raise ValueError(
                 f"The entropy before step {step} is {entropy}: the feedback needs a finite number."
             )
-        self._start = entropy if self._start is None else self._start
+        self.start = entropy if self.start is None else self.start
         self._latest = {"control/entropy": entropy}
         if self.target.kind == "none":
             return
-        target = self.target.at(step - 1 + ahead, self._start)
+        target = self.target.at(step - 1 + ahead, self.start)
         error, largest = target - entropy, self._limit * target
         proportional, integral = self._gains
         raw = proportional * error + integral * (self._sum + error)
@@ -161,8 +162,8 @@ class Feedback:
 
     def state_dict(self) -> dict[str, Any]:
         """The start and the integral, as plain JSON."""
-        return {"start": self._start, "sum": self._sum}
+        return {"start": self.start, "sum": self._sum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state."""
-        self._start, self._sum = state["start"], state["sum"]
+        self.start, self._sum = state["start"], state["sum"]

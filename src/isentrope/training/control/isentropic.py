@@ -199,7 +199,7 @@ class IsentropicStep(TrainerCallback):
         """Whether the target starts at the entropy before the first step, and this is that step."""
         target = self._feedback.target
         relative = target.kind != "none" and target.value is None
-        return relative and self._feedback.state_dict()["start"] is None
+        return relative and self._feedback.start is None
 
     def _start(self, policy: Policy, length: int) -> tuple[float, float]:
         """The entropy before the first step and its variance, on a larger sample."""
@@ -229,9 +229,10 @@ class IsentropicStep(TrainerCallback):
 
     def _scheduled(self, step: int) -> float:
         """The change of the target in this step."""
-        target, start = self._feedback.target, self._feedback.state_dict()["start"]
+        target, start = self._feedback.target, self._feedback.start
         if target.kind not in ("linear", "cosine"):
             return 0.0
+        assert start is not None  # the level was observed before
         return target.at(step, start) - target.at(step - 1, start)
 
     def _update_means(self, step: int, coming: ComingStep) -> None:
