@@ -20,6 +20,7 @@ FLOORS = (
             "progress",
             "processes",
             "checkpoint_names",
+            "errors",
         ),
         *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),
