@@ -76,7 +76,7 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
     found = np.load(kept) if kept.exists() else np.zeros((0, 2, 3))
     if len(found) >= batches:
         return found[:batches]
-    (subject,) = find_subjects(config)
+    (subject,) = find_subjects(config.checkpoint)
     ready = prepare_checkpoint(config, subject, Progress(), Clock())
     policy, direction = merged(ready.policy, ready.step.direction)
     task = load_task("addition", config.batch_config.E_split, None, tokenizer=None)

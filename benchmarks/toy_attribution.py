@@ -84,7 +84,7 @@ def configured(path: Path, B_E: int, B_U: int) -> MeasureConfig:
 
 def prepared(config: MeasureConfig):
     """The one checkpoint of a configuration, with E and U."""
-    (subject,) = find_subjects(config)
+    (subject,) = find_subjects(config.checkpoint)
     return prepare_checkpoint(config, subject, Progress(), Clock())
 
 
@@ -93,9 +93,9 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
     config = configured(path, B_E, B_U)
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
-        table = influence_of(config, ready, Progress(), tokens=True, reward=True)
-        shares = shares_of(config, ready, Progress())
-        kernel = find_kernel(config, ready, Progress())
+        table = influence_of(ready, Progress(), tokens=True, reward=True)
+        shares = shares_of(ready)
+        kernel = find_kernel(ready, Progress())
         said = {
             "entropy_per_token": ise.entropy(ready.policy, ready.batches.E),
             "entropy": table.entropy.budget,
@@ -103,7 +103,7 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
             "reliability": table.reliability,
             "shares": {k: x for k, x in vars(shares).items() if x is not None},
             "kernel": {k: x for k, x in kernel.to_dict().items() if k not in HEADER},
-            "audit": {of: dict(a.statistics) for of, a in audits_of(table, config).items()},
+            "audit": {of: dict(a.statistics) for of, a in audits_of(ready, table).items()},
             "who": who(table.to_frame("tokens")),
         }
     return plain(said)

@@ -39,13 +39,13 @@ from trl import (
     SFTTrainer,
 )
 
+from isentrope.config.as_trained import refuse, settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.prepare import prepare_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Clock, Progress
 from isentrope.rollouts import Rollouts
-from isentrope.runs.as_trained import refuse, settle
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.vectors import axpy, norm

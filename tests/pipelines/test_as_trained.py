@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from isentrope.config.as_trained import Origin, refuse, settle
 from isentrope.config.io import ConfigError, load_config
 from isentrope.pipelines.influence import find_influence
 from isentrope.pipelines.legacy import EntropyMeasurements
@@ -15,7 +16,6 @@ from isentrope.pipelines.measure import measure
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
-from isentrope.runs.as_trained import Origin, refuse, settle
 from tests.tiny_checkpoint import settings
 
 trl = pytest.importorskip("trl")

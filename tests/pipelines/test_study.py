@@ -79,11 +79,11 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_table(ask, whole, monkeypa
     expected = csv(whole)
     real, made = measure_module.measure_checkpoint, []
 
-    def stops(config, ready, *rest):
+    def stops(ready, *rest):
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append(ready.subject.name)
-        return real(config, ready, *rest)
+        return real(ready, *rest)
 
     monkeypatch.setattr(measure_module, "measure_checkpoint", stops)
     with pytest.raises(KeyboardInterrupt):

@@ -51,7 +51,7 @@ def test_a_foreign_layout_is_named_with_the_way_out(tmp_path, layout):
         path.write_text("{}")
     config = load_config({"checkpoint": {"checkpoint_path": str(tmp_path / "run")}})
     with pytest.raises(FileNotFoundError, match=words):
-        find_subjects(config)
+        find_subjects(config.checkpoint)
 
 
 def test_a_state_that_lies_elsewhere_is_found_for_the_user(tmp_path):
@@ -61,7 +61,7 @@ def test_a_state_that_lies_elsewhere_is_found_for_the_user(tmp_path):
     for place in (tmp_path / "optimizer.pt", folder / "optimizer.bin"):
         place.write_text("")
         with pytest.raises(FileNotFoundError, match=f"optimizer_path={place}"):
-            find_subjects(config)
+            find_subjects(config.checkpoint)
 
 
 @pytest.mark.parametrize(

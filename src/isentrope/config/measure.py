@@ -22,6 +22,8 @@ from isentrope.config.stages import (
     SamplingConfig,
     Section,
 )
+from isentrope.estimators.functional import Method
+from isentrope.sampling.tasks import Task
 from isentrope.training.trainer_fields import require_known_settings
 from isentrope.update.objective import Objective
 
@@ -151,12 +153,15 @@ class BatchConfig(PromptsConfig):
         """Which batches U are asked for."""
         return range(self.first_repeat, self.first_repeat + self.repeats)
 
-    @property
-    def update_data(self) -> tuple[str, str | None]:
-        """Name and path of U's data set."""
+    def evaluation_task(self, tokenizer: Any) -> Task:
+        """The task that E's prompts and rewards come from."""
+        return self.load_task(self.dataset_name, self.E_split, self.dataset_path, tokenizer)
+
+    def update_task(self, tokenizer: Any) -> Task:
+        """The task that U's prompts and rewards come from."""
         name = self.U_dataset_name or self.dataset_name
         shared = self.dataset_path if name == self.dataset_name else None
-        return name, self.U_dataset_path or shared
+        return self.load_task(name, self.U_split, self.U_dataset_path or shared, tokenizer)
 
 
 class EstimatorConfig(Section):
@@ -230,9 +235,18 @@ class EstimatorConfig(Section):
         return min(low, 1.0), high
 
     @property
+    def weighted_method(self) -> Method:
+        """The estimator by importance weights; "resampled" has its derivatives from "prefix"."""
+        return "prefix" if self.method == "resampled" else self.method
+
+    @property
     def advantage_rule(self) -> str:
         """The advantages in force."""
         return self.advantages or ADVANTAGES_OF[self.objective]
+
+    def rate(self, learning_rate: float) -> float:
+        """The learning rate of interest; `learning_rate` is the optimizer's own."""
+        return self.single_eta or learning_rate
 
     def etas(self, learning_rate: float) -> list[float]:
         """The learning rates to measure at.
@@ -246,7 +260,7 @@ class EstimatorConfig(Section):
         Raises:
             ValueError: If the rate of interest is needed and the optimizer's is 0.
         """
-        rate = self.single_eta or learning_rate
+        rate = self.rate(learning_rate)
         if rate == 0 and (self.eta_list is None or not self.eta_sweep):
             raise ValueError(
                 "The optimizer's learning rate is 0 (the end of a schedule, perhaps): "

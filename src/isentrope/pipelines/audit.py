@@ -14,7 +14,6 @@ import torch
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
-from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.influence import influence_of
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
@@ -22,11 +21,10 @@ from isentrope.runs.attribution_records import ProxyRecord
 from isentrope.runs.results import AuditResult
 
 
-def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> AuditResult:
+def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
     """Measure the influence of every token, and hold the proxies against it.
 
     Args:
-        config: What to do.
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
 
@@ -38,12 +36,12 @@ def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Au
     """
     if ready.batches.U.advantages is None:
         raise ValueError("U has no advantages, and the proxies are made of them.")
-    table = influence_of(config, ready, progress, tokens=True, reward=False)
-    audits = audits_of(table, config)
-    joined = pd.concat([found.to_frame().assign(of=of) for of, found in audits.items()])
+    table = influence_of(ready, progress, tokens=True, reward=False)
+    audits = audits_of(ready, table)
+    joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
     return AuditResult(
         **vars(ready.header),
-        off_policy=config.estimator.off_policy,
+        off_policy=ready.estimator.off_policy,
         reliability=dict(table.reliability),
         tokens=_record(audits["tokens"]),
         sequences=_record(audits["sequences"]),
@@ -51,17 +49,17 @@ def find_audit(config: MeasureConfig, ready: Prepared, progress: Progress) -> Au
     )
 
 
-def audits_of(table: Influence, config: MeasureConfig) -> dict[str, Audit]:
+def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
     """The audit of an influence, by token and by sequence."""
     U, scores, measured = table.U, table.scores, table.entropy.tokens
     assert scores is not None
     assert measured is not None
     assert U.advantages is not None
     options: dict[str, Any] = {
-        "top": config.analysis.top,
-        "draws": config.analysis.draws,
-        "seed": config.batch_config.seed,
-        "confidence": config.estimator.confidence,
+        "top": ready.analysis.top,
+        "draws": ready.analysis.draws,
+        "seed": ready.sampler.data.seed,
+        "confidence": ready.estimator.confidence,
     }
     s, H, A = scores.logprobs, scores.entropies, U.advantages
     acting = table.acting
@@ -87,15 +85,15 @@ def audits_of(table: Influence, config: MeasureConfig) -> dict[str, Audit]:
     }
 
 
-def _halves(found: Attribution) -> tuple[Any, Any]:
+def _halves(attribution: Attribution) -> tuple[Any, Any]:
     """The influence by the first and the second half of E's groups; None with one group."""
-    by_group = found.by_group_and_token
+    by_group = attribution.by_group_and_token
     if by_group is None or len(by_group) < 2:
         return None, None
     tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
     return tokens, tuple(torch.sum(half, 1) for half in tokens)
 
 
-def _record(found: Audit) -> ProxyRecord:
-    proxies = {proxy: dict(statistics) for proxy, statistics in found.statistics.items()}
-    return ProxyRecord(found.n_items, proxies)
+def _record(audited: Audit) -> ProxyRecord:
+    proxies = {proxy: dict(statistics) for proxy, statistics in audited.statistics.items()}
+    return ProxyRecord(audited.n_items, proxies)

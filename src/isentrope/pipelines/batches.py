@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import BatchConfig, EstimatorConfig
+from isentrope.config.stages import SamplingConfig
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
 from isentrope.sampling.generate import respond
-from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_trl_completions
 from isentrope.update.objective import RECORDED, SFT
@@ -45,38 +45,167 @@ class Batches:
     report: UpdateBatchReport | None
 
 
-def make_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> Batches:
-    """Sample or read E and U.
+@dataclass(frozen=True)
+class Sampler:
+    """Draws and reads the batches of a checkpoint.
 
-    Args:
-        config: The configuration.
-        policy: The policy; the sampler's precision is set for as long as it is needed.
+    Attributes:
+        policy: The policy; it has the sampler's precision for as long as responses are drawn.
+        data: Where prompts and rewards come from, and how many of them.
+        sampling: How responses are drawn.
+        precision: That of the sampler.
         progress: Where to say how far it is.
-
-    Returns:
-        The batches.
-
-    Raises:
-        ValueError: If a prompt is in both although the configuration forbids it.
     """
-    batch = config.batch_config
-    E = U = report = None
-    if batch.E_file is not None:
-        E = read_rollouts(policy, batch.E_file, config.sampling.max_new_tokens)
-    if batch.U_file is not None:
-        U = read_rollouts(policy, batch.U_file, config.sampling.max_new_tokens)
-        U = _rewarded(config, policy, U)
-    with at_precision(policy, config.precision.sampling):
+
+    policy: Policy
+    data: BatchConfig
+    sampling: SamplingConfig
+    precision: Precision
+    progress: Progress
+
+    def batches(self, estimator: EstimatorConfig) -> Batches:
+        """Sample or read E and U.
+
+        Args:
+            estimator: Names the objective, and with it U's advantages.
+
+        Returns:
+            The batches.
+
+        Raises:
+            ValueError: If a prompt is in both although the configuration forbids it.
+        """
+        data = self.data
+        E = U = report = None
+        if data.E_file is not None:
+            E = self.read(data.E_file)
+        if data.U_file is not None:
+            U = self._rewarded_update(self.read(data.U_file), estimator)
         if E is None:
-            E = sample_evaluation(config, policy, _taken(config, U), progress)
+            E = self.evaluation(self._taken(U))
         if U is None:
-            U, report = _sample_update(config, policy, _taken(config, E), progress)
-    if not batch.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
-        raise ValueError(
-            f"{len(both)} prompts are in both E and U: use other prompts, or set "
-            "batch_config.allow_overlap=true."
-        )
-    return Batches(E, U, report)
+            U, report = self._update(estimator.advantage_rule, self._taken(E))
+        if not data.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
+            raise ValueError(
+                f"{len(both)} prompts are in both E and U: use other prompts, or set "
+                "batch_config.allow_overlap=true."
+            )
+        return Batches(E, U, report)
+
+    def read(self, path: str | Path) -> Rollouts:
+        """A batch from a file, checked against the policy."""
+        return read_rollouts(self.policy, path, self.sampling.max_new_tokens)
+
+    def longest(self, rollouts: Rollouts) -> int:
+        """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
+        return rollouts.max_new_tokens or self.sampling.max_new_tokens
+
+    def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
+        """Sample E; prompts with the token ids in `exclude` are not drawn."""
+        data, task = self.data, self.data.evaluation_task(self.policy.tokenizer)
+        prompts = _left(self.policy, task.prompts, exclude, "E")
+        if data.fixed_prompts:
+            chosen = list(islice(cycle(prompts), data.B_E))
+            return self.respond(chosen, 1, data.seeds["E"], "sampling E")
+        with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
+            return evaluation_batch(
+                self.policy,
+                prompts,
+                data.B_E,
+                seed=data.seeds["E"],
+                progress=advance,
+                max_new_tokens=self.sampling.max_new_tokens,
+                batch_size=self.sampling.batch_size,
+            )
+
+    def respond(
+        self,
+        prompts: Sequence[PromptLike],
+        group: int,
+        seed: int,
+        stage: str,
+        max_new_tokens: int | None = None,
+    ) -> Rollouts:
+        """Draw responses to given prompts.
+
+        Args:
+            prompts: The prompts.
+            group: Responses per prompt.
+            seed: Of the draws.
+            stage: What the progress bar says.
+            max_new_tokens: Longest response; None for the configured length.
+
+        Returns:
+            The rollouts, prompt by prompt.
+        """
+        with at_precision(self.policy, self.precision), self.progress.bar(stage) as advance:
+            return respond(
+                self.policy,
+                as_prompts(self.policy, prompts),
+                group,
+                torch.Generator().manual_seed(seed),
+                max_new_tokens=max_new_tokens or self.sampling.max_new_tokens,
+                batch_size=self.sampling.batch_size,
+                progress=advance,
+            )
+
+    def rewarded(self, E: Rollouts) -> Rollouts:
+        """E with the rewards of its task, where it has none of its own.
+
+        Args:
+            E: The evaluation batch.
+
+        Returns:
+            E with rewards.
+
+        Raises:
+            ValueError: If the task cannot reward it.
+        """
+        if E.rewards is not None:
+            return E
+        task = self.data.evaluation_task(self.policy.tokenizer)
+        try:
+            return with_rewards(E, task)
+        except ValueError as error:
+            raise ValueError(
+                f"E cannot be rewarded ({error}): set analysis.reward=false to attribute entropy "
+                "alone."
+            ) from error
+
+    def _update(
+        self, advantages: str, exclude: Collection[PromptIds]
+    ) -> tuple[Rollouts, UpdateBatchReport]:
+        data, task = self.data, self.data.update_task(self.policy.tokenizer)
+        prompts = _left(self.policy, task.prompts, exclude, "U")
+        with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
+            return update_batch(
+                self.policy,
+                prompts[: data.B_U] if data.fixed_prompts else prompts,
+                task,
+                data.B_U,
+                data.G,
+                advantages,
+                max_new_tokens=self.sampling.max_new_tokens,
+                seed=data.seeds["U"],
+                redraw_limit=data.redraw_limit,
+                batch_size=self.sampling.batch_size,
+                progress=advance,
+            )
+
+    def _rewarded_update(self, U: Rollouts, estimator: EstimatorConfig) -> Rollouts:
+        """Rewards from the task where the file has none; its own advantages, or of rewards."""
+        needless = estimator.objective == SFT
+        if needless or (estimator.objective == RECORDED and U.rewards is None):
+            return U
+        if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
+            return U
+        if U.rewards is None:
+            U = with_rewards(U, self.data.update_task(self.policy.tokenizer))
+        return with_advantages(U, estimator.advantage_rule)
+
+    def _taken(self, other: Rollouts | None) -> set[PromptIds]:
+        """Token ids of prompts that the other batch has, if they may not be shared."""
+        return set() if other is None or self.data.allow_overlap else prompts_of(other)
 
 
 def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None = None) -> Rollouts:
@@ -124,78 +253,6 @@ def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None =
     return rollouts
 
 
-def sample_evaluation(
-    config: MeasureConfig, policy: Policy, exclude: Collection[PromptIds], progress: Progress
-) -> Rollouts:
-    """Sample E as a configuration wants it.
-
-    Args:
-        config: The configuration.
-        policy: The policy, at the precision of the sampler.
-        exclude: Token ids of prompts that must not be drawn.
-        progress: Where to say how far it is.
-
-    Returns:
-        The rollouts.
-    """
-    batch, sampling = config.batch_config, config.sampling
-    task = batch.load_task(batch.dataset_name, batch.E_split, batch.dataset_path, policy.tokenizer)
-    prompts = _left(policy, task.prompts, exclude, "E")
-    options: dict[str, Any] = {
-        "max_new_tokens": sampling.max_new_tokens,
-        "batch_size": sampling.batch_size,
-    }
-    with progress.bar("sampling E") as advance:
-        if not batch.fixed_prompts:
-            return evaluation_batch(
-                policy, prompts, batch.B_E, seed=batch.seeds["E"], progress=advance, **options
-            )
-        chosen = as_prompts(policy, islice(cycle(prompts), batch.B_E))
-        generator = torch.Generator().manual_seed(batch.seeds["E"])
-        return respond(policy, chosen, 1, generator, progress=advance, **options)
-
-
-def _sample_update(
-    config: MeasureConfig, policy: Policy, exclude: Collection[PromptIds], progress: Progress
-) -> tuple[Rollouts, UpdateBatchReport]:
-    batch, sampling = config.batch_config, config.sampling
-    task = update_task(config, policy)
-    prompts = _left(policy, task.prompts, exclude, "U")
-    with progress.bar("sampling U") as advance:
-        return update_batch(
-            policy,
-            prompts[: batch.B_U] if batch.fixed_prompts else prompts,
-            task,
-            batch.B_U,
-            batch.G,
-            config.estimator.advantage_rule,
-            max_new_tokens=sampling.max_new_tokens,
-            seed=batch.seeds["U"],
-            redraw_limit=batch.redraw_limit,
-            batch_size=sampling.batch_size,
-            progress=advance,
-        )
-
-
-def update_task(config: MeasureConfig, policy: Policy) -> Task:
-    """The task that U's prompts and rewards come from."""
-    name, path = config.batch_config.update_data
-    batch = config.batch_config
-    return batch.load_task(name, batch.U_split, path, policy.tokenizer)
-
-
-def _rewarded(config: MeasureConfig, policy: Policy, U: Rollouts) -> Rollouts:
-    """Rewards from the task where the file has none; its own advantages, or those of rewards."""
-    needless = config.estimator.objective == SFT
-    if needless or (config.estimator.objective == RECORDED and U.rewards is None):
-        return U
-    if U.advantages is not None and (U.rewards is None or config.estimator.advantages is None):
-        return U
-    if U.rewards is None:
-        U = with_rewards(U, update_task(config, policy))
-    return with_advantages(U, config.estimator.advantage_rule)
-
-
 def _left(
     policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
 ) -> list[Prompt]:
@@ -210,13 +267,6 @@ def _left(
             "Use another split, smaller batches, or batch_config.allow_overlap=true."
         )
     return left
-
-
-def _taken(config: MeasureConfig, other: Rollouts | None) -> set[PromptIds]:
-    """Token ids of prompts that the other batch has, if they may not be shared."""
-    if other is None or config.batch_config.allow_overlap:
-        return set()
-    return prompts_of(other)
 
 
 def prompts_of(rollouts: Rollouts) -> set[PromptIds]:

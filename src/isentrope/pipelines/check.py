@@ -17,17 +17,19 @@ from isentrope.checks import (
     check_sampler,
 )
 from isentrope.checks.instrument import BATCH, OWN_LOGITS
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.as_trained import AsTrained, settle
+from isentrope.config.measure import EstimatorConfig, MeasureConfig
+from isentrope.config.stages import PrecisionConfig
+from isentrope.pipelines.batches import Sampler
 from isentrope.pipelines.check_batches import check_batches
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import normalising_length, update_step
-from isentrope.pipelines.real_step import check_rounding
+from isentrope.pipelines.real_step import Rounding, check_rounding
 from isentrope.pipelines.replayable import model_obstacles, stale_batch, training_dropout
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Progress
 from isentrope.recording.contract import CONTRACT
 from isentrope.rollouts import Rollouts
-from isentrope.runs.as_trained import AsTrained, settle
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.study import require_inputs
 from isentrope.training.saved_arguments import TRAINING_ARGS
@@ -38,34 +40,55 @@ from isentrope.vectors import Vector
 
 def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
-    return {
-        subject.name: check_subject(config, subject, progress or Progress())
-        for subject in require_inputs(config)
-    }
+    findings = {}
+    for subject in require_inputs(config):
+        alone, settled = settle(config, subject.path)
+        known = replace(subject, as_trained=settled)
+        sampler = Sampler(
+            known.load(alone.checkpoint, alone.sampling),
+            alone.batch_config,
+            alone.sampling,
+            alone.precision.sampling,
+            progress or Progress(),
+        )
+        findings[subject.name] = check_subject(
+            known,
+            sampler,
+            alone.estimator,
+            alone.precision,
+            master_weights=alone.checkpoint.master_weights,
+        )
+    return findings
 
 
-def check_subject(config: MeasureConfig, subject: Subject, progress: Progress) -> list[Finding]:
+def check_subject(
+    subject: Subject,
+    sampler: Sampler,
+    estimator: EstimatorConfig,
+    precision: PrecisionConfig,
+    *,
+    master_weights: bool,
+) -> list[Finding]:
     """Check one checkpoint."""
-    config, settled = settle(config, subject.path)
-    subject = replace(subject, as_trained=settled)
-    policy = subject.load(config)
+    policy, settled = sampler.policy, subject.as_trained
     adapter = check_adapter(policy, subject.path, subject.optimizer)
     findings = [_settings(settled, policy, subject), adapter]
-    batches = check_batches(config, policy, progress)
+    batches = check_batches(sampler, estimator)
     findings.append(batches.finding)
-    with at_precision(policy, config.precision.updating):
-        findings.append(_sampler_of_U(config, policy, batches.U))
-        direct = _without_records(config, batches.U)
-        gradient = _objective_gradient(direct, policy, batches.U)
+    with at_precision(policy, precision.updating):
+        findings.append(_sampler_of_U(sampler, batches.U, estimator))
+        direct = _without_records(estimator, batches.U)
+        gradient = _objective_gradient(sampler, batches.U, direct)
         findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
         if (state := _readable_state(policy, subject)) is not None:
             findings.append(check_rates(state, subject.path))
-            step = update_step(direct, policy, batches.U, subject.optimizer)
-            findings.append(check_rounding(config, policy, subject, state, step))
+            step = update_step(sampler, batches.U, subject.optimizer, direct)
+            rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
+            findings.append(check_rounding(subject, rounding, step, estimator))
     dropped = {}
     if "dropout" not in settled.ignored:
         dropped = training_dropout(policy.model, settled.arguments)
-    with at_precision(policy, config.precision.measuring):
+    with at_precision(policy, precision.measuring):
         findings += check_instrument(policy, batches.E, gradient, training_rates=dropped)
         if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
             findings += check_sampler(policy, batches.E, gradient)
@@ -92,15 +115,16 @@ def _settings(settled: AsTrained, policy: Policy, subject: Subject) -> Finding:
     return Finding(name, True, f"as in training: {', '.join(known)}{ignored}")
 
 
-def _sampler_of_U(config: MeasureConfig, policy: Policy, U: Rollouts) -> Finding:
+def _sampler_of_U(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> Finding:
     name = "U is a draw of the policy"
-    obstacles, notes = stale_batch(config, policy, U)
-    if config.batch_config.U_file is None:
+    drawn_here = sampler.data.U_file is None
+    obstacles, notes = stale_batch(sampler.policy, U, estimator, drawn_here=drawn_here)
+    if drawn_here:
         return Finding(name, None, "U is drawn here")
     if U.sampler_logprobs is None:
         return Finding(name, None, "U has no log-probabilities of its sampler")
     for obstacle in obstacles:
-        passed = None if obstacle.name in config.estimator.ignore_training_settings else False
+        passed = None if obstacle.name in estimator.ignore_training_settings else False
         return Finding(name, passed, obstacle.words, "The step would be another than training's.")
     return Finding(name, True, notes[0] if notes else "its sampler is this policy to rounding")
 
@@ -113,26 +137,21 @@ def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
         return None
 
 
-def _without_records(config: MeasureConfig, U: Rollouts) -> MeasureConfig:
+def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig:
     """The same with an objective that U can serve: the checks need any direction like a step's."""
-    estimator = config.estimator
     if U.token_weights is not None:
-        return config
+        return estimator
     objective = "dapo" if estimator.objective == RECORDED else estimator.objective
-    changed = estimator.model_copy(update={"objective": objective, "off_policy": False})
-    return config.model_copy(update={"estimator": changed})
+    return estimator.model_copy(update={"objective": objective, "off_policy": False})
 
 
-def _objective_gradient(config: MeasureConfig, policy: Policy, rollouts: Rollouts) -> Vector:
-    length = normalising_length(config, rollouts)
-    estimator, clip = config.estimator, config.estimator.clip_pair
+def _objective_gradient(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> Vector:
+    clip = estimator.clip_pair
     weights = token_weights(
-        rollouts,
+        U,
         estimator.objective,
-        length,
+        normalising_length(sampler, U, estimator),
         clip_high=clip[1] if clip else None,
         micro_batch=estimator.micro_batch,
     )
-    return policy.weighted_gradient(
-        rollouts, weights, entropy_weights(rollouts, estimator.objective)
-    )
+    return sampler.policy.weighted_gradient(U, weights, entropy_weights(U, estimator.objective))

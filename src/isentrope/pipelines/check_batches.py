@@ -10,25 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from isentrope.checks import Finding
-from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.batches import (
-    make_batches,
-    read_rollouts,
-    sample_evaluation,
-    update_task,
-)
-from isentrope.pipelines.precision_stages import at_precision
+from isentrope.config.measure import EstimatorConfig
+from isentrope.pipelines.batches import Sampler
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
-from isentrope.sampling.generate import respond
-from isentrope.sampling.prompts import PromptLike, as_prompts
+from isentrope.sampling.prompts import PromptLike
 
 NAME = "prompts and rewards"
 QUESTIONS = [
@@ -65,32 +57,30 @@ class CheckBatches:
     finding: Finding
 
 
-def check_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> CheckBatches:
+def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
     """Draw or read E and U for the checks.
 
     Args:
-        config: What would be measured.
-        policy: The policy.
-        progress: Where to say how far it is.
+        sampler: Draws and reads them.
+        estimator: Names U's advantages.
 
     Returns:
         The batches, and what is known of U's rewards.
     """
-    batch = config.batch_config
-    if batch.U_file is not None:
-        both = make_batches(config, policy, progress)
-        return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {batch.U_file}"))
-    named = bool({"dataset_name", "U_dataset_name"} & batch.model_fields_set)
-    with at_precision(policy, config.precision.sampling):
-        if batch.E_file is not None:
-            E = read_rollouts(policy, batch.E_file, config.sampling.max_new_tokens)
-        elif named:
-            E = sample_evaluation(config, policy, (), progress)
-        else:
-            E = _responses(config, policy, own_prompts(policy), batch.B_E, 1, "E", progress)
-        prompts = update_task(config, policy).prompts if named else own_prompts(policy)
-        U = _responses(config, policy, prompts, batch.B_U, batch.G, "U", progress)
-    generator = torch.Generator().manual_seed(batch.seeds["U"])
+    data, policy = sampler.data, sampler.policy
+    if data.U_file is not None:
+        both = sampler.batches(estimator)
+        return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {data.U_file}"))
+    named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
+    if data.E_file is not None:
+        E = sampler.read(data.E_file)
+    elif named:
+        E = sampler.evaluation()
+    else:
+        E = _responses(sampler, own_prompts(policy), data.B_E, 1, "E")
+    prompts = data.update_task(policy.tokenizer).prompts if named else own_prompts(policy)
+    U = _responses(sampler, prompts, data.B_U, data.G, "U")
+    generator = torch.Generator().manual_seed(data.seeds["U"])
     random = torch.randn(len(U), generator=generator, dtype=torch.float64)
     if not named:
         nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
@@ -98,14 +88,14 @@ def check_batches(config: MeasureConfig, policy: Policy, progress: Progress) -> 
             E, U.with_columns(advantages=random), False, Finding(NAME, None, nothing)
         )
     try:
-        U = with_rewards(U, update_task(config, policy))
+        U = with_rewards(U, data.update_task(policy.tokenizer))
     except ValueError as error:
         advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
         finding = Finding(NAME, None, str(error), advice)
         return CheckBatches(E, U.with_columns(advantages=random), False, finding)
-    finding = _rewards(U, batch.B_U)
+    finding = _rewards(U, data.B_U)
     if finding.passed:
-        return CheckBatches(E, with_advantages(U, config.estimator.advantage_rule), True, finding)
+        return CheckBatches(E, with_advantages(U, estimator.advantage_rule), True, finding)
     return CheckBatches(E, U.with_columns(advantages=random), False, finding)
 
 
@@ -135,24 +125,10 @@ def _ids(tokenizer: Any) -> list[int]:
 
 
 def _responses(
-    config: MeasureConfig,
-    policy: Policy,
-    prompts: Sequence[PromptLike],
-    n: int,
-    group: int,
-    name: str,
-    progress: Progress,
+    sampler: Sampler, prompts: Sequence[PromptLike], n: int, group: int, name: Literal["E", "U"]
 ) -> Rollouts:
-    with progress.bar(f"sampling {name}") as advance:
-        return respond(
-            policy,
-            as_prompts(policy, islice(cycle(prompts), n)),
-            group,
-            torch.Generator().manual_seed(config.batch_config.seeds[name]),
-            max_new_tokens=config.sampling.max_new_tokens,
-            batch_size=config.sampling.batch_size,
-            progress=advance,
-        )
+    chosen = list(islice(cycle(prompts), n))
+    return sampler.respond(chosen, group, sampler.data.seeds[name], f"sampling {name}")
 
 
 def _rewards(U: Rollouts, groups: int) -> Finding:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import save
 from torch import Tensor
 
-from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import LoggingConfig
 from isentrope.files import finite, parquet, write_bytes
 from isentrope.pipelines.log_tables import (
@@ -47,29 +46,30 @@ class DetailedLog:
         tensors: Tensors by name.
     """
 
-    def __init__(self, config: MeasureConfig, found: Measurement) -> None:
-        self.config = config
-        self.found = found
+    def __init__(self, section: LoggingConfig, measured: Measurement, repeat: int) -> None:
+        self.section = section
+        self.measured = measured
+        self.repeat = repeat
         self.tables: dict[str, pd.DataFrame] = {}
         self.tensors: dict[str, Tensor] = {}
 
     def observe(self, policy: Policy) -> None:
         """Collect what needs the model: tables of sequences and tokens, raw tensors."""
-        found = self.found
-        wants = self.config.detailed_logging.wants
+        measured = self.measured
+        wants = self.section.wants
         if wants("sequences") or wants("tokens"):
-            of_update = score(policy, found.batches.U)
+            of_update = score(policy, measured.batches.U)
             batches = {
-                "E": (found.batches.E, found.change.sample.series),
-                "U": (found.batches.U, (of_update,)),
+                "E": (measured.batches.E, measured.change.sample.series),
+                "U": (measured.batches.U, (of_update,)),
             }
-            weights = {"E": log_weights(policy, found), "U": found.step.token_weights[:, 0]}
+            weights = {"E": log_weights(policy, measured), "U": measured.step.token_weights[:, 0]}
             if wants("sequences"):
                 self.tables["sequences"] = sequence_table(policy, batches, weights)
             if wants("tokens"):
                 self.tables["tokens"] = token_table(policy, batches)
         if wants("raw_tensors"):
-            self.tensors = raw_tensors(found)
+            self.tensors = raw_tensors(measured)
 
     def write(self, result: MeasureResult, directory: Path) -> Path | None:
         """Write the log and remove logs beyond `max_files`.
@@ -81,20 +81,19 @@ class DetailedLog:
         Returns:
             The log's JSON file, or None where logging is off.
         """
-        logging = self.config.detailed_logging
+        logging = self.section
         if not logging.enabled:
             return None
         folder = Path(logging.output_directory) if logging.output_directory else directory
-        repeat = self.config.batch_config.first_repeat
         name = result.policy.name
-        which = f"{name}_repeat_{repeat}" if repeat else name
+        which = f"{name}_repeat_{self.repeat}" if self.repeat else name
         stem = f"measure_{which}_{datetime.now():{TIME}}"
         files: dict[str, bytes] = {}
         for name, table in self.tables.items():
             files[f"{stem}.{name}.parquet"] = parquet(table, "gzip" if logging.compress else None)
         if self.tensors:
             files[f"{stem}.tensors.safetensors"] = save(self.tensors)
-        content = finite(_content(self.config, result, self.found))
+        content = finite(_content(logging, result, self.measured))
         text = json.dumps(content, indent=1, ensure_ascii=False).encode()
         last = f"{stem}.log.json.gz" if logging.compress else f"{stem}.log.json"
         files[last] = gzip.compress(text) if logging.compress else text
@@ -116,9 +115,11 @@ def rotate(folder: Path, logging: LoggingConfig) -> None:
             path.unlink(missing_ok=True)
 
 
-def _content(config: MeasureConfig, result: MeasureResult, found: Measurement) -> dict[str, Any]:
+def _content(
+    section: LoggingConfig, result: MeasureResult, measured: Measurement
+) -> dict[str, Any]:
     content: dict[str, Any] = {"results": result.to_dict()}
-    if config.detailed_logging.wants("statistics"):
+    if section.wants("statistics"):
         content["batches"] = {
             name: {
                 "lengths": rollouts.lengths.tolist(),
@@ -127,7 +128,7 @@ def _content(config: MeasureConfig, result: MeasureResult, found: Measurement) -
                 "rewards": _list(rollouts.rewards),
                 "advantages": _list(rollouts.advantages),
             }
-            for name, rollouts in (("E", found.batches.E), ("U", found.batches.U))
+            for name, rollouts in (("E", measured.batches.E), ("U", measured.batches.U))
         }
         content["weights"] = [
             {
@@ -141,7 +142,7 @@ def _content(config: MeasureConfig, result: MeasureResult, found: Measurement) -
                 "khat_bound": point.trust.bound,
                 "verdict": point.verdict,
             }
-            for point in found.change.points
+            for point in measured.change.points
         ]
     return content
 

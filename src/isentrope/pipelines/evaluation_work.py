@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.measure import PolicyConfig
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.records import TOKENS
@@ -68,7 +69,7 @@ class Work:
         """
         profile, data = config.evaluation, config.data
         self._config, self._checkpoint, self._step, self._engine = config, checkpoint, step, engine
-        self.policy: Policy = checkpoint.load(_on_own_device(config))
+        self.policy: Policy = checkpoint.load(_on_own_device(config.checkpoint), config.sampling)
         self.task: Task = data.load_task(
             data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )
@@ -186,9 +187,8 @@ class Work:
         )
 
 
-def _on_own_device(config: EvaluateConfig) -> EvaluateConfig:
+def _on_own_device(where: PolicyConfig) -> PolicyConfig:
     """Where processes share a machine's GPUs, each has its own."""
-    if world_size() == 1 or config.checkpoint.device_map != "cuda":
-        return config
-    own = {"device_map": f"cuda:{os.environ['LOCAL_RANK']}"}
-    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update=own)})
+    if world_size() == 1 or where.device_map != "cuda":
+        return where
+    return where.model_copy(update={"device_map": f"cuda:{os.environ['LOCAL_RANK']}"})

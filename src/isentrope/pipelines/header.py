@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.batches import Batches
+from isentrope.config.as_trained import AsTrained
+from isentrope.config.measure import EstimatorConfig
+from isentrope.config.stages import PrecisionConfig
+from isentrope.pipelines.batches import Batches, Sampler
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
-from isentrope.runs.as_trained import AsTrained
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.folder import versions
 from isentrope.runs.header import (
@@ -31,26 +32,26 @@ _STAGES = ("measuring", "updating", "sampling")
 
 
 def header_of(
-    config: MeasureConfig,
-    policy: Policy,
     subject: Subject,
+    sampler: Sampler,
     batches: Batches,
     step: Step,
     facts: dict[str, Any],
+    estimator: EstimatorConfig,
+    precision: PrecisionConfig,
 ) -> Header:
     """The header of the results of one checkpoint."""
-    estimator = config.estimator
     return Header(
-        policy=_policy(config, policy, subject),
+        policy=_policy(sampler.policy, subject, precision),
         batches=_batches(batches),
         estimator=EstimatorRecord(estimator.functional, estimator.method, estimator.confidence),
         settings=_settings(subject.as_trained),
         step=_step(estimator.objective, step, facts),
-        provenance=Provenance(**versions(), seeds=config.batch_config.seeds),
+        provenance=Provenance(**versions(), seeds=sampler.data.seeds),
     )
 
 
-def _policy(config: MeasureConfig, policy: Policy, subject: Subject) -> PolicyRecord:
+def _policy(policy: Policy, subject: Subject, precision: PrecisionConfig) -> PolicyRecord:
     return PolicyRecord(
         name=subject.name,
         checkpoint=str(subject.path),
@@ -59,7 +60,7 @@ def _policy(config: MeasureConfig, policy: Policy, subject: Subject) -> PolicyRe
         trainable_parameters=sum(p.numel() for p in policy.theta.values()),
         temperature=policy.temperature,
         device=str(policy.device),
-        precision={name: getattr(config.precision, name) for name in _STAGES},
+        precision={name: getattr(precision, name) for name in _STAGES},
     )
 
 

@@ -23,7 +23,6 @@ from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.truncation import Truncations, truncations
-from isentrope.config.measure import MeasureConfig
 from isentrope.files import remove_empty
 from isentrope.pipelines.prepare import Prepared
 from isentrope.policy.scoring import score
@@ -43,11 +42,10 @@ from isentrope.runs.results import KernelResult
 log = logging.getLogger("isentrope")
 
 
-def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> KernelResult:
+def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     """Compute the blocks of a checkpoint's kernel and look at them.
 
     Args:
-        config: What to do.
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
 
@@ -57,25 +55,24 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> K
     Raises:
         ValueError: If K₂ is asked for and the step has no weight a response.
     """
-    asked = config.fisher_kernel
-    if asked.second_order and _sequence_weights(ready) is None:
+    section = ready.kernel
+    if section.second_order and _sequence_weights(ready) is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {_UNEQUAL}")
     kernels: dict[str, FisherKernel] = {}
     records: dict[str, BlockRecord] = {}
     tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
     warnings: list[str] = []
-    blocks = list(dict.fromkeys(asked.blocks))
+    blocks = list(dict.fromkeys(section.blocks))
     with progress.bar("kernel") as report:
         for done, block in enumerate(blocks):
             report(done, len(blocks), block)
-            K = kernels[block] = _block(config, ready, block)
-            found, of_block, sentences = _describe(config, ready, block, K)
-            records[block] = found
+            K = kernels[block] = _block(ready, block)
+            records[block], of_block, sentences = _describe(ready, K)
             warnings += [f"{block}: {sentence}" for sentence in sentences]
             for name, table in of_block.items():
                 tables[name].append(table.assign(block=block))
     joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
-    second, K2 = _second_order(config, ready) if asked.second_order else (None, None)
+    second, K2 = _second_order(ready) if section.second_order else (None, None)
     truncated = None
     if "UU" in kernels:
         rows = _truncations(ready, kernels["UU"])
@@ -89,7 +86,7 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> K
             }
 
     def save(folder: Path) -> None:
-        if (tiles := _tiles(config, ready)) is not None:
+        if (tiles := _tiles(ready)) is not None:
             shutil.rmtree(tiles)
             remove_empty([tiles.parent])
         for block, K in kernels.items():
@@ -99,7 +96,7 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> K
 
     return KernelResult(
         **vars(ready.header),
-        preconditioned=asked.preconditioned,
+        preconditioned=section.preconditioned,
         blocks=records,
         second_order=second,
         truncations=truncated,
@@ -109,63 +106,63 @@ def find_kernel(config: MeasureConfig, ready: Prepared, progress: Progress) -> K
     )
 
 
-def _block(config: MeasureConfig, ready: Prepared, block: str) -> FisherKernel:
+def _block(ready: Prepared, block: str) -> FisherKernel:
     E, U, step = ready.batches.E, ready.batches.U, ready.step
     sides = {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
     return fisher_kernel(
         ready.policy,
         *sides,
-        preconditioner=step.preconditioner if config.fisher_kernel.preconditioned else None,
-        gradient_backend=config.analysis.gradient_backend,
-        storage=config.fisher_kernel.held,
-        folder=_tiles(config, ready),
+        preconditioner=step.preconditioner if ready.kernel.preconditioned else None,
+        gradient_backend=ready.analysis.gradient_backend,
+        storage=ready.kernel.held,
+        folder=_tiles(ready),
         announce=lambda plan: log.info("%s: %s", block, plan),
     )
 
 
-def _tiles(config: MeasureConfig, ready: Prepared) -> Path | None:
+def _tiles(ready: Prepared) -> Path | None:
     """Where finished tiles wait for a run that was killed, if its folder is named."""
-    directory = config.output.directory
-    return None if directory is None else Path(directory) / "tiles" / ready.subject.name
+    folder = ready.run_folder
+    return None if folder is None else folder / "tiles" / ready.subject.name
 
 
 def _describe(
-    config: MeasureConfig, ready: Prepared, block: str, K: FisherKernel
+    ready: Prepared, K: FisherKernel
 ) -> tuple[BlockRecord, dict[str, pd.DataFrame], list[str]]:
-    asked, seed, warnings = config.fisher_kernel, config.batch_config.seed, []
-    found = BlockRecord(len(K.rows), len(K.columns), tuple(K.zero_rows))
-    if asked.sketch is not None:
-        error = K.sketch(asked.sketch, seed).error
-        found = replace(found, sketch=SketchRecord(asked.sketch, error))
+    section, seed, warnings = ready.kernel, ready.sampler.data.seed, []
+    record = BlockRecord(len(K.rows), len(K.columns), tuple(K.zero_rows))
+    if section.sketch is not None:
+        error = K.sketch(section.sketch, seed).error
+        record = replace(record, sketch=SketchRecord(section.sketch, error))
     if K.zero_rows:
         warnings.append(f"{len(K.zero_rows)} responses have a zero row: no parameter moves them.")
     if K.rows["prompt"].nunique() < 2:
-        return found, {}, [*warnings, "There is one prompt only, so there is no structure."]
+        return record, {}, [*warnings, "There is one prompt only, so there is no structure."]
     rewarded = K.symmetric and not K.rows["reward"].isna().any()
-    structure = K.structure(asked.right_above if rewarded else None)
+    structure = K.structure(section.right_above if rewarded else None)
     relations = {
         name: RelationRecord(r.entries, r.mean, r.spread, r.mean_cosine, r.rms_cosine)
         for name, r in structure.relations.items()
     }
     differences = dict(structure.differences)
-    found = replace(found, structure=relations, same_less_other_prompt=differences)
+    record = replace(record, structure=relations, same_less_other_prompt=differences)
     tables = {"structure": structure.to_frame()}
     warnings += structure.warnings
     if not K.symmetric:
-        return found, tables, warnings
+        return record, tables, warnings
     spectrum = K.spectrum(seed=seed)
     prompts = torch.tensor(K.rows["prompt"].to_numpy())
-    rank = min(asked.rank, len(K.rows))
+    rank = min(section.rank, len(K.rows))
     fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
     tables["block_model"] = fitted.to_frame()
     constants = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
-    found = replace(found, spectrum=_spectrum(spectrum), block_model=constants)
-    count = min(asked.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
+    record = replace(record, spectrum=_spectrum(spectrum), block_model=constants)
+    count = min(section.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
     if count >= 3:
         clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
-        found = replace(found, clusters=_clusters(clusters))
+        record = replace(record, clusters=_clusters(clusters))
         warnings += clusters.warnings
-    return found, tables, [*warnings, *spectrum.warnings]
+    return record, tables, [*warnings, *spectrum.warnings]
 
 
 def _clusters(clusters: Clusters) -> ClustersRecord:
@@ -199,14 +196,14 @@ def _spectrum(spectrum: Spectrum) -> SpectrumRecord:
     )
 
 
-def _second_order(config: MeasureConfig, ready: Prepared) -> tuple[SecondOrder, Tensor]:
+def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
     x = _sequence_weights(ready)
     assert x is not None  # find_kernel has asked
-    K2 = second_order_kernel(policy, E, U, gradient_backend=config.analysis.gradient_backend)
+    K2 = second_order_kernel(policy, E, U, gradient_backend=ready.analysis.gradient_backend)
     direction = policy.weighted_gradient(U, weights)
-    nested = second_order_change(policy, E, direction, confidence=config.estimator.confidence)
+    nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2
 
 

@@ -35,7 +35,7 @@ Verb = Literal["measure", "influence", "kernel", "noise", "audit", "try"]
 
 R = TypeVar("R", bound=Result)
 
-Analyse = Callable[[MeasureConfig, Prepared, Progress], R]
+Analyse = Callable[[Prepared, Progress], R]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _run_item(verb: Verb, analyse: Analyse[R], item: Item, progress: Progress) -
         )
     timed = nullcontext() if verb == "measure" else clock.stage(verb)  # measure has stages
     with at_precision(ready.policy, config.precision.measuring), timed:
-        result = analyse(config, ready, progress)
+        result = analyse(ready, progress)
     warnings = tuple(dict.fromkeys([*ready.step.warnings, *result.warnings]))
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
     with whole_folder(item.target) as here:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -55,20 +56,13 @@ def measure(
     Returns:
         The folders and the results.
     """
-
-    def analyse(alone: MeasureConfig, ready: Prepared, report: Progress) -> MeasureResult:
-        return find_change(alone, ready, report, draw)
-
-    return run_verb("measure", analyse, config, progress)
+    return run_verb("measure", partial(find_change, draw=draw), config, progress)
 
 
-def find_change(
-    config: MeasureConfig, ready: Prepared, progress: Progress, draw: Draw | None = None
-) -> MeasureResult:
+def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -> MeasureResult:
     """Measure ΔH(η) at a checkpoint.
 
     Args:
-        config: What to do.
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
         draw: Makes a figure of the result; None for no figure.
@@ -76,11 +70,11 @@ def find_change(
     Returns:
         The result; its log is written when its folder is complete.
     """
-    found = measure_checkpoint(config, ready, progress)
-    log = DetailedLog(config, found)
+    measured = measure_checkpoint(ready, progress)
+    log = DetailedLog(ready.logging, measured, ready.sampler.data.first_repeat)
     with ready.clock.stage("log"):
         log.observe(ready.policy)
-    result = measure_result(config, ready, found)
+    result = measure_result(ready, measured)
 
     def save_figure(folder: Path) -> None:
         if draw is not None:

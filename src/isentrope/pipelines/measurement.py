@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, replace
 
 from isentrope.attribution.influence.closure import require_agreement
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import EstimatorConfig
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
-from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.identities import martingale_z, score_identity_z
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.rounding import RoundingFloor, rounding_floor
@@ -70,43 +70,34 @@ class Measurement:
     checks: Checks
 
 
-def measure_checkpoint(config: MeasureConfig, ready: Prepared, progress: Progress) -> Measurement:
+def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     """Measure one checkpoint; nothing is written."""
-    policy, batches, step, clock = ready.policy, ready.batches, ready.step, ready.clock
-    etas = config.estimator.etas(step.learning_rate)
+    step, clock, estimator = ready.step, ready.clock, ready.estimator
+    etas = estimator.etas(step.learning_rate)
     with clock.stage("sweep"):
-        change = _sweep(config, ready, etas, progress)
+        change = _sweep(ready, etas, progress)
     with clock.stage("resample"):
-        collapsed = _to_resample(config, change, etas)
-        fresh = _resample(config, ready, collapsed, progress)
+        fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
     with clock.stage("budget"):
-        budget = _budget(config, policy, batches, step, change, progress)
+        budget = _budget(ready, change, progress)
     with clock.stage("checks"):
-        checks = _checks(policy, batches, step, change)
+        checks = _checks(ready.policy, ready.batches, step, change)
     return Measurement(
         subject=ready.subject,
-        rate=config.estimator.single_eta or step.learning_rate,
+        rate=ready.rate,
         etas=etas,
-        batches=batches,
+        batches=ready.batches,
         step=step,
         change=change,
         fresh=fresh,
-        entropies=_entropies(change, config.estimator.confidence),
+        entropies=_entropies(change, estimator.confidence),
         budget=budget,
         checks=checks,
     )
 
 
-def _method(config: MeasureConfig) -> Method:
-    """The weighted estimator in force; the derivatives beside fresh responses are by prefix."""
-    method = config.estimator.method
-    return "prefix" if method == "resampled" else method
-
-
-def _sweep(
-    config: MeasureConfig, ready: Prepared, etas: list[float], progress: Progress
-) -> EntropyChange:
-    estimator = config.estimator
+def _sweep(ready: Prepared, etas: list[float], progress: Progress) -> EntropyChange:
+    estimator = ready.estimator
     weighted = [] if estimator.method == "resampled" else etas
 
     def along(direction: Vector, rates: list[float], order: int, report: Report) -> EntropyChange:
@@ -116,7 +107,7 @@ def _sweep(
             direction,
             rates,
             functional=estimator.functional,
-            method=_method(config),
+            method=estimator.weighted_method,
             order=order,
             confidence=estimator.confidence,
             progress=report,
@@ -135,17 +126,17 @@ def _sweep(
         return replace(change, points=points)
 
 
-def _to_resample(config: MeasureConfig, change: EntropyChange, etas: list[float]) -> list[float]:
-    if config.estimator.method == "resampled":
+def _to_resample(
+    estimator: EstimatorConfig, change: EntropyChange, etas: list[float]
+) -> list[float]:
+    if estimator.method == "resampled":
         return etas
-    wanted = config.estimator.resample_collapsed
+    wanted = estimator.resample_collapsed
     collapsed = [p for p in change.points if wanted and p.verdict == "resample"]
     return [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else nothing to draw from
 
 
-def _resample(
-    config: MeasureConfig, ready: Prepared, etas: list[float], progress: Progress
-) -> dict[float, Estimate]:
+def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[float, Estimate]:
     if not etas:
         return {}
     E, rounded = ready.batches.E, ready.along
@@ -156,10 +147,10 @@ def _resample(
             E,
             direction,
             rates,
-            max_new_tokens=E.max_new_tokens or config.sampling.max_new_tokens,
-            seed=config.batch_config.seeds["resample"],
-            functional=config.estimator.functional,
-            confidence=config.estimator.confidence,
+            max_new_tokens=ready.sampler.longest(E),
+            seed=ready.sampler.data.seeds["resample"],
+            functional=ready.estimator.functional,
+            confidence=ready.estimator.confidence,
             progress=report,
         )
 
@@ -174,17 +165,11 @@ def _resample(
     return dict(zip(etas, estimates, strict=True))
 
 
-def _budget(
-    config: MeasureConfig,
-    policy: Policy,
-    batches: Batches,
-    step: Step,
-    change: EntropyChange,
-    progress: Progress,
-) -> dict[str, Estimate]:
+def _budget(ready: Prepared, change: EntropyChange, progress: Progress) -> dict[str, Estimate]:
     """δH₁ along each component by the same F on the same samples, so that they sum to the total."""
     if change.first_order is None:
         return {}
+    policy, step = ready.policy, ready.step
     budget = {"total": change.first_order}
     with progress.bar("budget") as report:
         for done, (name, component) in enumerate(step.components.items()):
@@ -195,13 +180,13 @@ def _budget(
                 continue
             part = entropy_change(
                 policy,
-                batches.E,
+                ready.batches.E,
                 component,
                 [],
                 functional=change.functional,
                 method=change.method,
                 order=1,
-                confidence=config.estimator.confidence,
+                confidence=ready.estimator.confidence,
             )
             assert part.first_order is not None
             budget[name] = part.first_order

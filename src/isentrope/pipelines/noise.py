@@ -15,22 +15,21 @@ from isentrope.attribution.fisher.supervised import supervised_loss_change, supe
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
 from isentrope.attribution.noise.scale import NoiseScale, groups_with_weight, noise_scale
-from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.estimate import Estimate
 from isentrope.pipelines.influence import influence_of
 from isentrope.pipelines.prepare import Prepared
+from isentrope.policy.language_model import Policy
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.runs.results import NoiseResult
-from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.sampling.tasks.task import Demonstrator, Task
 from isentrope.training.demonstrations import demonstration_rollouts
 
 
-def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> NoiseResult:
+def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     """Measure the noise scales of a checkpoint's step.
 
     Args:
-        config: What to do.
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
 
@@ -38,7 +37,8 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> No
         Numbers in prompts (in examples for the supervised loss).
     """
     policy, U, step = ready.policy, ready.batches.U, ready.step
-    found: dict[str, dict[str, Estimate]] = {}
+    confidence = ready.estimator.confidence
+    numbers: dict[str, dict[str, Estimate]] = {}
     kinds = (("gradient", None), ("preconditioned", step.preconditioner))
     with progress.bar("noise scale") as report:
         for done, (name, P) in enumerate(kinds):
@@ -49,42 +49,42 @@ def find_noise(config: MeasureConfig, ready: Prepared, progress: Progress) -> No
                 preconditioner=P,
                 token_weights=step.token_weights,
                 entropy_weights=step.entropy_weights,
-                confidence=config.estimator.confidence,
-                gradient_backend=config.analysis.gradient_backend,
-                storage=config.fisher_kernel.held,
+                confidence=confidence,
+                gradient_backend=ready.analysis.gradient_backend,
+                storage=ready.kernel.held,
             )
-            found[name] = _of(scale)
-    table = influence_of(config, ready, progress, tokens=False, reward=False)
-    heard = groups_with_weight(U.prompt_index, step.acting)
-    moved = entropy_noise_scale(
-        table.per_sequence[heard],
-        U.prompt_index[heard],
+            numbers[name] = _of(scale)
+    table = influence_of(ready, progress, tokens=False, reward=False)
+    acting = groups_with_weight(U.prompt_index, step.acting)
+    of_entropy = entropy_noise_scale(
+        table.per_sequence[acting],
+        U.prompt_index[acting],
         table.baseline.value,
-        confidence=config.estimator.confidence,
+        confidence=confidence,
         unit=table.entropy.unit,
     )
     names = ("gradient", "noise_scale", "prompts_for_gradient_sign", "prompts_for_sign")
-    found["entropy"] = {name: getattr(moved, name) for name in names}
-    found["entropy"]["baseline"] = table.baseline
-    if config.analysis.supervised:
-        found["supervised"] = _supervised(config, ready)
+    numbers["entropy"] = {name: getattr(of_entropy, name) for name in names}
+    numbers["entropy"]["baseline"] = table.baseline
+    if ready.analysis.supervised:
+        numbers["supervised"] = _supervised(ready)
     rows = [
         {"of": of, "quantity": name, **_columns(estimate)}
-        for of, numbers in found.items()
-        for name, estimate in numbers.items()
+        for of, estimates in numbers.items()
+        for name, estimate in estimates.items()
     ]
     sentences = [
         f"{of}, {name}: {sentence}"
-        for of, numbers in found.items()
-        for name, estimate in numbers.items()
+        for of, estimates in numbers.items()
+        for name, estimate in estimates.items()
         for sentence in estimate.warnings
     ]
     return NoiseResult(
         **vars(ready.header),
-        gradient=found["gradient"],
-        preconditioned=found["preconditioned"],
-        entropy=found["entropy"],
-        supervised=found.get("supervised"),
+        gradient=numbers["gradient"],
+        preconditioned=numbers["preconditioned"],
+        entropy=numbers["entropy"],
+        supervised=numbers.get("supervised"),
         warnings=tuple(sentences),
         tables={"noise": pd.DataFrame(rows)},
     )
@@ -95,19 +95,20 @@ def _of(scale: NoiseScale) -> dict[str, Estimate]:
     return {name: getattr(scale, name) for name in names}
 
 
-def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
-    batch = config.batch_config
-    tested, trained = (batch.dataset_name, batch.dataset_path), batch.update_data
-    E = _demonstrations(batch, ready, *tested, batch.E_split, batch.B_E, batch.seeds["E"])
-    U = _demonstrations(batch, ready, *trained, batch.U_split, batch.B_U, batch.seeds["U"])
+def _supervised(ready: Prepared) -> dict[str, Estimate]:
+    policy, data = ready.policy, ready.sampler.data
+    tested, trained = data.evaluation_task(policy.tokenizer), data.update_task(policy.tokenizer)
+    update_name = data.U_dataset_name or data.dataset_name
+    E = _demonstrations(policy, data.dataset_name, tested, data.B_E, data.seeds["E"])
+    U = _demonstrations(policy, update_name, trained, data.B_U, data.seeds["U"])
     require_disjoint(E, U)
     options = {
-        "confidence": config.estimator.confidence,
-        "gradient_backend": config.analysis.gradient_backend,
-        "storage": config.fisher_kernel.held,
+        "confidence": ready.estimator.confidence,
+        "gradient_backend": ready.analysis.gradient_backend,
+        "storage": ready.kernel.held,
     }
-    change = supervised_loss_change(ready.policy, E, U, **options)
-    noise = supervised_noise_scale(ready.policy, E, U, **options)
+    change = supervised_loss_change(policy, E, U, **options)
+    noise = supervised_noise_scale(policy, E, U, **options)
     names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
     return {name: getattr(change, name) for name in names} | {
         "b_simple": noise.simple.b_simple,
@@ -115,22 +116,13 @@ def _supervised(config: MeasureConfig, ready: Prepared) -> dict[str, Estimate]:
     }
 
 
-def _demonstrations(
-    batch: BatchConfig,
-    ready: Prepared,
-    name: str,
-    path: str | None,
-    split: str,
-    n: int,
-    seed: int,
-) -> Rollouts:
-    task = batch.load_task(name, split, path, ready.policy.tokenizer)
+def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) -> Rollouts:
     if not isinstance(task, Demonstrator):
         raise ValueError(
             f"The task {name} has no demonstrations, so there is no supervised loss: set "
             "analysis.supervised=false."
         )
-    return demonstration_rollouts(ready.policy, task.demonstrations(n, seed))
+    return demonstration_rollouts(policy, task.demonstrations(n, seed))
 
 
 def _columns(estimate: Estimate) -> dict[str, Any]:

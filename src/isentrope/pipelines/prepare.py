@@ -7,20 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.batches import Batches, make_batches
+from isentrope.config.analysis import AnalysisConfig, KernelConfig
+from isentrope.config.as_trained import allowed, refuse
+from isentrope.config.control import TrialConfig
+from isentrope.config.measure import EstimatorConfig, MeasureConfig
+from isentrope.config.stages import LoggingConfig
+from isentrope.pipelines.batches import Batches, Sampler
 from isentrope.pipelines.header import header_of
 from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.real_step import real_step
+from isentrope.pipelines.real_step import Rounding, real_step
 from isentrope.pipelines.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Clock, Progress
 from isentrope.recording.contract import NEXT_UPDATE, read_control
 from isentrope.rollouts import Rollouts
-from isentrope.runs.as_trained import allowed, refuse
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.header import Header
-from isentrope.training.settings_rules import Obstacle
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -41,6 +43,13 @@ class Prepared:
         step: The optimizer's step on U.
         header: What results say of all that.
         clock: Counts the time of each stage.
+        sampler: Draws and rewards further batches.
+        estimator: Which entropy, at which rates, by which estimator.
+        analysis: What influence, noise and audit attribute.
+        kernel: Which blocks of the Fisher kernel, and how gradients are held.
+        trial: Which controls are tried.
+        logging: What the log of a measurement holds.
+        run_folder: The folder that the configuration names; None where it names none.
         along: Δθ/η by learning rate where training rounds the step; None where it is v.
     """
 
@@ -50,89 +59,101 @@ class Prepared:
     step: Step
     header: Header
     clock: Clock
+    sampler: Sampler
+    estimator: EstimatorConfig
+    analysis: AnalysisConfig
+    kernel: KernelConfig
+    trial: TrialConfig
+    logging: LoggingConfig
+    run_folder: Path | None = None
     along: Callable[[float], Vector] | None = None
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of interest."""
+        return self.estimator.rate(self.step.learning_rate)
 
 
 def prepare_checkpoint(
     config: MeasureConfig, subject: Subject, progress: Progress, clock: Clock
 ) -> Prepared:
     """Load a checkpoint, draw E and U, and compute the step."""
+    estimator, data = config.estimator, config.batch_config
     with clock.stage("load"):
-        policy = subject.load(config)
+        policy = subject.load(config.checkpoint, config.sampling)
         state = load_optimizer_state(policy, subject.optimizer)
-        config.estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
+        estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
+    sampler = Sampler(policy, data, config.sampling, config.precision.sampling, progress)
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
-        refuse(of_model, config.estimator.ignore_training_settings, subject.name)
-        batches = make_batches(config, policy, progress)
+        refuse(of_model, estimator.ignore_training_settings, subject.name)
+        batches = sampler.batches(estimator)
     with clock.stage("update"), at_precision(policy, config.precision.updating):
-        said = _of_training(config, policy, batches, subject, of_model)
-        if config.estimator.off_policy:
-            batches, clipped = _stale(config, policy, batches)
-            said += clipped
-        step = update_step(config, policy, batches.U, subject.optimizer)
-        step, of_control = with_control(config, policy, subject.path, step)
-        said += of_control
-        real = real_step(config, policy, subject, state, step)
-        step = replace(real.step, warnings=(*said, *real.step.warnings))
-    header = header_of(config, policy, subject, batches, step, real.facts)
-    return Prepared(subject, policy, batches, step, header, clock, real.along)
-
-
-def _of_training(
-    config: MeasureConfig,
-    policy: Policy,
-    batches: Batches,
-    subject: Subject,
-    of_model: list[Obstacle],
-) -> tuple[str, ...]:
-    """Sentences on where the step is not training's; refuses what may not differ."""
-    ignored = config.estimator.ignore_training_settings
-    stale, note = stale_batch(config, policy, batches.U)
-    refuse(stale, ignored, subject.name)
-    return (*subject.as_trained.warnings, *allowed([*of_model, *stale], ignored), *note)
+        stale, notes = stale_batch(policy, batches.U, estimator, drawn_here=data.U_file is None)
+        refuse(stale, estimator.ignore_training_settings, subject.name)
+        differences = allowed([*of_model, *stale], estimator.ignore_training_settings)
+        warnings = (*subject.as_trained.warnings, *differences, *notes)
+        if estimator.off_policy:
+            batches, clipped = _stale(sampler, batches, estimator)
+            warnings += clipped
+        step = update_step(sampler, batches.U, subject.optimizer, estimator)
+        step, of_control = with_control(policy, subject.path, data.U_file, step)
+        rounding = Rounding.of(
+            policy, subject, state, master_weights=config.checkpoint.master_weights
+        )
+        real = real_step(subject, rounding, step, estimator)
+        step = replace(real.step, warnings=(*warnings, *of_control, *real.step.warnings))
+    precision = config.precision
+    directory = config.output.directory
+    return Prepared(
+        subject=subject,
+        policy=policy,
+        batches=batches,
+        step=step,
+        header=header_of(subject, sampler, batches, step, real.facts, estimator, precision),
+        clock=clock,
+        sampler=sampler,
+        estimator=estimator,
+        analysis=config.analysis,
+        kernel=config.fisher_kernel,
+        trial=config.trial,
+        logging=config.detailed_logging,
+        run_folder=None if directory is None else Path(directory),
+        along=real.along,
+    )
 
 
 def _stale(
-    config: MeasureConfig, policy: Policy, batches: Batches
+    sampler: Sampler, batches: Batches, estimator: EstimatorConfig
 ) -> tuple[Batches, tuple[str, ...]]:
     """U with its tokens weighted by the ratio to the policy that drew them."""
-    estimator, clip = config.estimator, config.estimator.clip_pair
+    clip = estimator.clip_pair
     capped = estimator.objective == "cispo"
-    ratios = importance_ratios(policy, batches.U, None if capped else clip)
+    ratios = importance_ratios(sampler.policy, batches.U, None if capped else clip)
     weighted = ratios.weighted(
         batches.U,
         estimator.objective,
-        normalising_length(config, batches.U),
+        normalising_length(sampler, batches.U, estimator),
         cap=clip[1] if clip else None,
         micro_batch=estimator.micro_batch,
     )
     return replace(batches, U=weighted), ratios.warnings
 
 
-def normalising_length(config: MeasureConfig, U: Rollouts) -> int:
-    """The constant length L of Dr. GRPO: as configured, or where the sampler of U cut.
+def normalising_length(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> int:
+    """The constant length L of Dr. GRPO, in tokens: as configured, or where U's sampler cut."""
+    return estimator.max_response_length or sampler.longest(U)
+
+
+def update_step(sampler: Sampler, U: Rollouts, optimizer: Path, estimator: EstimatorConfig) -> Step:
+    """The optimizer's step on U.
 
     Args:
-        config: What was asked.
-        U: The update batch, drawn here or read from a file that says how long it was let run.
-
-    Returns:
-        Tokens.
-    """
-    own = U.max_new_tokens or config.sampling.max_new_tokens
-    return config.estimator.max_response_length or own
-
-
-def update_step(config: MeasureConfig, policy: Policy, U: Rollouts, optimizer: Path) -> Step:
-    """The optimizer's step on U, as the configuration says.
-
-    Args:
-        config: What was asked.
-        policy: The policy.
+        sampler: Has the policy, and knows how long responses may be.
         U: The update batch.
         optimizer: The optimizer's file.
+        estimator: The objective, and its settings.
 
     Returns:
         The step.
@@ -140,13 +161,12 @@ def update_step(config: MeasureConfig, policy: Policy, U: Rollouts, optimizer: P
     Raises:
         ValueError: If it is zero.
     """
-    estimator = config.estimator
     step = optimizer_step(
-        policy,
+        sampler.policy,
         U,
         optimizer,
         objective=RECORDED if estimator.off_policy else estimator.objective,
-        max_response_length=normalising_length(config, U),
+        max_response_length=normalising_length(sampler, U, estimator),
         max_grad_norm=estimator.max_grad_norm,
         clip_high=estimator.clip_pair[1] if estimator.clip_pair else None,
         micro_batch=estimator.micro_batch,
@@ -160,14 +180,14 @@ def update_step(config: MeasureConfig, policy: Policy, U: Rollouts, optimizer: P
 
 
 def with_control(
-    config: MeasureConfig, policy: Policy, checkpoint: Path, step: Step
+    policy: Policy, checkpoint: Path, U_file: str | None, step: Step
 ) -> tuple[Step, tuple[str, ...]]:
     """The step as training took it, where a step control corrected it and U is training's own.
 
     Args:
-        config: What was asked.
         policy: The policy.
         checkpoint: Its folder.
+        U_file: The file of U; None where it was drawn here.
         step: The optimizer's step on U.
 
     Returns:
@@ -180,7 +200,6 @@ def with_control(
     control = read_control(checkpoint) if (record / "update.json").is_file() else None
     if control is None:
         return step, ()
-    U_file = config.batch_config.U_file
     if U_file is None or Path(U_file).resolve() != (record / "rollouts.parquet").resolve():
         return step, (
             "Training corrected the step from this checkpoint by a control. U is another batch, so "

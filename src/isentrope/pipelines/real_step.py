@@ -11,12 +11,18 @@ import torch
 from isentrope.checks.checkpoint import describe_misplaced, misplaced_states
 from isentrope.checks.finding import Finding
 from isentrope.checks.rates import describe_groups, disagreement
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import EstimatorConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.stored_types import stored_types
 from isentrope.runs.checkpoints import Subject
 from isentrope.update.optimizer_state import OptimizerState
-from isentrope.update.rounding import MAX_ROUNDING, SHORT_MOMENTS, rounded_step, short_types
+from isentrope.update.rounding import (
+    MAX_ROUNDING,
+    SHORT_MOMENTS,
+    RoundedStep,
+    rounded_step,
+    short_types,
+)
 from isentrope.update.step import Step
 from isentrope.vectors import Vector, axpy
 
@@ -38,17 +44,50 @@ class RealStep:
     along: Callable[[float], Vector] | None = None
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """How training rounds a step.
+
+    Attributes:
+        policy: The policy at θ.
+        state: Its optimizer's state.
+        types: Parameters that training keeps in 16 bits; none where it kept float32 weights.
+    """
+
+    policy: Policy
+    state: OptimizerState
+    types: dict[str, torch.dtype]
+
+    @classmethod
+    def of(
+        cls, policy: Policy, subject: Subject, state: OptimizerState, *, master_weights: bool
+    ) -> Rounding:
+        """That of a checkpoint; with master weights nothing is rounded."""
+        stored = {} if master_weights else stored_types(subject.path, policy.names)
+        return cls(policy, state, {} if master_weights else short_types(policy, state, stored))
+
+    def step(self, step: Step, eta: float) -> RoundedStep | None:
+        """The step that training takes at a learning rate; None where nothing is rounded."""
+        if not self.types or not eta:
+            return None
+        return rounded_step(self.policy, self.state, step, self.types, eta)
+
+    def step_of_interest(self, step: Step, estimator: EstimatorConfig) -> RoundedStep | None:
+        """That at the rate of interest, or where it is 0 at the largest one of the sweep."""
+        rate = estimator.rate(step.learning_rate)
+        return self.step(step, rate or max(estimator.eta_list or [0.0]))
+
+
 def real_step(
-    config: MeasureConfig, policy: Policy, subject: Subject, state: OptimizerState, step: Step
+    subject: Subject, rounding: Rounding, step: Step, estimator: EstimatorConfig
 ) -> RealStep:
     """Hold a step against the checkpoint's records and the type of its weights.
 
     Args:
-        config: What was asked.
-        policy: The policy at θ.
         subject: The checkpoint.
-        state: Its optimizer's state.
+        rounding: How its training rounds.
         step: v.
+        estimator: Says whether the rounded step is to be measured.
 
     Returns:
         The step to be measured; its warnings say what was found.
@@ -57,47 +96,50 @@ def real_step(
         ValueError: If the state is matched by an order that it does not fit, or training rounds the
             step to another one and the configuration does not say which is to be measured.
     """
+    state = rounding.state
     confirmed, notes = _order(state, step)
     notes += _rates(state, subject)
     facts = {"param_groups": state.distinct_groups, "order_confirmed": confirmed}
-    found = _rounding(config, policy, subject, state, step)
-    if found is not None:
-        facts["rounding"] = {
-            "dtype": found.dtype,
-            "moved": found.moved,
-            "error": found.error,
-            "eta": found.eta,
-        }
-    measured, along = step, None
-    if found is not None and config.estimator.rounded_step:
-        types = _types(config, policy, subject, state)
-        along = lambda eta: rounded_step(policy, state, step, types, eta).direction  # noqa: E731
-        rounding = axpy(-1.0, step.direction, found.direction)
-        measured = replace(
-            step, direction=found.direction, components=step.components | {"rounding": rounding}
-        )
-        notes += (f"The step is the one that rounding takes: {found}.",)
-    elif found is not None:
-        notes += (_unrounded(config, found),)
-    said = tuple(w for w in measured.warnings if w != SHORT_MOMENTS)  # the notes have numbers
-    return RealStep(replace(measured, warnings=(*said, *notes)), facts, along)
+    rounded = rounding.step_of_interest(step, estimator)
+    if rounded is None:
+        return _noted(step, facts, notes)
+    names = ("dtype", "moved", "error", "eta")
+    facts["rounding"] = {name: getattr(rounded, name) for name in names}
+    if not estimator.rounded_step:
+        return _noted(step, facts, (*notes, _unrounded(rounded, estimator)))
+    added = axpy(-1.0, step.direction, rounded.direction)
+    measured = replace(
+        step, direction=rounded.direction, components=step.components | {"rounding": added}
+    )
+    notes += (f"The step is the one that rounding takes: {rounded}.",)
+
+    def along(eta: float) -> Vector:
+        return rounded_step(rounding.policy, state, step, rounding.types, eta).direction
+
+    return replace(_noted(measured, facts, notes), along=along)
+
+
+def _noted(step: Step, facts: dict[str, Any], notes: tuple[str, ...]) -> RealStep:
+    """The step with the notes, whose numbers replace the general sentence on moments."""
+    general = tuple(w for w in step.warnings if w != SHORT_MOMENTS)
+    return RealStep(replace(step, warnings=(*general, *notes)), facts)
 
 
 def check_rounding(
-    config: MeasureConfig, policy: Policy, subject: Subject, state: OptimizerState, step: Step
+    subject: Subject, rounding: Rounding, step: Step, estimator: EstimatorConfig
 ) -> Finding:
     """Is v the step that training takes in the type of its weights?"""
-    stored = set(stored_types(subject.path, policy.names).values())
+    stored = set(stored_types(subject.path, rounding.policy.names).values())
     kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
-    found = _rounding(config, policy, subject, state, step)
-    if found is None:
+    rounded = rounding.step_of_interest(step, estimator)
+    if rounded is None:
         short = stored & {torch.bfloat16, torch.float16}
         kept = "; training kept a float32 copy of them" if short else ""
         return Finding(ROUNDING, True, f"weights on disk are {kinds}{kept}")
-    if found.error <= MAX_ROUNDING or config.estimator.rounded_step:
-        measured = "; the rounded step is measured" if config.estimator.rounded_step else ""
-        return Finding(ROUNDING, True, f"{found}{measured}")
-    return Finding(ROUNDING, False, f"{found} (bound {MAX_ROUNDING:g})", _ways_out())
+    if rounded.error <= MAX_ROUNDING or estimator.rounded_step:
+        measured = "; the rounded step is measured" if estimator.rounded_step else ""
+        return Finding(ROUNDING, True, f"{rounded}{measured}")
+    return Finding(ROUNDING, False, f"{rounded} (bound {MAX_ROUNDING:g})", _ways_out())
 
 
 def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, ...]]:
@@ -135,34 +177,15 @@ def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _types(
-    config: MeasureConfig, policy: Policy, subject: Subject, state: OptimizerState
-) -> dict[str, torch.dtype]:
-    if config.checkpoint.master_weights:
-        return {}
-    return short_types(policy, state, stored_types(subject.path, policy.names))
-
-
-def _rounding(
-    config: MeasureConfig, policy: Policy, subject: Subject, state: OptimizerState, step: Step
-) -> Any:
-    """The rounded step at the rate of interest; None where nothing is rounded."""
-    types = _types(config, policy, subject, state)
-    rate = config.estimator.single_eta or step.learning_rate
-    if not rate and config.estimator.eta_list:
-        rate = max(config.estimator.eta_list)
-    return rounded_step(policy, state, step, types, rate) if types and rate else None
-
-
-def _unrounded(config: MeasureConfig, found: Any) -> str:
-    if found.error <= MAX_ROUNDING:
-        return f"Training rounds its weights: {found}."
-    if config.estimator.rounded_step is None:
+def _unrounded(rounded: RoundedStep, estimator: EstimatorConfig) -> str:
+    if rounded.error <= MAX_ROUNDING:
+        return f"Training rounds its weights: {rounded}."
+    if estimator.rounded_step is None:
         raise ValueError(
-            f"Training rounds its weights, so its step is not v: {found}. {_ways_out()}"
+            f"Training rounds its weights, so its step is not v: {rounded}. {_ways_out()}"
         )
     return (
-        f"THIS IS NOT THE STEP THAT TRAINING TAKES: its weights are rounded, {found}. "
+        f"THIS IS NOT THE STEP THAT TRAINING TAKES: its weights are rounded, {rounded}. "
         "estimator.rounded_step=true measures the real one."
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import EstimatorConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import dropout_rates
 from isentrope.rollouts import Rollouts
@@ -38,35 +38,36 @@ def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
 
 
 def stale_batch(
-    config: MeasureConfig, policy: Policy, U: Rollouts
+    policy: Policy, U: Rollouts, estimator: EstimatorConfig, *, drawn_here: bool
 ) -> tuple[list[Obstacle], list[str]]:
     """Hold a batch from a file against the policy that is said to have drawn it.
 
     A batch that is drawn here is on-policy by construction and is not scored again.
 
     Args:
-        config: How the step is computed.
         policy: The policy, at the precision of the update.
         U: The update batch.
+        estimator: How the step is computed.
+        drawn_here: Whether U was drawn here.
 
     Returns:
         An obstacle where the distance is more than a sampler's rounding, and a note where it is
         more than that of float32.
     """
-    estimator = config.estimator
-    compared = U.sampler_logprobs is not None and config.batch_config.U_file is not None
-    if not compared or estimator.off_policy or estimator.objective in _NO_SAMPLER:
+    if U.sampler_logprobs is None or drawn_here:
+        return [], []
+    if estimator.off_policy or estimator.objective in _NO_SAMPLER:
         return [], []
     gap = sampler_gap(policy, U)
-    seen = f"U's sampler and this policy differ by {gap:.2g} nats per token (root mean square)"
+    measured = f"U's sampler and this policy differ by {gap:.2g} nats per token (root mean square)"
     way_out = (
         "if it was drawn by an earlier policy, set estimator.off_policy: true; if at another "
         "temperature, set sampling.temperature as there"
     )
     if gap > OTHER_SAMPLER:
-        return [Obstacle("stale_batch", f"{seen}, so U is not a draw of it: {way_out}")], []
+        return [Obstacle("stale_batch", f"{measured}, so U is not a draw of it: {way_out}")], []
     if gap > SAMPLER_ROUNDING:
-        return [], [f"{seen}: {way_out}; a sampler in bfloat16 differs as much."]
+        return [], [f"{measured}: {way_out}; a sampler in bfloat16 differs as much."]
     return [], []
 
 

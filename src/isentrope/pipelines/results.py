@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from isentrope.config.measure import MeasureConfig
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import Point
 from isentrope.estimators.identities import Z_LIMIT, adjusted, p_value, verdict
@@ -46,11 +45,10 @@ SUSPECT_Z = Z_LIMIT
 """|z| from which an identity is said to fail."""
 
 
-def measure_result(config: MeasureConfig, ready: Prepared, found: Measurement) -> MeasureResult:
+def measure_result(ready: Prepared, found: Measurement) -> MeasureResult:
     """The result of `measure` at one checkpoint.
 
     Args:
-        config: What was asked.
         ready: The checkpoint.
         found: What was found.
 
@@ -58,7 +56,7 @@ def measure_result(config: MeasureConfig, ready: Prepared, found: Measurement) -
         The result; of the step's warnings and the timing the loop takes care.
     """
     change, header = found.change, ready.header
-    estimator = replace(header.estimator, order=config.estimator.order, unit=change.entropy.unit)
+    estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
     values = {name: part.value for name, part in found.budget.items()}
     errors = {f"{name}_se": part.se for name, part in found.budget.items()}
     return MeasureResult(

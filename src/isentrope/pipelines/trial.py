@@ -14,10 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.control import TrialConfig
 from isentrope.estimate import Estimate
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
-from isentrope.pipelines.influence import rewarded, weighted_method
 from isentrope.pipelines.prepare import Prepared
 from isentrope.pipelines.trial_steps import PARTS, RANDOM, TrialSteps
 from isentrope.progress import Progress
@@ -93,11 +92,10 @@ class Candidate:
         return f"{self.control}@{self.strength:.6g}"
 
 
-def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> TrialResult:
+def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     """Try controls on the step of a checkpoint.
 
     Args:
-        config: What to do.
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
 
@@ -108,19 +106,18 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Tr
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    asked = config.trial
     acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
-    tried = asked.controls or acting
-    steps = TrialSteps(config, ready, tried, progress)
-    eta = config.estimator.single_eta or ready.step.learning_rate
-    E = rewarded(config, ready, ready.batches.E) if config.analysis.reward else ready.batches.E
+    tried = ready.trial.controls or acting
+    steps = TrialSteps(ready, tried)
+    eta, estimator = ready.rate, ready.estimator
+    E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
     paired = PairedSteps(
         ready.policy,
         E,
         eta,
-        functional=config.estimator.functional,
-        method=weighted_method(config),
-        confidence=config.estimator.confidence,
+        functional=estimator.functional,
+        method=estimator.weighted_method,
+        confidence=estimator.confidence,
     )
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     candidates: list[Candidate] = []
@@ -129,7 +126,7 @@ def find_trial(config: MeasureConfig, ready: Prepared, progress: Progress) -> Tr
         for done, control in enumerate(tried):
             report(done, len(tried), control)
             try:
-                for candidate, trial in _candidates(config, ready, steps, control, eta):
+                for candidate, trial in _candidates(ready.trial, steps, control, eta):
                     _add(paired, candidate.name, trial)
                     candidates.append(candidate)
             except OutOfReachError as error:
@@ -164,39 +161,38 @@ def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
 
 
 def _candidates(
-    config: MeasureConfig, ready: Prepared, steps: TrialSteps, control: str, eta: float
+    section: TrialConfig, steps: TrialSteps, control: str, eta: float
 ) -> Iterator[tuple[Candidate, Trial]]:
     """The control at each strength, with its step."""
-    asked = config.trial
-    if asked.change is not None:
-        strength, predicted = _strength_for(config, ready, steps, control, eta)
+    if section.change is not None:
+        strength, predicted = _strength_for(section, steps, control, eta)
         strengths = [strength]
     else:
-        strengths, predicted = _strengths(config, control), None
+        strengths, predicted = _strengths(section, control), None
     for strength in strengths:
         trial = steps.trial(control, strength)
         share = trial.numbers.get("touched", 0.0)
         masks: tuple[str, ...] = ()
-        if asked.random_masks and 0 < share < 1:
+        if section.random_masks and 0 < share < 1:
             masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
         did = trial.numbers, predicted, masks, trial.of_gradient, trial.reasons
         yield Candidate(control, strength, *did), trial
 
 
-def _strengths(config: MeasureConfig, control: str) -> list[float]:
-    asked, options = config.trial, config.trial.options.get(control, {})
+def _strengths(section: TrialConfig, control: str) -> list[float]:
+    options = section.options.get(control, {})
     default = build(control, None, options).strength
-    if asked.strengths is not None:
-        given = [multiple * default for multiple in asked.strengths]
+    if section.strengths is not None:
+        given = [multiple * default for multiple in section.strengths]
         return [build(control, strength, options).strength for strength in given]
     return [multiple * default for multiple in SMALL.get(control, MULTIPLES)]
 
 
 def _strength_for(
-    config: MeasureConfig, ready: Prepared, steps: TrialSteps, control: str, eta: float
+    section: TrialConfig, steps: TrialSteps, control: str, eta: float
 ) -> tuple[float, float]:
     """The strength that changes entropy by the amount asked for, by the first order."""
-    wanted, options = config.trial.change, config.trial.options.get(control, {})
+    wanted, options = section.change, section.options.get(control, {})
     assert wanted is not None
 
     def change(strength: float) -> float:
@@ -205,10 +201,10 @@ def _strength_for(
         )
         return eta * dot(steps.entropy_gradient, whole)
 
-    made = build(control, None, options)
-    largest = largest_strength(control, made.strength, options)
-    both = getattr(made, "two_sided", False)
-    smallest = largest_strength(control, -made.strength, options) if both else 0.0
+    default = build(control, None, options)
+    largest = largest_strength(control, default.strength, options)
+    both = getattr(default, "two_sided", False)
+    smallest = largest_strength(control, -default.strength, options) if both else 0.0
     return strength_for(wanted, change, largest, smallest)
 
 
@@ -308,10 +304,10 @@ def on_frontier(table: pd.DataFrame) -> list[bool]:
 
 
 def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
-    said = []
+    warnings = []
     weak = [name for name, verdict in found.verdicts.items() if verdict != "trust"]
     if weak:
-        said.append(
+        warnings.append(
             f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval "
             f"at this learning rate, {weak[0]} first: lower estimator.single_eta."
         )
@@ -323,5 +319,5 @@ def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
         where = "the whole step" if part == "step" else "the gradient part"
         cut = reason in ("out_of_range", "too_large")
         what = "shortens its correction" if cut else "makes no correction"
-        said.append(f"{', '.join(names)} {what} of {where}: {WHY.get(reason, reason)}.")
-    return said
+        warnings.append(f"{', '.join(names)} {what} of {where}: {WHY.get(reason, reason)}.")
+    return warnings

@@ -10,13 +10,9 @@ import numpy as np
 import torch
 
 from isentrope.attribution.gradients.groups import reward_groups
-from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.entropy_gradient import entropy_gradient
-from isentrope.pipelines.batches import prompts_of, sample_evaluation
-from isentrope.pipelines.influence import rewarded, weighted_method
-from isentrope.pipelines.precision_stages import at_precision
+from isentrope.pipelines.batches import prompts_of
 from isentrope.pipelines.prepare import Prepared, normalising_length
-from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.averages import BLOCKS, GradientMeans
 from isentrope.training.control.controls import FIELDS, STEP, TOKEN, build
@@ -62,28 +58,24 @@ class TrialSteps:
             no control needs it.
     """
 
-    def __init__(
-        self, config: MeasureConfig, ready: Prepared, names: list[str], progress: Progress
-    ) -> None:
+    def __init__(self, ready: Prepared, names: list[str]) -> None:
         """Score the batch, and draw what the controls need.
 
         Args:
-            config: What to do.
             ready: The checkpoint, at the measuring precision.
             names: Controls that will be tried.
-            progress: Where to say how far it is.
 
         Raises:
             ValueError: If the objective has no advantages to rewrite, or a control acts in no
                 single step on an on-policy batch.
         """
-        if config.estimator.objective not in OBJECTIVES or config.estimator.off_policy:
+        if ready.estimator.objective not in OBJECTIVES or ready.estimator.off_policy:
             raise ValueError(
                 "A control rewrites the advantages of an on-policy batch: set estimator.objective "
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
             )
         for name in names:
-            control = build(name, None, config.trial.options.get(name))
+            control = build(name, None, ready.trial.options.get(name))
             if name in FIELDS and control.on_policy:
                 raise ValueError(
                     f"The control {name!r} is a setting of TRL, which changes with the steps of a "
@@ -94,40 +86,34 @@ class TrialSteps:
                     f"The control {name!r} does nothing while every ratio of policy to sampler is "
                     "1, as in the first step on a batch: there is nothing to try."
                 )
-        self._config, self._ready = config, ready
+        self._ready = ready
         self.plain = without_control(ready.step)
         needs = {column for name in names for column in self._needs(name)}
         self.own: Rollouts | None = None
-        if needs & {*COLUMNS, "own"} or config.trial.change is not None:
-            self.own = self._draw(progress)
+        if needs & {*COLUMNS, "own"} or ready.trial.change is not None:
+            self.own = self._draw()
         self.tokens = self._tokens(needs)
 
     def _needs(self, name: str) -> tuple[str, ...]:
-        options = self._config.trial.options.get(name)
+        options = self._ready.trial.options.get(name)
         return ("own",) if name in STEP else build(name, None, options).needs
 
-    def _draw(self, progress: Progress) -> Rollouts:
+    def _draw(self) -> Rollouts:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
-        config, ready = self._config, self._ready
-        taken = [] if config.batch_config.allow_overlap else [ready.batches.E, ready.batches.U]
-        seeds = config.batch_config.seeds
-        size = config.batch_config.model_copy(
-            update={"B_E": config.trial.size, "seed": seeds["control"], "fixed_prompts": False}
-        )
-        asked = config.model_copy(update={"batch_config": size})
-        with at_precision(ready.policy, config.precision.sampling):
-            return sample_evaluation(
-                asked, ready.policy, {ids for r in taken for ids in prompts_of(r)}, progress
-            )
+        ready, data = self._ready, self._ready.sampler.data
+        taken = [] if data.allow_overlap else [ready.batches.E, ready.batches.U]
+        own = {"B_E": ready.trial.size, "seed": data.seeds["control"], "fixed_prompts": False}
+        sampler = replace(ready.sampler, data=data.model_copy(update=own))
+        return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
 
     def _tokens(self, needs: set[str]) -> Tokens:
-        config, ready = self._config, self._ready
+        ready, sampler = self._ready, self._ready.sampler
         tokens = on_policy_tokens(
             ready.policy,
             ready.batches.U,
-            config.estimator.objective,
-            normalising_length(config, ready.batches.U),
-            seed=config.batch_config.seeds["control"],
+            ready.estimator.objective,
+            normalising_length(sampler, ready.batches.U, ready.estimator),
+            seed=sampler.data.seeds["control"],
         )
         if "kept_mass" in needs:
             tokens = replace(
@@ -136,7 +122,7 @@ class TrialSteps:
         if needs.isdisjoint(COLUMNS):
             return tokens
         assert self.own is not None
-        rewards = rewarded(config, ready, self.own) if "reward_influence" in needs else None
+        rewards = sampler.rewarded(self.own) if "reward_influence" in needs else None
         E = self.own.with_columns(rewards=None if rewards is None else rewards.rewards)
         P = ready.step.preconditioner
         of_entropy, of_reward = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
@@ -146,35 +132,35 @@ class TrialSteps:
     def entropy_gradient(self) -> Vector:
         """Gradient on the controls' own E, as a strength is judged on another one."""
         assert self.own is not None
-        config = self._config
+        estimator = self._ready.estimator
         return entropy_gradient(
             self._ready.policy,
             self.own,
-            functional=config.estimator.functional,
-            method=weighted_method(config),
+            functional=estimator.functional,
+            method=estimator.weighted_method,
         )
 
     @property
     def _min_p(self) -> float:
-        control = build("lp_reg", None, self._config.trial.options.get("lp_reg"))
+        control = build("lp_reg", None, self._ready.trial.options.get("lp_reg"))
         return control.min_p
 
     def trial(self, control: str, strength: float) -> Trial:
         """The step under a control."""
         if control in TOKEN:
             return self._rewritten(self.tokens, control, strength)
-        return self._corrected(build(control, strength, self._config.trial.options.get(control)))
+        return self._corrected(build(control, strength, self._ready.trial.options.get(control)))
 
     def _rewritten(self, tokens: Tokens, control: str, strength: float) -> Trial:
-        ready, config = self._ready, self._config
+        ready = self._ready
         return try_tokens(
             ready.policy,
             ready.batches.U,
             tokens,
             ready.subject.optimizer,
-            build(control, strength, config.trial.options.get(control)),
+            build(control, strength, ready.trial.options.get(control)),
             strength,
-            max_grad_norm=config.estimator.max_grad_norm,
+            max_grad_norm=ready.estimator.max_grad_norm,
         )
 
     def mask(self, share: float, draw: int) -> Trial:
@@ -184,15 +170,15 @@ class TrialSteps:
 
     def _corrected(self, options: IsentropicOptions) -> Trial:
         """The step with an isentropic correction; its gradient part with one of its own."""
-        config, ready, own = self._config, self._ready, self.own
+        ready, own = self._ready, self.own
         assert own is not None
         first, second = torch.arange(len(own)).tensor_split(2)
-        step, eta = self.plain, config.estimator.single_eta or ready.step.learning_rate
+        step, eta = self.plain, ready.rate
         project = self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
             none = Trial.of(step, {"no_correction": 1.0})
             return replace(none, reasons=dict.fromkeys(PARTS, "no_reward_gain"))
-        made = [
+        corrections = [
             isentropic_correction(
                 ready.policy,
                 own.select(first),
@@ -205,17 +191,19 @@ class TrialSteps:
             )
             for direction in (step.direction, step.components["gradient"])
         ]
-        whole = axpy(1.0, made[0].component, step.direction)
-        gradient = axpy(1.0, made[1].component, step.components["gradient"])
-        reasons = {part: x.reason for part, x in zip(PARTS, made, strict=True) if x.reason}
-        return Trial(whole, gradient, dict(made[0].numbers), dict(made[1].numbers), reasons)
+        whole = axpy(1.0, corrections[0].component, step.direction)
+        gradient = axpy(1.0, corrections[1].component, step.components["gradient"])
+        reasons = {part: x.reason for part, x in zip(PARTS, corrections, strict=True) if x.reason}
+        return Trial(
+            whole, gradient, dict(corrections[0].numbers), dict(corrections[1].numbers), reasons
+        )
 
     def _neutral(self) -> Callable[[Vector], Vector] | None:
         """The projection that keeps the mean reward of the controls' own E, where it is known."""
         ready = self._ready
         assert self.own is not None
         means = GradientMeans(1, BLOCKS)
-        groups = reward_groups(ready.policy, rewarded(self._config, ready, self.own), BLOCKS)
+        groups = reward_groups(ready.policy, ready.sampler.rewarded(self.own), BLOCKS)
         for k, part in enumerate(groups.parts):
             means.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
         return means.reward_projection(ready.step.preconditioner)

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from isentrope.checkpoint_names import step_name, step_of_folder
-from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.measure import CheckpointConfig, MeasureConfig, PolicyConfig
+from isentrope.config.as_trained import AsTrained
+from isentrope.config.measure import CheckpointConfig, PolicyConfig
+from isentrope.config.stages import SamplingConfig
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
-from isentrope.runs.as_trained import AsTrained
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,12 @@ class Checkpoint:
         """Its training step, where the folder's name tells it."""
         return step_of_folder(self.path.name)
 
-    def load(self, config: MeasureConfig | EvaluateConfig) -> Policy:
+    def load(self, where: PolicyConfig, sampling: SamplingConfig) -> Policy:
         """Load the policy in float32, the precision that weights are kept in between stages.
 
         Args:
-            config: The configuration.
+            where: The section that names it.
+            sampling: How it draws and scores.
 
         Returns:
             The policy.
@@ -47,7 +48,6 @@ class Checkpoint:
         Raises:
             ValueError: If it is to run on a GPU and there is none.
         """
-        where, sampling = config.checkpoint, config.sampling
         if where.device_map.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(
                 f"checkpoint.device_map={where.device_map}, but torch sees no CUDA device here."
@@ -99,11 +99,11 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
     return [Checkpoint(*pair) for pair in zip(paths, _names(paths), strict=True)]
 
 
-def find_subjects(config: MeasureConfig) -> list[Subject]:
+def find_subjects(where: CheckpointConfig) -> list[Subject]:
     """Find checkpoints and optimizer states on disk; nothing is loaded.
 
     Args:
-        config: The configuration.
+        where: The section that names them.
 
     Returns:
         One subject a checkpoint, in the order given, patterns in natural order; names differ.
@@ -112,8 +112,8 @@ def find_subjects(config: MeasureConfig) -> list[Subject]:
         FileNotFoundError: If nothing matches, or a checkpoint or its optimizer is missing.
         ValueError: If one optimizer path is given for several checkpoints.
     """
-    given = config.checkpoint.optimizer_path
-    found = find_checkpoints(config.checkpoint)
+    given = where.optimizer_path
+    found = find_checkpoints(where)
     if len(found) > 1 and given is not None:
         raise ValueError(
             f"checkpoint.optimizer_path names one optimizer for {len(found)} checkpoints: leave it "

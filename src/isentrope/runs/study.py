@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from isentrope.config.as_trained import refuse, settle
 from isentrope.config.io import dump_config, load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import write_bytes
-from isentrope.runs.as_trained import refuse, settle
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import require_new, run_directory, versions
@@ -111,7 +111,7 @@ class Study:
 def require_inputs(config: MeasureConfig) -> list[Subject]:
     """Refuse a configuration whose files are not there, before any work is done."""
     config.batch_config.require_files()
-    subjects = find_subjects(config)
+    subjects = find_subjects(config.checkpoint)
     require_one_model(subjects, config.checkpoint.base_model)
     return subjects
 

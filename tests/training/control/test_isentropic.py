@@ -69,22 +69,19 @@ def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(f
 
 def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch(folder):
     here = checkpoint(folder / "held", 2)
-    batch = {"dataset_name": "prompts", "dataset_path": str(folder / "prompts.jsonl"), "B_E": 8}
-    batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
-    given = {"checkpoint": {"checkpoint_path": str(here)}, "batch_config": batch}
+    own = str(here / "next_update" / "rollouts.parquet")
     policy = Policy.from_checkpoint(here, precision="float64")
     U, _ = read_next_update(here)
     plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
-    step, (note,) = with_control(load_config(given), policy, here, plain)
+    step, (note,) = with_control(policy, here, own, plain)
     assert "Attributions" in note
     assert set(step.components) == {"momentum", "decay", "gradient", "control"}
     assert runs.relative(step.components["control"], read_control(here)) == 0
-    del batch["U_file"]
-    step, (note,) = with_control(load_config(given), policy, here, plain)
+    step, (note,) = with_control(policy, here, None, plain)
     assert "U is another batch" in note
     assert step is plain
     unchanged = checkpoint(folder / "plain", 1)
-    assert with_control(load_config(given), policy, unchanged, plain) == (plain, ())
+    assert with_control(policy, unchanged, None, plain) == (plain, ())
 
 
 def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder, tmp_path):
