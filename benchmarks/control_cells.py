@@ -72,14 +72,29 @@ class Sizes:
     samples: int = 256
 
 
-def cells(tasks: Sequence[str], controls: Sequence[str], seeds: Iterable[int]) -> list[Cell]:
-    """All cells in the order of the run; vanilla comes first, as it sets the budgets."""
+def cells(
+    tasks: Sequence[str],
+    controls: Sequence[str],
+    seeds: Iterable[int],
+    strengths: int | None = None,
+) -> list[Cell]:
+    """All cells in the order of the run; vanilla comes first, as it sets the budgets.
+
+    Args:
+        tasks: Their names.
+        controls: Their names.
+        seeds: Of the runs.
+        strengths: How many of each control's, from the first; None for all.
+
+    Returns:
+        Seed by seed, then strength, then control, then task.
+    """
     names = [VANILLA, *(name for name in controls if name != VANILLA)]
     most = max(len(STRENGTHS[name]) for name in names)
     return [
         Cell(task, name, STRENGTHS[name][place], seed)
         for seed in seeds
-        for place in range(most)
+        for place in range(most if strengths is None else strengths)
         for name in names
         if place < len(STRENGTHS[name])
         for task in tasks

@@ -100,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", action="append", choices=[*SETTINGS], help="(all)")
     parser.add_argument("--control", action="append", choices=[*STRENGTHS], help="(all)")
+    parser.add_argument("--strengths", type=int, help="of each control, the first few (all)")
     parser.add_argument("--seeds", type=int, default=8, help="(%(default)s)")
     parser.add_argument("--first-seed", type=int, default=100, help="(%(default)s)")
     parser.add_argument("--hours", type=float, default=8.0, help="(%(default)s)")
@@ -115,7 +116,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-    todo = cells(asked.task or [*SETTINGS], asked.control or [*STRENGTHS], seeds)
+    todo = cells(asked.task or [*SETTINGS], asked.control or [*STRENGTHS], seeds, asked.strengths)
     study(todo, asked.out, asked.hours, Sizes(asked.prompts, asked.samples))
 
 

@@ -7,7 +7,7 @@ import typer
 
 from isentrope.cli.main import app
 from tests.docs.pages import ROOT
-from tests.golden.make import SCENES
+from tests.golden.scenes import SCENES
 from tests.test_layers import FLOORS
 
 SOURCES = ROOT / "src" / "isentrope"

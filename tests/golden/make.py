@@ -10,25 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.golden import scenes
 from tests.golden.checkpoint import frozen_checkpoint, save_weights
+from tests.golden.scenes import SCENES
 
 FOLDER = Path(__file__).parent / "expected"
-SCENES = {
-    "measure": scenes.measure,
-    "study": scenes.study,
-    "influence": scenes.influence,
-    "kernel": scenes.kernel,
-    "noise": scenes.noise,
-    "audit": scenes.audit,
-    "try": scenes.trial,
-    "check": scenes.check,
-    "evaluate": scenes.evaluate,
-    "train": scenes.train,
-    "sft": scenes.sft,
-    "report": scenes.report,
-    "demo": scenes.demo,
-}
 
 
 def file_of(name):

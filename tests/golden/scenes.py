@@ -1,12 +1,14 @@
 """Every verb at its smallest, by the command line: what stays while the modules under it move.
 
 A scene is a function of two folders, the frozen checkpoint's and an empty one, which runs commands
-and returns the record of what they left.
+and returns the record of what they left. A scene of one command that writes a run folder is given
+as that command.
 """
 
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 
 import yaml
 from typer.testing import CliRunner
@@ -36,10 +38,27 @@ def write(folder, content):
     return path
 
 
-def run(tiny, folder, verb, sections, *options):
-    """Run one verb; the record of its run folder."""
-    call(verb, *options, write(folder, sections), "--out", folder / "run")
-    return record(folder / "run", places(tiny, folder))
+@dataclass(frozen=True)
+class Command:
+    """A verb, the content of its configuration file, and what stands before that file."""
+
+    verb: str
+    sections: dict
+    options: tuple = ()
+
+    def arguments(self, folder, out):
+        """The command line; its configuration is written into the folder."""
+        return [self.verb, *self.options, write(folder, self.sections), "--out", out]
+
+
+def recorded(command):
+    """The scene of one command: its run folder's record."""
+
+    def scene(tiny, folder):
+        call(*command(tiny, folder).arguments(folder, folder / "run"))
+        return record(folder / "run", places(tiny, folder))
+
+    return scene
 
 
 def places(tiny, folder):
@@ -73,7 +92,7 @@ def measure(tiny, folder):
         estimator={"eta_list": [1e-4, 1e-3, 0.3], "resample_collapsed": True},
         detailed_logging={"level": "debug"},
     )
-    return run(tiny, folder, "measure", sections)
+    return Command("measure", sections)
 
 
 def study(tiny, folder):
@@ -86,39 +105,39 @@ def study(tiny, folder):
         estimator={"eta_list": [1e-3], "order": 1},
         detailed_logging={"enabled": False},
     )
-    return run(tiny, folder, "measure", sections)
+    return Command("measure", sections)
 
 
 def influence(tiny, folder):
     """Tokens, sequences, reward and shares."""
     analysis = {"share_responses": 2, "overlap": "independent"}
     sections = asked(tiny, batch_config=responses(folder), analysis=analysis)
-    return run(tiny, folder, "influence", sections)
+    return Command("influence", sections)
 
 
 def kernel(tiny, folder):
     """All blocks, a sketch and the second-order kernel."""
     options = {"blocks": ["UU", "EU", "EE"], "sketch": 64, "second_order": True}
     sections = asked(tiny, batch_config=responses(folder), fisher_kernel=options)
-    return run(tiny, folder, "kernel", sections)
+    return Command("kernel", sections)
 
 
 def noise(tiny, folder):
     """Noise scales of gradient and entropy."""
-    return run(tiny, folder, "noise", asked(tiny, batch_config={"B_U": 4}))
+    return Command("noise", asked(tiny, batch_config={"B_U": 4}))
 
 
 def audit(tiny, folder):
     """Every proxy against influence."""
     analysis = {"draws": 20, "overlap": "independent"}
     sections = asked(tiny, batch_config=responses(folder), analysis=analysis)
-    return run(tiny, folder, "audit", sections)
+    return Command("audit", sections)
 
 
 def trial(tiny, folder):
     """Two controls of tokens and the correction of the step."""
     sections = asked(tiny, trial={"size": 16})
-    return run(tiny, folder, "try", sections, "clip_cov,negative_scale,isentropic")
+    return Command("try", sections, ("clip_cov,negative_scale,isentropic",))
 
 
 def check(tiny, folder):
@@ -138,7 +157,7 @@ def evaluate(tiny, folder):
         "sampling": {"max_new_tokens": 3},
         "output": {"log_level": "WARNING"},
     }
-    return run(tiny, folder, "evaluate", sections)
+    return Command("evaluate", sections)
 
 
 def train(tiny, folder):
@@ -160,7 +179,7 @@ def train(tiny, folder):
         "control": {"name": "clip_cov"},
         "output": {"report_to": [], "log_level": "WARNING"},
     }
-    return run(tiny, folder, "train", sections)
+    return Command("train", sections)
 
 
 def sft(tiny, folder):
@@ -171,7 +190,7 @@ def sft(tiny, folder):
         "fine_tuning": {"steps": 3, "batch_size": 4, "warmup_steps": 1},
         "output": {"report_to": [], "log_level": "WARNING"},
     }
-    return run(tiny, folder, "sft", sections)
+    return Command("sft", sections)
 
 
 def report(tiny, folder):
@@ -197,3 +216,23 @@ def demo(_, folder):
     weights = (folder / "run" / "fine_tuning" / "model" / "model.safetensors").read_bytes()
     found["values"]["weights"] = {"digest": hashlib.sha256(weights).hexdigest()}
     return found
+
+
+COMMANDS = {
+    "measure": measure,
+    "study": study,
+    "influence": influence,
+    "kernel": kernel,
+    "noise": noise,
+    "audit": audit,
+    "try": trial,
+    "evaluate": evaluate,
+    "train": train,
+    "sft": sft,
+}
+"""Scenes of one command that writes a run folder."""
+SCENES = {name: recorded(command) for name, command in COMMANDS.items()} | {
+    "check": check,
+    "report": report,
+    "demo": demo,
+}

@@ -13,7 +13,8 @@ import pytest
 from isentrope.cli.console import out
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.compare import differences, structure
-from tests.golden.make import SCENES, file_of
+from tests.golden.make import file_of
+from tests.golden.scenes import SCENES
 
 TRAINED = ("train", "sft")
 SLOW = ("study", "report")
