@@ -1,7 +1,6 @@
 """Studies: several checkpoints, several update batches, stopped and gone on with."""
 
 import json
-import os
 
 import numpy as np
 import pandas as pd
@@ -111,16 +110,6 @@ def test_an_item_run_by_itself_is_the_same_item(ask, tmp_path):
     alone = measure(load_config(config.model_dump(), [f"output.directory={tmp_path / 'alone'}"]))
     assert list(alone.measurements) == ["step_8_repeat_1"]
     assert alone.results[0].to_dict()["sweep"] == run.results[3].to_dict()["sweep"]
-
-
-def test_results_of_other_settings_or_of_an_older_checkpoint_are_not_taken(ask):
-    one = ("batch_config.repeats=1", "estimator.order=0")
-    run = measure(ask(*one))
-    with pytest.raises(ValueError, match=r"batch_config.seed=0"):
-        measure(ask(*one, "batch_config.seed=5"))
-    os.utime(run.measurements["step_4"] / "results.json", (1, 1))
-    with pytest.raises(ValueError, match=r"step_4/.*measure_step_4"):
-        measure(ask(*one))
 
 
 def test_one_update_batch_cannot_be_repeated(ask):

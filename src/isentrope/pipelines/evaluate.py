@@ -16,22 +16,18 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import dump_config
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
-from isentrope.files import sha256_of_files, write_bytes
+from isentrope.files import write_bytes
 from isentrope.pipelines.evaluation_work import Work
 from isentrope.pipelines.train import join_processes
 from isentrope.processes import barrier, gather, rank, world_size
 from isentrope.progress import Progress
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluated_models import require_one_model
-from isentrope.runs.evaluation_folder import (
-    CONFIG,
-    StepFolder,
-    require_same_settings,
-    write_table,
-)
+from isentrope.runs.evaluation_folder import StepFolder, write_table
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.folder import differences, versions
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.resume import CONFIG, evaluation_origin, require_same_evaluation
 
 log = logging.getLogger("isentrope")
 
@@ -60,7 +56,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     checkpoints = require_evaluation_inputs(config)
     folder = gather(evaluation_directory(config, checkpoints))[0]
     with one_writer(folder):
-        require_same_settings(folder, config)
+        require_same_evaluation(folder, config)
         engine = _engine(config, checkpoints)
         names = metric_names(config.evaluation.chosen, config.evaluation.tries)
         results, table = [], folder
@@ -131,9 +127,7 @@ def _evaluate(
     engine: VllmEngine | None,
     progress: Progress,
 ) -> EvaluationResult:
-    made_from = {"weights": sha256_of_files(sorted(checkpoint.path.glob("*.safetensors")))}
-    if config.data.dataset_path is not None:
-        made_from["data"] = sha256_of_files(_data_files(Path(config.data.dataset_path)))
+    made_from = evaluation_origin(config, checkpoint.path)
     step = StepFolder(folder / checkpoint.name, made_from)
     step.require_same_origin()
     if step.result() is None:
@@ -155,7 +149,3 @@ def _evaluate(
     done = step.result()
     assert done is not None
     return done
-
-
-def _data_files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(path.glob("*.jsonl"))

@@ -47,7 +47,9 @@ def header_of(
         estimator=EstimatorRecord(estimator.functional, estimator.method, estimator.confidence),
         settings=_settings(subject.as_trained),
         step=_step(estimator.objective, step, facts),
-        provenance=Provenance(**versions(), seeds=sampler.data.seeds),
+        provenance=Provenance(
+            **versions(), seeds=sampler.data.seeds, made_from=dict(subject.made_from)
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,10 +76,12 @@ class Subject(Checkpoint):
         name: What results call it.
         optimizer: The optimizer's saved state.
         as_trained: What the configuration has from training, and where it differs.
+        made_from: Digests of what its results depend on (`runs.origin`).
     """
 
     optimizer: Path
     as_trained: AsTrained = field(default_factory=AsTrained)
+    made_from: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:

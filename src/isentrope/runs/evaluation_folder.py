@@ -20,19 +20,17 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
 from isentrope.files import parquet, write_bytes, write_json
 from isentrope.formatting import known
 from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.runs.resume import require_same_origin
 
 log = logging.getLogger("isentrope")
 
-CONFIG, TABLE, NEW_TABLE = "config.yaml", "consolidated_metrics.csv", "consolidated_metrics.new.csv"
+TABLE, NEW_TABLE = "consolidated_metrics.csv", "consolidated_metrics.new.csv"
 
 METRICS = "metrics.json"
 
@@ -42,16 +40,6 @@ HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")
 FIELDS = {"": "value", "_se": "se", "_ci_low": "ci_low", "_ci_high": "ci_high"}
 """Endings of a metric's columns, and the field of the Estimate in each."""
 
-MAY_CHANGE = (
-    "output.",
-    "checkpoint.device_map",
-    "sampling.batch_size",
-    "sampling.max_tokens",
-    "sampling.vocab_chunk",
-    "sampling.vllm_memory",
-)
-"""Settings that decide speed and memory, and may be others after a restart."""
-
 
 @dataclass(frozen=True)
 class StepFolder:
@@ -59,7 +47,7 @@ class StepFolder:
 
     Attributes:
         path: The folder.
-        made_from: What else the numbers depend on: digests of weights and data.
+        made_from: Digests of what the numbers depend on (`runs.origin`).
     """
 
     path: Path
@@ -85,11 +73,7 @@ class StepFolder:
         if done is None and not file.is_file():
             return
         before = done.made_from if done else json.loads(file.read_text(encoding="utf-8"))
-        if changed := [name for name in self.made_from if before.get(name) != self.made_from[name]]:
-            raise ValueError(
-                f"{self.path} was made from other {' and '.join(changed)} than are there now: "
-                "remove it to evaluate this checkpoint anew, or choose another --out."
-            )
+        require_same_origin(self.path, before, self.made_from)
 
     def begin(self) -> None:
         """Note what the chunks are made from."""
@@ -128,40 +112,6 @@ class StepFolder:
 
     def _file(self, decoding: str, number: int) -> Path:
         return self._chunks / f"{decoding}_{number:06d}.parquet"
-
-
-def require_same_settings(folder: Path, config: EvaluateConfig) -> None:
-    """Refuse to go on in a folder with other settings than it was begun with.
-
-    Args:
-        folder: The folder of the evaluation, perhaps not there yet.
-        config: What is asked now.
-
-    Raises:
-        ConfigError: Naming the key and both values, or if the folder is of another kind.
-    """
-    file = folder / CONFIG
-    if not file.is_file():
-        return
-    content = read_yaml(file)
-    if "evaluation" not in content:
-        raise ConfigError(
-            f"{folder} holds something other than an evaluation: choose another --out."
-        )
-    then, now = (_flat(c) for c in (load_config(content, root=EvaluateConfig), config))
-    for key in now:
-        if then[key] != now[key] and not key.startswith(MAY_CHANGE):
-            raise ConfigError(
-                f"{folder} was begun with {key}={then[key]}, and it is {now[key]} now: set it back "
-                "to go on, or choose another --out."
-            )
-
-
-def _flat(config: EvaluateConfig) -> dict[str, Any]:
-    """Dotted key → value."""
-    content = config.model_dump(mode="json")
-    pairs = [key.split(".") for key in all_keys(EvaluateConfig) if "." in key]
-    return {f"{section}.{key}": content[section][key] for section, key in pairs}
 
 
 def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ class EvaluationResult:
         temperature: Of sampling.
         max_new_tokens: Of a response.
         rows: One per decoding.
-        made_from: Digests of weights and data.
+        made_from: Digests of what the numbers depend on (`runs.origin`).
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True)

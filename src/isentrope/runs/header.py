@@ -205,6 +205,7 @@ class Provenance:
         python: Its version.
         packages: Versions of packages that can move a number.
         seeds: By what was drawn with them.
+        made_from: Digests of checkpoint, base model, optimizer, data and settings (`runs.origin`).
     """
 
     isentrope: str | None = None
@@ -212,6 +213,7 @@ class Provenance:
     python: str | None = None
     packages: dict[str, str] = field(default_factory=dict)
     seeds: dict[str, int] = field(default_factory=dict)
+    made_from: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

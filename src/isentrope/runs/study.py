@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from isentrope.config.as_trained import refuse, settle
-from isentrope.config.io import dump_config, load_config
+from isentrope.config.io import dump_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import write_bytes
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import require_new, run_directory, versions
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.result import RESULTS, Result
+from isentrope.runs.result import Result
 from isentrope.runs.results import load_result
+from isentrope.runs.resume import measurement_origin, require_same_measurement
 
 log = logging.getLogger("isentrope")
 
@@ -151,13 +152,14 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
             alone, settled = settle(_alone(config, subject, repeat), subject.path)
             refuse(settled.obstacles, settled.ignored, subject.name)
             target = folder / "measurements" / f"{verb}_{_name(subject, repeat)}"
-            known = replace(subject, as_trained=settled)
+            made_from = measurement_origin(alone, subject.path, subject.optimizer)
+            known = replace(subject, as_trained=settled, made_from=made_from)
             items.append(Item(known, repeat, alone, target, target.exists()))
     for item in items:
         if len(items) == 1:
             require_new(item.target)
         elif item.done:
-            _require_same(item)
+            require_same_measurement(item.target, item.config, item.subject.made_from)
     return Study(folder, items)
 
 
@@ -177,37 +179,3 @@ def _alone(config: MeasureConfig, subject: Subject, repeat: int) -> MeasureConfi
     checkpoint = config.checkpoint.model_copy(update={"checkpoint_path": str(subject.path)})
     batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
     return config.model_copy(update={"checkpoint": checkpoint, "batch_config": batch})
-
-
-def _require_same(item: Item) -> None:
-    """Refuse results that were made with other settings, or of an older checkpoint."""
-    for needed in (RESULTS, "config.yaml"):
-        if not (item.target / needed).is_file():
-            raise FileNotFoundError(f"{item.target} has no {needed}: remove it, or choose --out.")
-    then, now = _settings(load_config(item.target / "config.yaml")), _settings(item.config)
-    other = [key for key in now if then.get(key) != now[key]]
-    if other:
-        raise ValueError(
-            f"{item.target} was made with {other[0]}={then.get(other[0])}, and "
-            f"{now[other[0]]} is asked for now: choose another --out for the new settings, or "
-            "remove it."
-        )
-    made = (item.target / RESULTS).stat().st_mtime
-    batch = item.config.batch_config
-    data = [batch.E_file, batch.U_file, batch.dataset_path, batch.U_dataset_path]
-    files = [*item.subject.path.glob("*.safetensors"), item.subject.optimizer]
-    files += [Path(path) for path in data if path is not None]
-    if newer := [file for file in files if file.stat().st_mtime > made]:
-        raise ValueError(
-            f"{newer[0]} was written after {item.target}, whose results are of what it held "
-            "before: remove that folder, or choose another --out."
-        )
-
-
-def _settings(config: MeasureConfig) -> dict[str, Any]:
-    """Every key that moves a number, the checkpoint by its resolved path."""
-    ignored = {"output", "provenance", "detailed_logging"}
-    sections = config.model_dump(exclude=ignored)
-    flat = {f"{s}.{k}": value for s, keys in sections.items() for k, value in keys.items()}
-    where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
-    return flat | {"checkpoint.checkpoint_path": str(where.resolve())}

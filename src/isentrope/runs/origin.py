@@ -1,0 +1,137 @@
+"""What numbers are made from: digests of files by content, by the part that the files are.
+
+Parts of a checkpoint: weights, adapter settings, base weights, base settings, tokenizer, contract,
+optimizer. Parts of the data: one per path. Two results belong together if the parts that both know
+are equal; file times and paths are not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from isentrope.files import sha256, sha256_of_files
+from isentrope.policy.base_model import adapter_base
+from isentrope.recording.contract import CONTRACT
+from isentrope.sampling.tasks.python_file import NAME
+from isentrope.update.parameter_names import SIDECAR
+
+UNKNOWN = "unknown"
+"""Digest of files that are not on this machine, such as those of a model on the hub."""
+
+NOTHING = "none"
+"""Digest of what is not there."""
+
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
+    *("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    "spiece.model",
+)
+_MODEL = ("config.json", "generation_config.json")
+
+
+def checkpoint_digests(folder: Path, base_model: str | None = None) -> dict[str, str]:
+    """Digests of the policy in a checkpoint folder.
+
+    Args:
+        folder: An adapter or a full model.
+        base_model: Base of the adapter, where the one that it names is not to be used.
+
+    Returns:
+        Digest by part; `UNKNOWN` for the base of an adapter that is not on this machine.
+    """
+    parts = {"weights": _of_files(sorted(folder.glob("*.safetensors")))}
+    file = folder / "adapter_config.json"
+    base: Path | None = folder
+    if file.is_file():
+        settings = _json(file)
+        named = settings.pop("base_model_name_or_path", None)
+        parts["adapter settings"] = digest_of(settings)
+        base = local_folder(adapter_base(folder, named, base_model))
+        parts |= base_digests(base)
+    else:
+        parts["model settings"] = _of_names(folder, _MODEL)
+    source = folder if (folder / "tokenizer_config.json").is_file() else base
+    parts["tokenizer"] = _of_names(source, _TOKENIZER) if source else UNKNOWN
+    contract = folder / CONTRACT
+    return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
+
+
+def base_digests(folder: Path | None) -> dict[str, str]:
+    """Digests of a base model: its weights, and its settings; None for one that is not here."""
+    if folder is None:
+        return {"base weights": UNKNOWN, "base settings": UNKNOWN}
+    weights = sorted(folder.glob("*.safetensors"))
+    return {"base weights": _of_files(weights), "base settings": _of_names(folder, _MODEL)}
+
+
+def optimizer_digest(file: Path) -> str:
+    """Digest of an optimizer's state and the names of its parameters."""
+    names = file.parent / SIDECAR
+    return _of_files([file, names] if names.is_file() else [file])
+
+
+def data_digest(path: str | Path | None) -> str:
+    """Digest of a data file, or of all files in a folder; `NOTHING` for None."""
+    if path is None:
+        return NOTHING
+    where = Path(path).expanduser()
+    if where.is_file():
+        return _of_files([where])
+    files = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return _of_files(sorted(files))
+
+
+def task_digest(*names: str | None) -> str:
+    """Digest of the Python files that tasks are defined in; `NOTHING` for tasks by name."""
+    matches = [NAME.fullmatch(name) for name in names if name is not None]
+    files = [Path(match["file"]).expanduser() for match in matches if match]
+    return _of_files(file for file in files if file.is_file()) if files else NOTHING
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Digest of settings, whatever their order."""
+    return sha256([json.dumps(content, sort_keys=True, default=str).encode()])
+
+
+def local_folder(source: str) -> Path | None:
+    """The files of a model: its folder, or those of the hub's cache; None if not here."""
+    if Path(source).expanduser().is_dir():
+        return Path(source).expanduser()
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(source, "config.json")
+    return Path(file).parent if isinstance(file, str) else None
+
+
+def _of_names(folder: Path, names: Iterable[str]) -> str:
+    files = [folder / name for name in names if (folder / name).is_file()]
+    return _of_files(files) if files else NOTHING
+
+
+def _of_files(files: Iterable[Path]) -> str:
+    return _cached(tuple((str(file), _identity(file)) for file in files))
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    """What changes whenever a file's content does: no program can set the time of the inode."""
+    stat = file.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+@lru_cache(maxsize=4096)
+def _cached(files: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
+    return sha256_of_files(Path(file) for file, _ in files)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read ({error}): restore it.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} cannot be read (it holds no settings): restore it.")
+    return content
