@@ -7,8 +7,9 @@ For three seeds it fine-tunes the toy policy (configs/sft_toy.yaml), trains it f
 random masks on the five checkpoints: the same update batch for all controls, and the same E of 256
 responses, disjoint from the controls' own. The table has the gain over vanilla as a share of
 vanilla's |ΔH| (and of vanilla's |ΔJ|): the sum of gains over the 15 checkpoints over the sum of
-vanilla's. Intervals are t over the three seeds. `over random` is the gain over a random mask of as
-many tokens: that of random masks of five sizes, linear between sizes and 0 at none.
+vanilla's. Intervals are t over the three seeds, with vanilla's sum taken as known. `price` is the
+reward lost per entropy gained, both as such shares. `over random` is the gain over a random mask of
+as many tokens: that of random masks of five sizes, linear between sizes and 0 at none.
 
 Writes docs/results/control_trials.md and control_trials.png.
 """
@@ -100,7 +101,8 @@ def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
         Columns control, strength, touched, and each of GAINS with _half; seeds as units.
     """
     rows = []
-    masks = {seed: mask_curve(results, part) for seed, results in found.items()}
+    scale = {gain: vanilla(found, part, gain) for gain in GAINS}
+    masks = {seed: mask_curve(results, part, scale) for seed, results in found.items()}
     for name in found[SEEDS[0]][0]["tried"]:
         entries = {seed: [r["tried"].get(name) for r in found[seed]] for seed in found}
         if not all(all(e is not None for e in x) for x in entries.values()):
@@ -110,7 +112,7 @@ def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
         touched = {seed: share_touched(some) for seed, some in entries.items()}
         row["touched"] = sum(touched.values()) / len(touched)
         for gain in GAINS:
-            by_seed = {seed: gained(found[seed], name, part, gain) for seed in found}
+            by_seed = {s: gained(found[s], name, part, gain) / scale[gain] for s in found}
             row[gain], row[f"{gain}_half"] = mean_and_half(list(by_seed.values()))
             over = [x - np.interp(touched[s], *masks[s][gain]) for s, x in by_seed.items()]
             alone = row["control"] == RANDOM or not row["touched"] > 0
@@ -120,10 +122,17 @@ def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def vanilla(found: dict[int, list[dict[str, Any]]], part: str, gain: str) -> float:
+    """Size of vanilla's change at all checkpoints of a seed, the mean over the seeds."""
+    changes = [
+        r["vanilla"][part][gain.removeprefix("gained_")]["value"] for x in found.values() for r in x
+    ]
+    return abs(sum(changes)) / len(found)
+
+
 def gained(results: list[dict[str, Any]], name: str, part: str, gain: str) -> float:
-    """What a control gains at all checkpoints of a seed, as a share of vanilla's change."""
-    whole = sum(r["vanilla"][part][gain.removeprefix("gained_")]["value"] for r in results)
-    return sum(r["tried"][name][part][gain]["value"] for r in results) / abs(whole)
+    """What a control gains at all checkpoints of a seed."""
+    return sum(r["tried"][name][part][gain]["value"] for r in results)
 
 
 def share_touched(entries: list[dict[str, Any]]) -> float:
@@ -131,13 +140,15 @@ def share_touched(entries: list[dict[str, Any]]) -> float:
     return sum(e["did"].get("touched", math.nan) for e in entries) / len(entries)
 
 
-def mask_curve(results: list[dict[str, Any]], part: str) -> dict[str, tuple[Any, Any]]:
+def mask_curve(
+    results: list[dict[str, Any]], part: str, scale: dict[str, float]
+) -> dict[str, tuple[Any, Any]]:
     """Gains of random masks by their share of the tokens, from (0, 0) on."""
     names = [n for n, entry in results[0]["tried"].items() if entry["control"] == RANDOM]
     sizes = [share_touched([r["tried"][n] for r in results]) for n in names]
     curves = {}
     for gain in GAINS:
-        values = [gained(results, n, part, gain) for n in names]
+        values = [gained(results, n, part, gain) / scale[gain] for n in names]
         points = sorted([(0.0, 0.0), *zip(sizes, values, strict=True)])
         curves[gain] = tuple(zip(*points, strict=True))
     return curves
@@ -156,15 +167,18 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
 def markdown(table: pd.DataFrame) -> list[str]:
     """The table of one part, sorted by control and strength."""
     lines = [
-        "| control | strength | touched | ΔH gained | ΔJ gained | ΔH over random | frontier |",
-        "|---|---|---|---|---|---|---|",
+        "| control | strength | touched | ΔH gained | ΔJ gained | price | ΔH over random "
+        "| frontier |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for _, row in table.iterrows():
         cells = [
             f"`{row['control']}`",
             f"{row['strength']:.3g}",
-            "–" if math.isnan(row["touched"]) else f"{100 * row['touched']:.2g} %",
-            *(_with_half(row, gain) for gain in (*GAINS, "over_random_deltaH")),
+            "–" if math.isnan(row["touched"]) else f"{100 * row['touched']:.3g} %",
+            *(_with_half(row, gain) for gain in GAINS),
+            _price(row),
+            _with_half(row, "over_random_deltaH"),
             "yes" if row["frontier"] else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -174,6 +188,30 @@ def markdown(table: pd.DataFrame) -> list[str]:
 def _with_half(row: pd.Series, gain: str) -> str:
     value, half = row[gain], row[f"{gain}_half"]
     return "–" if math.isnan(value) else f"{value:+.3f} ± {half:.3f}"
+
+
+def price(row: pd.Series) -> float | None:
+    """Reward lost per entropy gained; None where the gain is within its interval or under 1 %."""
+    gain = row["gained_deltaH"]
+    return -row["gained_deltaJ"] / gain if gain > max(row["gained_deltaH_half"], 0.01) else None
+
+
+def _price(row: pd.Series) -> str:
+    return "–" if (found := price(row)) is None else f"{found:.2f}"
+
+
+def cheapest(table: pd.DataFrame) -> str:
+    """A sentence on the price of each control at the strength where it is lowest."""
+    prices: dict[str, float] = {}
+    for _, row in table.iterrows():
+        if (found := price(row)) is not None:
+            prices[row["control"]] = min(found, prices.get(row["control"], math.inf))
+    named = [f"`{name}` {found:.2f}" for name, found in sorted(prices.items(), key=lambda x: x[1])]
+    rest = len(set(table["control"])) - len(prices)
+    return (
+        f"Prices, each at its control's best strength: {', '.join(named)}. The other {rest} "
+        "controls gain less than 1 %, or less than their interval."
+    )
 
 
 def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
@@ -202,8 +240,8 @@ def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
                 label=control,
             )
         axes.set(title=PARTS[part], xlabel="ΔJ gained / |ΔJ of vanilla|")
-        axes.set_xlim(-2, 2)
-        axes.set_ylim(-1.2, 1.8)
+        axes.set_xlim(-2.2, 0.8)
+        axes.set_ylim(-0.6, 1.9)
     places[0].set_ylabel("ΔH gained / |ΔH of vanilla|")
     handles, labels = places[0].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
@@ -229,14 +267,16 @@ def page(found: dict[int, list[dict[str, Any]]], tables: dict[str, pd.DataFrame]
         f"{sum(whole) / n:+.2e} nats per token on average, its gradient part alone by "
         f"{sum(part) / n:+.2e}, and the reward by {sum(reward) / n:+.2e}. Gains are shares of "
         "vanilla's change, summed over the checkpoints; ± is half of a 95 % t-interval over the "
-        "three seeds. A gain of +1 in ΔH is a step that leaves entropy as it is. `over random` is "
-        "the gain over a random mask of as many tokens, read off the masks' own rows, linear "
-        "between sizes. `frontier`: no other row gains more of both.",
+        "three seeds, with vanilla's sum taken as known. A gain of +1 in ΔH is a step that leaves "
+        "entropy as it is. `price` is the reward lost per entropy gained, where the gain is above "
+        "1 % and beyond its interval. `over random` is the gain over a random mask of as many "
+        "tokens, read off the masks' own rows, linear between sizes. `frontier`: no other row "
+        "gains more of both.",
         "",
         "![Entropy gained against reward gained](control_trials.png)",
     ]
     for name, title in PARTS.items():
-        intro += ["", f"## {title}", "", *markdown(tables[name])]
+        intro += ["", f"## {title}", "", cheapest(tables[name]), "", *markdown(tables[name])]
     return "\n".join([*intro, ""])
 
 
