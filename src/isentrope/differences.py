@@ -86,7 +86,7 @@ def derivative_gap(
         rounding = torch.finfo(dtype).eps / step
         ahead, behind = (_at(f, h, device) for h in (step, -step))
         scale = float(value.abs().max())
-        gaps = []
+        gaps: list[Gap] = []
         for at_zero, there, back, derivative in zip(
             (value, first), ahead, behind, (claimed, second), strict=True
         ):

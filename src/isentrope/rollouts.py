@@ -233,7 +233,7 @@ class Rollouts:
         columns = {name: pick(getattr(self, name)) for name in _COLUMNS}
         return Rollouts(**columns, max_new_tokens=self.max_new_tokens)
 
-    def with_columns(self, **columns) -> Rollouts:
+    def with_columns(self, **columns: Any) -> Rollouts:
         """A copy in which the named columns are replaced."""
         return replace(self, **columns)
 
@@ -247,7 +247,7 @@ class Rollouts:
             The path written.
         """
         target = Path(path)
-        table = {
+        table: dict[str, list[Any]] = {
             name: [x.tolist() if isinstance(x, Tensor) else x for x in getattr(self, name)]
             for name in _COLUMNS
             if getattr(self, name) is not None

@@ -10,7 +10,7 @@ from tests import cases
 def conditionals(policy, rollouts, params=None):
     """(n, t, v) log π(a | prefix) by a plain call per sequence."""
     out = torch.zeros(len(rollouts), int(rollouts.lengths.max()), policy.vocabulary).double()
-    model, names = policy.causal_lm, policy._scorer.inner_names
+    model, names = policy.causal_lm, policy.scorer.inner_names
     moved = {names[n].removeprefix("lm."): p for n, p in (params or {}).items()}
     for i, (prompt, response) in enumerate(
         zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 
 import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.baseline import cross_fitted_baseline
@@ -24,19 +26,21 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
+Array = Tensor | ArrayLike
+
 
 def estimate_entropy_change(
-    log_ratios,
-    entropies,
-    base_entropies,
-    mask,
-    prompt_ids,
-    lengths=None,
+    log_ratios: Array,
+    entropies: Array,
+    base_entropies: Array,
+    mask: Array,
+    prompt_ids: Array,
+    lengths: Array | None = None,
     *,
     functional: Functional = "per_token",
     method: Method = "prefix",
-    baseline=None,
-    chi_square=None,
+    baseline: Array | None = None,
+    chi_square: Array | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
     """ΔH from arrays that were computed elsewhere; no model needed.
@@ -94,13 +98,10 @@ def estimate_entropy_change(
     if lengths is not None:
         method = "sequence"
         tokens = tokens * torch.as_tensor(lengths, dtype=torch.float64)[:, None]
+    b = None if baseline is None else torch.as_tensor(baseline, dtype=torch.float64)
     if method == "doubly-robust":
-        baseline = (
-            cross_fitted_baseline(h0, tokens, units, functional)
-            if baseline is None
-            else torch.as_tensor(baseline, dtype=torch.float64) * tokens
-        )
-    f = Functionals(functional, method, tokens, baseline)
+        b = cross_fitted_baseline(h0, tokens, units, functional) if b is None else b * tokens
+    f = Functionals(functional, method, tokens, b)
     sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
     moved = Scores(r, h, mask)
     divergences = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None

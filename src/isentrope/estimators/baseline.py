@@ -12,6 +12,8 @@ independent of the sample it is used on and the estimator stays unbiased.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -85,7 +87,7 @@ def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor
     return x.sum(1, keepdim=True) - x.cumsum(1)
 
 
-def _ridge(inputs: Tensor, target: Tensor, weights: Tensor):
+def _ridge(inputs: Tensor, target: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
     weights = weights / weights.sum().clamp_min(1e-300)
     centre = weights @ inputs
     spread = (weights @ (inputs - centre).square()).sqrt().clamp_min(1e-12)
@@ -93,4 +95,8 @@ def _ridge(inputs: Tensor, target: Tensor, weights: Tensor):
     mean = weights @ target
     gram = (x * weights[:, None]).T @ x + RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
     slope = torch.linalg.solve(gram, (x * weights[:, None]).T @ (target - mean))
-    return lambda new: mean + ((new - centre) / spread) @ slope
+
+    def predict(new: Tensor) -> Tensor:
+        return mean + ((new - centre) / spread) @ slope
+
+    return predict

@@ -232,7 +232,7 @@ def change_of_sample(
             trusted=trust.verdict == "trust",
         )
 
-    points = []
+    points: list[Point] = []
     divergences_of = divergences or [None] * len(etas)
     for k, (eta, (log_ratios, _), divergence) in enumerate(
         zip(etas, shifted, divergences_of, strict=True)

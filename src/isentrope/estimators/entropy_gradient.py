@@ -67,6 +67,8 @@ def cotangents_of_arrays(
         Two (n, t) arrays.
     """
     omega = torch.full((len(entropies),), 1.0, dtype=torch.float64)
-    return torch.func.grad(lambda r, h: functional(omega, r, h), argnums=(0, 1))(
-        log_ratios, entropies
-    )
+
+    def at_equal_weights(r: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return functional(omega, r, h)
+
+    return torch.func.grad(at_equal_weights, argnums=(0, 1))(log_ratios, entropies)

@@ -84,13 +84,17 @@ class Functionals:
         return entropy / length if self.functional == "per_token" else entropy
 
 
-def _sequence(omega, log_weights, entropies, tokens) -> tuple[Tensor, Tensor]:
+def _sequence(
+    omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
+) -> tuple[Tensor, Tensor]:
     weights = omega * _stable_exp(log_weights)
     weights = weights / weights.sum()
     return weights @ entropies.sum(1), weights @ tokens.sum(1)
 
 
-def _prefix(omega, log_weights, entropies, tokens) -> tuple[Tensor, Tensor]:
+def _prefix(
+    omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
+) -> tuple[Tensor, Tensor]:
     weights = omega[:, None] * _stable_exp(log_weights)  # (n, t)
     weights = weights / weights.sum(0)
     return (weights * entropies).sum(), (weights * tokens).sum()

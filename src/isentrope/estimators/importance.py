@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from arviz_stats.base import array_stats  # pyright: ignore
@@ -284,5 +284,5 @@ def pareto_khat(log_weights: Tensor) -> float:
     if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
         return math.nan
     with np.errstate(all="ignore"):  # tied weights: the fit returns NaN
-        _, khat = array_stats.psislw(-values)
+        _, khat = cast(Any, array_stats.psislw(-values))
     return float(khat)

@@ -85,7 +85,7 @@ def resampled_entropy_change(
     progress(0, len(etas) + 1, "θ")
     here = fresh()
     base = score(policy, here)
-    estimates = []
+    estimates: list[Estimate] = []
     for done, eta in enumerate(etas, start=1):
         progress(done, len(etas) + 1, f"η = {eta:g}")
         with policy.shifted(direction, eta):
@@ -122,7 +122,7 @@ def coupled_change(
     """
     f = [Functionals(functional, "sequence", s.mask.double()) for s in (base, moved)]
 
-    def values(omega):
+    def values(omega: Tensor) -> Tensor:
         here, there = (
             g(omega, torch.zeros_like(s.entropies), s.entropies)
             for g, s in zip(f, (base, moved), strict=True)

@@ -23,6 +23,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
@@ -106,7 +107,7 @@ def rounding_floor(
     f = sample.functional
     base = sample.series[0]
 
-    def difference(omega):
+    def difference(omega: Tensor) -> Tensor:
         here = at_theta * f(omega, sample.log_ratios, sample.entropies)
         there = (
             weight * f(omega, s.logprobs - sample.sampler_logprobs, s.entropies)

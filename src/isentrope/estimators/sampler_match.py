@@ -10,10 +10,10 @@ The log-probabilities that the sampler kept are compared with those of the score
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -126,7 +126,7 @@ def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> 
 
     near = min((t for t in TEMPERATURES if t != policy.temperature), key=disagreement)
     options: dict[str, Any] = {"bounds": (near / 1.25, near * 1.25), "method": "bounded"}
-    minimum = minimize_scalar(disagreement, options={"xatol": 1e-5}, **options)
+    minimum = cast(Any, minimize_scalar(disagreement, options={"xatol": 1e-5}, **options))
     best = near if disagreement(near) <= disagreement(minimum.x) else float(minimum.x)
     if disagreement(best) > tolerance or disagreement(best, rollouts) > tolerance:
         return None
@@ -134,7 +134,7 @@ def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> 
 
 
 @contextmanager
-def _at_temperature(policy: Policy, temperature: float) -> Iterator[None]:
+def _at_temperature(policy: Policy, temperature: float) -> Generator[None]:
     own = policy.temperature
     policy.temperature = temperature
     try:

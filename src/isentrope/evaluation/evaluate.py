@@ -119,8 +119,9 @@ def require_known(metrics: Sequence[str]) -> None:
     Raises:
         ValueError: Naming it, or if there is none.
     """
-    if not metrics or (unknown := set(metrics) - set(METRICS)):
-        offered = repr(sorted(unknown)[0]) if metrics else "none"
+    unknown = sorted(set(metrics) - set(METRICS))
+    if unknown or not metrics:
+        offered = repr(unknown[0]) if unknown else "none"
         raise ValueError(f"Unknown metric {offered}: choose among {', '.join(METRICS)}.")
 
 

@@ -170,7 +170,7 @@ class ExactPolicy:
         """
         theta = self.policy.theta
         gradient = gradients(lambda params: self._value(params, functional)[None], theta)[0]
-        parts = gradient.split([p.numel() for p in theta.values()])
+        parts = torch.split(gradient, [p.numel() for p in theta.values()])
         return {n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)}
 
     def kernel(

@@ -50,7 +50,7 @@ def _extrapolated(differences: list[float]) -> float:
     column, power = differences, 1
     while len(column) > 1:
         power *= 4
-        better = [b + (b - a) / (power - 1) for a, b in pairwise(column)]
+        better: list[float] = [b + (b - a) / (power - 1) for a, b in pairwise(column)]
         for (a, b), value in zip(pairwise(column), better, strict=True):
             error = max(abs(value - a), abs(value - b))
             if error < least:
@@ -73,10 +73,10 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
     flat = torch.cat([p.flatten() for p in theta.values()])
 
     def at(point: Tensor) -> Tensor:
-        parts = point.split([p.numel() for p in theta.values()])
+        parts = torch.split(point, [p.numel() for p in theta.values()])
         return f({n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)})
 
-    columns = []
+    columns: list[Tensor] = []
     for start in range(0, len(flat), COORDINATES):
         many = min(COORDINATES, len(flat) - start)
         shift = torch.zeros(many, len(flat), dtype=flat.dtype)

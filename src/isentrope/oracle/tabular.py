@@ -6,6 +6,7 @@ embedding), so every estimator runs on it as on a transformer. Its "hidden state
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
@@ -38,9 +39,13 @@ class TabularPolicy(nn.Module):
         self.vocabulary = vocabulary
         self.config = SimpleNamespace(vocab_size=vocabulary)
 
-    def get_decoder(self):
+    def get_decoder(self) -> Callable[..., tuple[Tensor]]:
         """Maps `input_ids` (b, l) to a one-tuple of table rows (b, l, v)."""
-        return lambda input_ids, use_cache=False: (self.table[self._rows(input_ids)],)
+
+        def decoder(input_ids: Tensor, use_cache: bool = False) -> tuple[Tensor]:
+            return (self.table[self._rows(input_ids)],)
+
+        return decoder
 
     def get_output_embeddings(self) -> nn.Module:
         """The identity: rows are logits already."""

@@ -127,7 +127,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
 def _of_the_base(model: nn.Module, keys: set[str]) -> dict[str, Tensor]:
     """Tensors of the base that are saved with an adapter, wherever PEFT has wrapped them."""
     here = model.state_dict()
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for key in keys:
         module, _, tensor = key.rpartition(".")
         places = (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}")

@@ -8,7 +8,7 @@ and the function.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -32,7 +32,7 @@ def name_of(lm: Any) -> str:
 
 
 @contextmanager
-def refusal_by_name(lm: Any) -> Iterator[None]:
+def refusal_by_name(lm: Any) -> Generator[None]:
     """Turn an error inside a model's code into a refusal that names the architecture.
 
     Args:
@@ -108,7 +108,7 @@ def use_eager_experts(lm: nn.Module) -> None:
 
 
 @contextmanager
-def eager_experts(lm: nn.Module) -> Iterator[None]:
+def eager_experts(lm: nn.Module) -> Generator[None]:
     """The same for a block; a model in training gets its own kernels back afterwards.
 
     Args:

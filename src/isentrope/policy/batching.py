@@ -64,7 +64,8 @@ def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[MicroBatch]:
         len(p) + len(r) - 1 for p, r in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
     ]
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    batches, start = [], 0
+    batches: list[MicroBatch] = []
+    start = 0
     while start < len(order):
         size = max(1, max_tokens // max(1, totals[order[start]]))
         batches.append(_pad(rollouts, order[start : start + size]))

@@ -115,7 +115,7 @@ def load_model(
     adapter = folder / "adapter_config.json"
     if quantization is not None and not adapter.exists():
         raise ValueError("Only a frozen base under an adapter can be quantised.")
-    settings = json.loads(adapter.read_text()) if adapter.exists() else {}
+    settings: dict[str, Any] = json.loads(adapter.read_text()) if adapter.exists() else {}
     source: str | Path = folder
     if adapter.exists():
         source = adapter_base(folder, settings.get("base_model_name_or_path"), base_model)

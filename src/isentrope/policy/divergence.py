@@ -55,10 +55,9 @@ class DivergentScorer(Scorer):
         """(m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4, a few tokens at a time."""
         hidden, head = self.hidden(batch), self.lm.get_output_embeddings()
         rows = max(1, LOGITS_HELD // self.lm.config.vocab_size)
-        parts = []
-        for moved, drawn, targets in zip(
-            hidden.split(rows), reference.hidden.split(rows), batch.targets.split(rows), strict=True
-        ):
+        parts: list[Tensor] = []
+        pieces = (torch.split(x, rows) for x in (hidden, reference.hidden, batch.targets))
+        for moved, drawn, targets in zip(*pieces, strict=True):
             parts.append(
                 divergence(
                     _logits(moved, head, vocab_chunk).to(dtype) / temperature,

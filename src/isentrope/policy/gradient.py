@@ -56,7 +56,7 @@ def weighted_gradient(
                 root, list(parameters.values()), cotangent, allow_unused=True
             )
         for name, grad in zip(parameters, grads, strict=True):
-            if grad is not None:
+            if grad is not None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
                 total[name] += grad.double()
     return total
 

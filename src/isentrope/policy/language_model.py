@@ -6,7 +6,7 @@ in both modes. θ is the asserted set of parameters that require a gradient, exa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -100,9 +100,9 @@ class Policy:
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
         require_one_device(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
-        self._scorer = Scorer(model)
-        config = self._scorer.lm.config
-        self.eos_token_ids = _ends(eos_token_id, tokenizer, self._scorer.lm)
+        self.scorer = Scorer(model)
+        config = self.scorer.lm.config
+        self.eos_token_ids = _ends(eos_token_id, tokenizer, self.scorer.lm)
         pad = _first(pad_token_id, tokenizer, config, "pad_token_id")
         self.pad_token_id = pad if pad is not None else self.eos_token_id
         self.convert(self.precision)
@@ -114,7 +114,7 @@ class Policy:
         self.require_own_logits()
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path, **options) -> Policy:
+    def from_checkpoint(cls, path: str | Path, **options: Any) -> Policy:
         """Load a Hugging Face or TRL checkpoint folder (safetensors only).
 
         Args:
@@ -149,12 +149,12 @@ class Policy:
     @property
     def causal_lm(self) -> Any:
         """The causal LM itself, below any adapter wrapper."""
-        return self._scorer.lm
+        return self.scorer.lm
 
     @property
     def head(self) -> Any:
         """The output embedding, with the config's scale and cap: hidden states in, logits out."""
-        return self._scorer.head
+        return self.scorer.head
 
     @property
     def theta(self) -> Vector:
@@ -191,7 +191,7 @@ class Policy:
                 raise ValueError(f"The direction is not finite in parameter {name!r}.")
 
     @contextmanager
-    def shifted(self, direction: Vector, eta: float) -> Iterator[None]:
+    def shifted(self, direction: Vector, eta: float) -> Generator[None]:
         """Put θ + ηv into the model for a block, then restore θ exactly.
 
         Only sampling needs this; scoring at θ + ηv does not change the model.
@@ -265,8 +265,8 @@ class Policy:
         forward_mode = params is not None
         with self.precision.active(forward_mode=forward_mode), refusal_by_name(self.causal_lm):
             if params is None:
-                return self._scorer.hidden(batch)
-            names = self._scorer.inner_names
+                return self.scorer.hidden(batch)
+            names = self.scorer.inner_names
             inner = {names[n]: p for n, p in params.items()}
             return functional_call(HiddenStates(self.model), inner, (batch,))
 
@@ -285,7 +285,7 @@ class Policy:
             (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`divergence`).
         """
         self.require_no_dropout()
-        inner = {self._scorer.inner_names[n]: p for n, p in params.items()}
+        inner = {self.scorer.inner_names[n]: p for n, p in params.items()}
         options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
         with self.precision.active(), refusal_by_name(self.causal_lm):
             scorer = DivergentScorer(self.model)
@@ -295,12 +295,12 @@ class Policy:
         self, batch: MicroBatch, params: Vector | None, features: int, variances: bool = False
     ) -> tuple[Tensor, ...]:
         self.require_no_dropout()
-        names = self._scorer.inner_names
+        names = self.scorer.inner_names
         inner = {names[n]: p for n, p in (params or self.theta).items()}
         chunk, dtype = self.vocab_chunk, self.precision.entropy
         arguments = (batch, self.temperature, chunk, dtype, features, variances)
         with self.precision.active(), refusal_by_name(self.causal_lm):
-            return functional_call(self._scorer, inner, arguments)
+            return functional_call(self.scorer, inner, arguments)
 
     def weighted_gradient(
         self,
@@ -337,7 +337,7 @@ class Policy:
         if precision.runtime is None:
             self.precision = precision
             return self
-        if getattr(self._scorer.lm, "is_quantized", False):
+        if getattr(self.scorer.lm, "is_quantized", False):
             if precision.runtime_dtype == "float64":
                 raise ValueError("A quantised base cannot run in float64: use float32.")
             for parameter in self.model.parameters():
@@ -348,7 +348,7 @@ class Policy:
         use_eager_experts(self.causal_lm)
         self.precision = precision
         if precision.runtime_dtype == "float64":
-            require_float64(self._scorer, precision)
+            require_float64(self.scorer, precision)
         return self
 
     def require_own_logits(
@@ -363,11 +363,11 @@ class Policy:
         Raises:
             UnsupportedModelError: If they differ.
         """
-        require_own_logits(self._scorer, self.temperature, self.precision, rollouts, scores)
+        require_own_logits(self.scorer, self.temperature, self.precision, rollouts, scores)
 
     def rounding_operations(self) -> list[str]:
         """The operations of a forward pass in float64 whose results are shorter, as of now."""
-        return rounding_operations(self._scorer, self.precision)
+        return rounding_operations(self.scorer, self.precision)
 
     def require_no_dropout(self) -> None:
         """Refuse to evaluate while dropout acts.

@@ -12,8 +12,9 @@ Reverse mode takes the second, forward mode the first, unless one of these block
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 
 @contextmanager
-def derivative_of_scores(model: nn.Module) -> Iterator[None]:
+def derivative_of_scores(model: nn.Module) -> Generator[None]:
     """In this block reverse mode too differentiates by the padding rows.
 
     Args:
@@ -48,11 +49,19 @@ def derivative_of_scores(model: nn.Module) -> Iterator[None]:
 class DerivativeOfTraining(TorchFunctionMode):
     """In this block forward mode too omits the lookup of padding rows."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is not F.embedding:
             return out
-        named = dict(zip(("input", "weight", "padding_idx"), args, strict=False)) | (kwargs or {})
+        named: dict[str, Any] = dict(
+            zip(("input", "weight", "padding_idx"), args, strict=False)
+        ) | (kwargs or {})
         row = named.get("padding_idx")
         if row is None:
             return out

@@ -10,7 +10,7 @@ torch's two interfaces set them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +84,7 @@ class Precision:
         return DTYPES[self.entropy_dtype]
 
     @contextmanager
-    def active(self, *, forward_mode: bool = True) -> Iterator[None]:
+    def active(self, *, forward_mode: bool = True) -> Generator[None]:
         """Run a block under these switches, and restore what was set before.
 
         Attention runs as plain matrix products (the "math" kernel): it has forward-mode
@@ -175,7 +175,13 @@ class _KeepFloat64(TorchFunctionMode):
     any type; under this mode they compute in float64 instead.
     """
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if func is Tensor.float:
             return args[0].double()
@@ -192,7 +198,13 @@ class RoundingOperations(TorchDispatchMode):
         super().__init__()
         self.found: list[str] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(tensor, Tensor) and tensor.dtype in _SHORTER_THAN_FLOAT64:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.batching import micro_batches
@@ -16,6 +15,15 @@ from isentrope.policy.scorer import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores
 from isentrope.rollouts import Rollouts
 
+_DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+"""torch's own dropout modules."""
 OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""
 
@@ -83,14 +91,14 @@ def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[st
     rates = {
         name: _dropout_rate(module)
         for name, module in model.named_modules()
-        if not (attributes_only and isinstance(module, _DropoutNd))
+        if not (attributes_only and isinstance(module, _DROPOUT))
     }
     return {name: rate for name, rate in rates.items() if rate > 0}
 
 
 def _dropout_rate(module: nn.Module) -> float:
     """The rate of torch's own modules, or the largest rate that a module keeps as a number."""
-    if isinstance(module, _DropoutNd):
+    if isinstance(module, _DROPOUT):
         return module.p
     kept = (x for key, x in vars(module).items() if "drop" in key and isinstance(x, float))
     return max(kept, default=0.0)

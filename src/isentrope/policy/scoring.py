@@ -5,7 +5,7 @@ Rollouts are scored in micro-batches. Derivatives along a direction are by forwa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,6 +19,9 @@ from isentrope.policy.second_order_guard import require_second_derivatives
 from isentrope.policy.token_statistics import Scores, require_finite
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
+
+PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
+"""Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
 
 
 def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> Scores:
@@ -146,13 +149,13 @@ def score_along_each(
     return collect(policy, rollouts, packed)
 
 
-def collect(policy: Policy, rollouts: Rollouts, packed_scores) -> tuple[Scores, ...]:
+def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> tuple[Scores, ...]:
     """Run a function over micro-batches and put its outputs in place.
 
     Args:
         policy: The policy.
         rollouts: n sequences.
-        packed_scores: Maps a micro-batch to pairs (s, H) of (m,), features last if there are any.
+        packed_scores: What is computed of a micro-batch.
 
     Returns:
         One `Scores` per pair.

@@ -9,8 +9,8 @@ is, which finds errors of some per cent, and a shorter one not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -96,13 +96,13 @@ def _types(policy: Policy) -> Iterator[torch.dtype]:
         yield torch.float32
 
 
-def _precision(dtype: torch.dtype):
+def _precision(dtype: torch.dtype) -> AbstractContextManager[None]:
     return Precision("float64" if dtype == torch.float64 else "float32").active()
 
 
 def _gap(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> Gap:
     """The derivatives of the scores along the random direction."""
-    scorer = policy._scorer
+    scorer = policy.scorer
     tensors = _converted(scorer, dtype)
     size = max(_size(p) for p in policy.theta.values())
     along = {
@@ -149,7 +149,7 @@ class _Call:
 
     name: str
     module: nn.Module
-    args: tuple
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     @property
@@ -174,8 +174,8 @@ def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]
     """The first call of every module, while two short sequences are scored."""
     calls: dict[str, _Call] = {}
 
-    def keep(name: str):
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             calls.setdefault(name, _Call(name, module, args, dict(kwargs)))
 
         return hook
@@ -184,9 +184,7 @@ def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]
         for name, module in policy.causal_lm.named_modules():
             handle = module.register_forward_pre_hook(keep(name), with_kwargs=True)
             stack.callback(handle.remove)
-        functional_call(
-            policy._scorer, _converted(policy._scorer, dtype), _arguments(policy, batch)
-        )
+        functional_call(policy.scorer, _converted(policy.scorer, dtype), _arguments(policy, batch))
     return list(calls.values())
 
 

@@ -32,7 +32,7 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
     files = [adapter] if adapter.is_file() else sorted(Path(folder).glob("*.safetensors"))
     stored = {key: kind for file in files for key, kind in _types_in(file).items()}
     only = set(stored.values())
-    types = {}
+    types: dict[str, torch.dtype] = {}
     for name in names:
         kind = stored.get(_on_disk(name)) or (next(iter(only)) if len(only) == 1 else None)
         if kind is not None:

@@ -90,8 +90,8 @@ def token_statistics(
         s and H, each (m,), in nats; then V and F if requested.
     """
     rows = max(1, LOGITS_HELD // _columns(head, vocab_chunk))
-    parts = []
-    for h, t in zip(hidden.split(rows), targets.split(rows), strict=True):
+    parts: list[tuple[Tensor, ...]] = []
+    for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         args = (h, head, t, temperature, vocab_chunk, dtype, variances)
         if hidden.requires_grad and len(targets) > rows:
             parts.append(checkpoint(_statistics, *args, use_reentrant=False))
@@ -122,7 +122,8 @@ def logit_chunks(hidden: Tensor, head: nn.Module, chunk: int) -> Iterator[tuple[
         yield 0, head(hidden)
         return
     for start in range(0, head.weight.shape[0], chunk):
-        bias = None if head.bias is None else head.bias[start : start + chunk]
+        none = head.bias is None  # pyright: ignore[reportUnnecessaryComparison] (bias=False)
+        bias = None if none else head.bias[start : start + chunk]
         yield start, nn.functional.linear(hidden, head.weight[start : start + chunk], bias)
 
 

@@ -9,7 +9,7 @@ kept beside a token is the one it was drawn with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -104,17 +104,18 @@ def respond(
         raise ValueError(f"group_size must be at least 1, got {group_size}.")
     require_room(policy, prompts, max_new_tokens)
     index = torch.arange(len(prompts)).repeat_interleave(group_size)
-    ids = [torch.tensor(prompts[i].token_ids) for i in index.tolist()]
+    each = [prompt for prompt in prompts for _ in range(group_size)]
+    ids = [torch.tensor(prompt.token_ids) for prompt in each]
     uniforms = torch.rand(len(ids), max_new_tokens, generator=generator, dtype=torch.float64)
     drawn = sample_responses(policy, ids, uniforms, max_new_tokens, batch_size, progress)
-    references = [prompts[i].reference for i in index.tolist()]
+    references = [prompt.reference for prompt in each]
     return Rollouts(
         prompt_ids=ids,
         response_ids=drawn.responses,
         prompt_index=index,
         sampler_logprobs=drawn.logprobs,
         sampler_entropies=drawn.entropies,
-        prompt_keys=[prompts[i].key for i in index.tolist()],
+        prompt_keys=[prompt.key for prompt in each],
         references=None if all(r is None for r in references) else references,
         response_texts=decode(policy, drawn.responses),
         max_new_tokens=max_new_tokens,
@@ -246,7 +247,7 @@ def _generate(
 
 
 @contextmanager
-def _plain_generation(policy: Policy, max_new_tokens: int) -> Iterator[PreTrainedModel]:
+def _plain_generation(policy: Policy, max_new_tokens: int) -> Generator[PreTrainedModel]:
     """Put a generation config without any filter in place of the model's own, for a block.
 
     `generate` fills what a given config leaves open from the model's own (repetition penalty,
@@ -276,7 +277,7 @@ def _plain_generation(policy: Policy, max_new_tokens: int) -> Iterator[PreTraine
     model.generation_config = plain  # pyright: ignore[reportArgumentType]
     try:
         yield model
-        used = model.generation_config
+        used: Any = model.generation_config
         if used is not plain or (used.top_k, used.top_p, used.temperature) != (0, 1.0, 1.0):
             raise RuntimeError(f"generate changed its configuration while sampling: {used}.")
     finally:

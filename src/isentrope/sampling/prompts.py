@@ -41,7 +41,7 @@ class Prompt:
     token_ids: tuple[int, ...] | None = None
     reference: str | None = None
     messages: tuple[Message, ...] | None = field(default=None, hash=False)
-    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    template: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
         if self.text is None and self.token_ids is None and self.messages is None:

@@ -78,7 +78,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     for alias, name in exact.items():
         plain.setdefault(plain_name(alias, adapters), {})[name] = None
     theirs = (*adapters, *_adapter_of(names, _kinds(exact, adapters)))
-    spelt = []
+    spelt: list[str] = []
     for name in names:
         fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
         if len(fitting) != 1:

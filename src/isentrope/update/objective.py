@@ -161,11 +161,12 @@ def sequence_weights(
             return torch.full_like(lengths, cap / float(lengths.sum()))
         case "bnpo":
             return _mean_of_micro_batches(lengths, micro_batch or n)
-    nearest = get_close_matches(str(objective).lower(), OBJECTIVES, n=1, cutoff=0.0)[0]
-    raise ValueError(
-        f"Unknown objective {objective!r}: the nearest is {nearest!r}; "
-        f"choose one of {', '.join((*OBJECTIVES, SFT, RECORDED))}."
-    )
+        case _:
+            nearest = get_close_matches(str(objective).lower(), OBJECTIVES, n=1, cutoff=0.0)[0]
+            raise ValueError(
+                f"Unknown objective {objective!r}: the nearest is {nearest!r}; "
+                f"choose one of {', '.join((*OBJECTIVES, SFT, RECORDED))}."
+            )
 
 
 def _mean_of_micro_batches(lengths: Tensor, size: int) -> Tensor:

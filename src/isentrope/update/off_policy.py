@@ -183,7 +183,7 @@ def _require_clip(clip: Clip | None) -> None:
 
 
 def _warnings(dropped: int, tokens: int, ratios: Tensor) -> tuple[str, ...]:
-    warnings = []
+    warnings: list[str] = []
     if dropped:
         warnings.append(f"The clip drops the gradient of {dropped} of {tokens} tokens.")
     if float(ratios.max()) > 10:

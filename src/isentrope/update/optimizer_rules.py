@@ -27,6 +27,11 @@ from torch import Tensor
 
 from isentrope.update.other_optimizers import name_of
 
+State = Mapping[str, Any]
+"""What an optimizer remembers of one parameter."""
+Group = Mapping[str, Any]
+"""A param group: its hyper-parameters."""
+
 
 @dataclass(frozen=True)
 class RuleStep:
@@ -43,7 +48,7 @@ class RuleStep:
     preconditioner: Tensor
 
 
-def adamw(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+def adamw(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
 
     Args:
@@ -59,7 +64,7 @@ def adamw(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> Ru
     return RuleStep(momentum, -float(group["weight_decay"]) * theta, preconditioner)
 
 
-def adam(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+def adam(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
     """Adam with the L2 penalty inside the gradient (Kingma & Ba, arXiv 1412.6980).
 
     Args:
@@ -76,7 +81,7 @@ def adam(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> Rul
     return RuleStep(momentum, -preconditioner * penalty, preconditioner)
 
 
-def _adam_pieces(gradient: Tensor, state: Mapping, group: Mapping) -> tuple[Tensor, Tensor]:
+def _adam_pieces(gradient: Tensor, state: State, group: Group) -> tuple[Tensor, Tensor]:
     beta1, beta2 = (float(beta) for beta in group["betas"])
     tau = float(state.get("step", 0)) + 1
     second = beta2 * _moment(state, "exp_avg_sq", gradient) + (1 - beta2) * gradient**2
@@ -85,7 +90,7 @@ def _adam_pieces(gradient: Tensor, state: Mapping, group: Mapping) -> tuple[Tens
     return -beta1 * scale * _moment(state, "exp_avg", gradient), (1 - beta1) * scale
 
 
-def sgd(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+def sgd(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
     """Stochastic gradient descent, with or without (Nesterov) momentum, as torch defines it.
 
     Args:
@@ -113,7 +118,7 @@ def sgd(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> Rule
     )
 
 
-def rmsprop(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> RuleStep:
+def rmsprop(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
     """RMSprop, plain or centred, with or without momentum, as torch defines it.
 
     Args:
@@ -136,12 +141,12 @@ def rmsprop(theta: Tensor, gradient: Tensor, state: Mapping, group: Mapping) -> 
     return RuleStep(past, -preconditioner * penalty, preconditioner)
 
 
-def _moment(state: Mapping, name: str, like: Tensor) -> Tensor:
+def _moment(state: State, name: str, like: Tensor) -> Tensor:
     value = state.get(name)
     return torch.zeros_like(like) if value is None else value.to(like)
 
 
-RULES: dict[str, Callable[[Tensor, Tensor, Mapping, Mapping], RuleStep]] = {
+RULES: dict[str, Callable[[Tensor, Tensor, State, Group], RuleStep]] = {
     "adamw": adamw,
     "adam": adam,
     "sgd": sgd,
@@ -155,7 +160,7 @@ _HYPERPARAMETERS = {  # what a param group of each rule must hold
 }
 
 
-def state_keys(rule: str, group: Mapping[str, Any]) -> tuple[str, ...]:
+def state_keys(rule: str, group: Group) -> tuple[str, ...]:
     """What a rule remembers of each parameter between steps.
 
     Args:
@@ -173,7 +178,7 @@ def state_keys(rule: str, group: Mapping[str, Any]) -> tuple[str, ...]:
     return ("square_avg", *(("grad_avg",) if group["centered"] else ()), *buffer)
 
 
-def choose_rule(groups: Sequence[Mapping[str, Any]], rule: str | None = None) -> str:
+def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
     """Which rule these param groups belong to, and whether it can be followed exactly.
 
     Args:
@@ -214,8 +219,8 @@ def choose_rule(groups: Sequence[Mapping[str, Any]], rule: str | None = None) ->
     return rule
 
 
-def _infer(groups: Sequence[Mapping[str, Any]]) -> str:
-    keys = set.intersection(*(set(group) for group in groups))
+def _infer(groups: Sequence[Group]) -> str:
+    keys = set[str].intersection(*(set(group) for group in groups))
     if {"betas", "eps", "amsgrad"} <= keys and "momentum_decay" not in keys:
         decoupled = {g.get("decoupled_weight_decay") for g in groups if g.get("weight_decay")}
         if len(decoupled) > 1 or None in decoupled:

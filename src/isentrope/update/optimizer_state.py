@@ -54,8 +54,8 @@ class OptimizerState:
     learning_rate: float
     matched_by: str
     warnings: tuple[str, ...] = ()
-    types: dict[str, torch.dtype] = field(default_factory=dict)
-    group_index: dict[str, int] = field(default_factory=dict)
+    types: dict[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
+    group_index: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def distinct_groups(self) -> list[dict[str, Any]]:
@@ -239,7 +239,7 @@ def _types(
     states: Mapping[str, Mapping[str, Any] | None],
 ) -> dict[str, torch.dtype]:
     """Type of each parameter's moments."""
-    content = {}
+    content: dict[str, torch.dtype] = {}
     for name, group in held.items():
         kept = [(states[name] or {}).get(key) for key in state_keys(rule, group) if key != "step"]
         if tensors := [x for x in kept if isinstance(x, Tensor)]:

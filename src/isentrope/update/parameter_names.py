@@ -85,7 +85,9 @@ def names_of_states(
     return names, source
 
 
-def _stored(groups: Sequence[Mapping], sizes: Sequence[int]) -> tuple[list[str] | None, str]:
+def _stored(
+    groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
+) -> tuple[list[str] | None, str]:
     """Names that the state itself has, and where."""
     if (keys := stored_names(list(groups))) is not None:
         return keys, "names"
@@ -143,7 +145,9 @@ def _flat(names: Names, sizes: Sequence[int]) -> list[str]:
     return flat
 
 
-def _hugging_face_order(policy: Policy, groups: Sequence[Mapping], sizes: Sequence[int]):
+def _hugging_face_order(
+    policy: Policy, groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
+) -> list[str]:
     """Trainable names as transformers.Trainer hands them to its optimizer."""
     if len(groups) == 1:
         every = [name for name, _ in policy.model.named_parameters()]

@@ -96,7 +96,7 @@ class Step:
     @property
     def loss_gradient(self) -> Vector:
         """∂loss before clipping, by its part −P ∂loss of v; 0 where a group's rate is 0."""
-        parts = {}
+        parts: dict[str, Tensor] = {}
         for name, P in self.preconditioner.items():
             part = -self.components["gradient"][name] / P
             parts[name] = torch.where(P > 0, part, torch.zeros_like(part))
@@ -187,7 +187,7 @@ def optimizer_step(
 
 
 def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> tuple[str, ...]:
-    sentences = []
+    sentences: list[str] = []
     if d is None and not bool(c.any()):
         sentences.append("All advantages are zero: the step is momentum and decay alone.")
     if objective != RECORDED and rollouts.entropy_weights is not None:

@@ -191,7 +191,8 @@ def demonstrate(
     Returns:
         Column work and result.
     """
-    work, result, carry = [], "", 0
+    work: list[str] = []
+    result, carry = "", 0
     for x, y in columns(a, b):
         total = x + y + carry
         if rng.random() < slip * STYLES[style]:

@@ -40,7 +40,11 @@ class Conversations:
             self.format_reward = task.format_reward
         if isinstance(task, Demonstrator):
             draw = task.demonstrations
-            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in draw(n, seed)]
+
+            def demonstrations(n: int, seed: int) -> list[tuple[Prompt, str]]:
+                return [(wrap(p), text) for p, text in draw(n, seed)]
+
+            self.demonstrations = demonstrations
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """Reward of one response, the task's own.

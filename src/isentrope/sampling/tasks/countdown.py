@@ -59,7 +59,7 @@ class Countdown:
         if not 1 <= fewest <= 4:
             raise ValueError(f"fewest must be 1 to 4, got {fewest}.")
         self._slip = slip
-        texts = []
+        texts: list[str] = []
         for numbers in combinations(range(1, 10), NUMBERS):
             values = _values(numbers)
             shuffled = random.Random(str(numbers)).sample(numbers, NUMBERS)
@@ -132,7 +132,7 @@ class Countdown:
         """
         rng = random.Random(seed)
         answers = {p.key: sorted(self.answers(str(p.reference))) for p in self.prompts}
-        pairs = []
+        pairs: list[tuple[Prompt, str]] = []
         for prompt in rng.choices(self.prompts, k=n):
             text = rng.choice(answers[prompt.key])
             if rng.random() < self._slip:

@@ -144,7 +144,7 @@ def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | 
 
 
 def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
-    rows = []
+    rows: list[tuple[str, dict[str, Any]]] = []
     for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
             continue

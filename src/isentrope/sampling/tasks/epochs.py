@@ -16,7 +16,8 @@ def shuffled_epochs(size: int, n: int, seed: int) -> list[int]:
     Returns:
         n numbers below `size`.
     """
-    rng, order = random.Random(seed), []
+    rng = random.Random(seed)
+    order: list[int] = []
     while len(order) < n:
         order += rng.sample(range(size), size)
     return order[:n]

@@ -85,7 +85,7 @@ class Relay(Addition):
             (prompt, response text) pairs.
         """
         rng = random.Random(seed)
-        answered = []
+        answered: list[tuple[Prompt, str]] = []
         for _ in range(n):
             second = rng.random() < self._shown
             prompt, style = rng.choice(self._second if second else self._sums), _style(rng)

@@ -93,7 +93,7 @@ class Shortcut(Addition):
         rng = random.Random(seed)
         scale = (1 - self._rare) / sum(COMMON.values())
         weights = [self._rare, *(scale * share for share in COMMON.values())]
-        pairs = []
+        pairs: list[tuple[Prompt, str]] = []
         for prompt in rng.choices(self.prompts, k=n):
             (style,) = rng.choices(["long", *COMMON], weights)
             slip = self.slip / STYLES[style]  # `demonstrate` multiplies by the factor of the style

@@ -84,7 +84,7 @@ class Split:
 
     def _restricted(self, sums: list[int]) -> list[str]:
         """Sums with a forbidden digit that leaves a quarter of the answers, and not all."""
-        texts = []
+        texts: list[str] = []
         for total in map(str, sums):
             answers = self.answers(total)
             lost = Counter(digit for text in answers for digit in set(text) - {"+"})
@@ -151,7 +151,7 @@ class Split:
             (prompt, response text) pairs.
         """
         rng = random.Random(seed)
-        pairs = []
+        pairs: list[tuple[Prompt, str]] = []
         for _ in range(n):
             prompt = rng.choice(self._kinds[rng.random() < self._forbidden_share])
             pairs.append((prompt, self._demonstrate(str(prompt.reference), rng)))
