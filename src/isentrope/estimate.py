@@ -6,6 +6,8 @@ one, or the number of groups minus one where the error is a jackknife over
 groups. An interval that cannot be trusted is NaN, and `warnings` says why.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

@@ -4,6 +4,9 @@ Lists of 1-D tensors, never padded: the code that runs a model pads. A finished 
 ends in EOS, and that EOS is a token like any other: it has a log-probability and an entropy.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

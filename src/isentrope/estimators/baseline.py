@@ -10,6 +10,9 @@ score to be multiplied with), and fitted on the other folds: folds are of prompt
 independent of the sample it is used on and the estimator stays unbiased.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -20,6 +20,8 @@ The thresholds are measured (docs/results/verdict.md). PSIS k̂ is a second alar
 and withholds nothing, because it too is computed from the batch.
 """
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

@@ -7,6 +7,9 @@ influence of every sample, for values, derivatives, ratios and differences alike
 prompt draws: responses of one group are not independent of each other.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

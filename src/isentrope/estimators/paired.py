@@ -8,6 +8,9 @@ scored on the same responses, and all changes and their differences come from on
 sampling noise that two directions share cancels in their difference.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -7,6 +7,9 @@ covers at its rate however large the error of b is; a ± t SE of the ratio does 
 a few errors of zero, where the ratio has no finite interval at all.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math

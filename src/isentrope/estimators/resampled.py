@@ -15,6 +15,9 @@ The variance is then bounded, from the largest rate q of different pairs that th
 φ_i are the influences of pair i on the difference, and on F at θ and at θ + ηv (T11).
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -8,6 +8,8 @@ The log-probabilities that the sampler kept are compared with those of the score
     unknown      anything else: no number from the batch has an interval
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Generator

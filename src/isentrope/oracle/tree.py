@@ -4,6 +4,9 @@ Each prefix that occurs in them is given to the model once, unpadded, with other
 `model(input_ids).logits`, over the temperature, through `log_softmax`.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from itertools import chain

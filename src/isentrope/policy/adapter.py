@@ -1,5 +1,8 @@
 """The adapter in a model, compared with the one on disk by the names of its tensors."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 Pickled weights are refused: they can run code. Optimizer states are read by `update`.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import json

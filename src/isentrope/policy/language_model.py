@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -397,7 +397,8 @@ def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[
     def listed(value: Any) -> list[int]:
         if value is None:
             return []
-        return [int(x) for x in value] if isinstance(value, Iterable) else [int(value)]
+        values = cast("Iterable[Any]", value) if isinstance(value, Iterable) else (value,)
+        return [int(x) for x in values]
 
     if chosen is not None:
         return tuple(dict.fromkeys(listed(chosen)))
@@ -410,5 +411,5 @@ def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[
 def _first(chosen: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
     for value in (chosen, getattr(tokenizer, name, None), getattr(config, name, None)):
         if value is not None:
-            return value[0] if isinstance(value, list) else value
+            return cast("list[int]", value)[0] if isinstance(value, list) else value
     return None

@@ -8,6 +8,9 @@ switch without a value of its own follows its parent; afterwards all are as befo
 torch's two interfaces set them.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable

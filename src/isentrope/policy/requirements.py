@@ -1,5 +1,8 @@
 """Checks that a model can be measured. Each names the cause of a refusal in one sentence."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from inspect import signature

@@ -7,11 +7,14 @@ is impossible (no memory, or an operation that has no float64) a float32 policy 
 is, which finds errors of some per cent, and a shorter one not at all.
 """
 
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -198,7 +201,7 @@ def _of_module(call: _Call, dtype: torch.dtype) -> Function:
 
     def output(e: Tensor) -> Tensor:
         parameters = {n: moved(x, e) for n, x in tensors.items()}
-        args, kwargs = tree_map(lambda x: moved(x, e), (call.args, call.kwargs))
+        args, kwargs = tree_map(partial(moved, e=e), (call.args, call.kwargs))
         leaves = tree_leaves(functional_call(call.module, parameters, args, kwargs))
         return torch.cat([x.flatten() for x in leaves if torch.is_floating_point(x)])
 

@@ -7,6 +7,8 @@ come from the sums over the vocabulary that give s and H: log π and ∂_v log �
 ∂_v l up to a constant. ∂_v l is the tangent that forward mode carries along with the logits.
 """
 
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import torch

@@ -1,5 +1,8 @@
 """The types that a checkpoint's trained parameters have on disk, from the headers of its files."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable

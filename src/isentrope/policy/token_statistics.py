@@ -6,6 +6,8 @@ The vocabulary is visited in chunks with a running maximum, so no (tokens × voc
 ever held, and the same code serves values, forward mode and reverse mode.
 """
 
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator

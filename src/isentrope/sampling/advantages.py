@@ -7,6 +7,9 @@
 A group is the sequences of one prompt draw (`prompt_index`); std is the unbiased one, as in TRL.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

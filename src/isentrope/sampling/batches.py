@@ -198,5 +198,5 @@ def draw_until_full(
 def _passes(prompts: list[Prompt], generator: torch.Generator) -> Iterator[Prompt]:
     """Endless passes over the prompts, each in a new random order."""
     while True:
-        for i in torch.randperm(len(prompts), generator=generator).tolist():
-            yield prompts[i]
+        for i in torch.randperm(len(prompts), generator=generator):
+            yield prompts[int(i)]

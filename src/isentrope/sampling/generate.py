@@ -7,6 +7,8 @@ policies read through the same uniforms are coupled (common random numbers), and
 kept beside a token is the one it was drawn with.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
@@ -61,7 +63,7 @@ def sample(
         raise ValueError("The dataset is empty: there is no prompt to draw from.")
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(len(prompts), (n,), generator=generator)
-    chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
+    chosen = as_prompts(policy, [prompts[int(i)] for i in draws])
     return respond(
         policy,
         chosen,

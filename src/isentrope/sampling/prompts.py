@@ -174,7 +174,7 @@ def _named(prompt: PromptLike) -> Prompt:
             f"Token ids of a prompt are a non-empty 1-D list of integers, got shape "
             f"{tuple(ids.shape)} and dtype {ids.dtype}."
         )
-    values = tuple(ids.tolist())
+    values = tuple(int(i) for i in ids)
     return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
 
 
@@ -191,7 +191,7 @@ def as_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
         ValueError: Naming the first message that is not understood.
     """
     for i, message in enumerate(messages):
-        known = isinstance(message, Mapping) and {"role", "content"} <= set(message)
+        known = isinstance(message, Mapping) and "role" in message and "content" in message
         if not known or not isinstance(message["content"], str):
             raise ValueError(
                 f"Message {i} of a conversation needs 'role' and a text in 'content', got "

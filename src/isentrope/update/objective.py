@@ -22,6 +22,9 @@ ratios per token and per sequence alike. What the objectives do to the advantage
 division by the standard deviation) is already in `Rollouts.advantages`.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from difflib import get_close_matches

@@ -13,6 +13,9 @@ r = 1 they are those of the first update on a fresh batch.
 "sapo", "luspo" and "vespo" are other functions of the ratio, and "sft" has none: they are refused.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -4,6 +4,8 @@ The state of every parameter of θ is found by name, checked for completeness an
 turned to float64. What does not fit is an error: a state is never replaced by a fresh one.
 """
 
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import json

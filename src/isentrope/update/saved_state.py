@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 Groups = list[Mapping[str, Any]]
 States = Mapping[Any, Any]
@@ -52,7 +52,8 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
             "of one optimizer."
         )
     for name, state in states.items():
-        _require_whole(name, (state or {}).values())
+        if state:
+            _require_whole(name, state.values())
     return groups, states
 
 
@@ -71,7 +72,7 @@ def stored_names(groups: Groups) -> list[str] | None:
 
 def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
-    if isinstance(saved, Mapping):
+    if _is_mapping(saved):
         if {"state", "param_groups"} <= set(saved):
             return saved
         if any(str(key).startswith("state.") for key in saved):
@@ -85,15 +86,19 @@ def _inner(saved: Any) -> Mapping[str, Any]:
     )
 
 
+def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
 def _is_state_dict(value: Any) -> bool:
-    if not isinstance(value, Mapping):
+    if not _is_mapping(value):
         return False
     flat = any(str(key).startswith("state.") for key in value)
     return flat or {"state", "param_groups"} <= set(value)
 
 
 def _words(saved: Any) -> str:
-    if isinstance(saved, Mapping):
+    if _is_mapping(saved):
         return f"a dictionary with the keys {[str(key) for key in list(saved)[:4]]}"
     return type(saved).__name__
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -150,13 +150,14 @@ def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
             continue
         where = f"{path}, line {i}"
         try:
-            row = json.loads(line)
+            row: Any = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where} is not JSON: {error.msg}.") from error
-        if not isinstance(row, dict) or set(row) - fields:
-            unknown = sorted(set(row) - fields) if isinstance(row, dict) else row
+        known = cast("dict[str, Any]", row) if isinstance(row, dict) else None
+        if known is None or set(known) - fields:
+            unknown = cast(Any, row) if known is None else sorted(set(known) - fields)
             raise ValueError(f"{where} holds {unknown}; known fields are {sorted(fields)}.")
-        rows.append((where, row))
+        rows.append((where, known))
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")
     return rows

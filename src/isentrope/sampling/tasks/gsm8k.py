@@ -6,6 +6,9 @@ Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not 
 where not.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import json

@@ -5,6 +5,9 @@ one column per reward function, and the advantage. Reading them encodes the text
 not give the tokens that were drawn, and puts the end token back.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from itertools import pairwise
