@@ -47,6 +47,7 @@ class Policy:
         tokenizer: Its tokenizer, or None.
         temperature: Sampling temperature T; every log-probability is at this temperature.
         precision: The numerical precision in force.
+        scorer: The model as a function of micro-batches.
         names: Names of the trainable parameters, in the model's order.
         eos_token_ids: Tokens that end a response, the tokenizer's own first; empty for none.
         pad_token_id: Token that pads prompts when sampling.
