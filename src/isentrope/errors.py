@@ -1,4 +1,4 @@
-"""The errors that isentrope raises about what it was given; every other error is a fault of its own.
+"""The errors that isentrope raises about what it was given; any other error is a fault of its own.
 
 They are printed as one sentence that names the file or the setting and says what to do.
 """
