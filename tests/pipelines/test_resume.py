@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from isentrope.config.io import ConfigError
 from isentrope.pipelines.train import resume, train
 from isentrope.training.divergence import TrainingDivergedError
 from tests.pipelines.test_train import MORE, config
@@ -57,6 +58,106 @@ def test_a_step_under_another_steps_name_is_refused(run):
     shutil.copytree(run / "training_state" / "step_1", run / "training_state" / "step_6")
     with pytest.raises(ValueError, match=r"step_6 .*step 1 "):
         resume(run)
+
+
+def test_a_step_under_a_name_that_no_run_gives_is_refused(run):
+    (run / "training_state" / "step_2").rename(run / "training_state" / "step_002")
+    with pytest.raises(ValueError, match=r"step_002 .*rename it to step_2\b"):
+        resume(run, MORE)
+
+
+EDITS = {
+    "training.learning_rate": ("learning_rate: 0.01", "learning_rate: 0.02"),
+    "training.seed": ("seed: 0", "seed: 5"),
+    "trainer.weight_decay": ("trainer: {}", "trainer: {weight_decay: 0.5}"),
+    "trainer.lr_scheduler_type": ("trainer: {}", "trainer: {lr_scheduler_type: linear}"),
+    "data.held_out_split": ("held_out_split: test", "held_out_split: train"),
+    "entropy_probe.size": ("size: 4", "size: 8"),
+}
+
+
+@pytest.mark.parametrize("key", EDITS)
+def test_an_edited_setting_is_refused_by_key_and_nothing_is_written(run, key):
+    old, new = EDITS[key]
+    text = (run / "config.yaml").read_text()
+    assert old in text
+    (run / "config.yaml").write_text(text.replace(old, new, 1))
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    for changes in ([], MORE):
+        with pytest.raises(ConfigError, match=rf"(no {key}|{key}=\S+), .*{key}="):
+            resume(run, changes)
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_steps_of_a_schedule_with_an_end_cannot_change(tmp_path):
+    folder = train(config(tmp_path, trainer={"lr_scheduler_type": "linear"}))
+    with pytest.raises(ConfigError, match=r"training\.steps=2, .*lr_scheduler_type=linear"):
+        resume(folder, MORE)
+
+
+def test_data_that_was_edited_in_place_is_refused(finished, run):
+    data = finished / "prompts.jsonl"
+    text = data.read_text()
+    data.write_text(text + "\n")
+    with pytest.raises(ConfigError, match="other data"):
+        resume(run, MORE)
+    data.write_text(text)
+
+
+def test_the_same_files_at_another_place_are_the_same_run(finished, run, tmp_path):
+    shutil.copytree(finished / "base", tmp_path / "elsewhere")
+    moved = f"model.path={tmp_path / 'elsewhere'}"
+    resume(run, [moved, *MORE])
+    assert "elsewhere" in (run / "config.yaml").read_text()
+
+
+def test_a_checkpoint_of_an_older_version_is_compared_as_far_as_it_goes(run):
+    file = run / "training_state" / "step_2" / "contract.json"
+    content = json.loads(file.read_text())
+    del content["config"], content["made_from"]
+    file.write_text(json.dumps(content))
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("learning_rate: 0.01", "learning_rate: 0.02"))
+    with pytest.raises(ConfigError, match=r"learning_rate=0\.01 .*0\.02"):
+        resume(run, MORE)
+    (run / "config.yaml").write_text(text)
+    resume(run, MORE)
+
+
+# ------------------------------------------------------------------ the log
+
+
+def test_damaged_and_blank_lines_of_the_log_are_cut_where_no_step_is_lost(run, caplog):
+    metrics = run / "logs" / "metrics.jsonl"
+    first, second = metrics.read_text().splitlines()
+    metrics.write_text(f'{first}\n\n{{"step": 1, "lo\n5\n{second}\n{{"step": 3, "l')
+    resume(run, MORE)
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [1, 2, 3]
+    assert [f"Line {n} of {metrics}" in caplog.text for n in (1, 2, 3, 4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["{second}"], "no line of step 1, "),
+        (["{first}", '{{"step": 2, "loss": '], r"no line of step 2 \(damaged: line 2\)"),
+        ([], "no line of step 1"),
+        (["{first}", "{first}", "{second}"], "two lines of step 1"),
+    ],
+)
+def test_a_lost_line_is_refused_by_step_with_a_way_out(run, lines, said):
+    metrics = run / "logs" / "metrics.jsonl"
+    first, second = metrics.read_text().splitlines()
+    damaged = "".join(f"{line.format(first=first, second=second)}\n" for line in lines)
+    metrics.write_text(damaged)
+    with pytest.raises(ValueError, match=said):
+        resume(run, MORE)
+    assert metrics.read_text() == damaged
 
 
 def test_every_process_of_the_run_needs_its_random_state(run):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import dump_config
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.files import write_bytes
@@ -25,7 +24,7 @@ from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.evaluation_folder import StepFolder, write_table
 from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.folder import differences, versions
+from isentrope.runs.folder import differences, resolved
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.resume import CONFIG, evaluation_origin, require_same_evaluation
 
@@ -99,13 +98,6 @@ def evaluation_directory(config: EvaluateConfig, checkpoints: list[Checkpoint]) 
     return Path("eval_runs") / f"{config.output.name or run.name}_{config.data.dataset_name}"
 
 
-def _resolved(config: EvaluateConfig) -> str:
-    """The configuration with what it was run with; its output folder left to the rerun."""
-    provenance = versions() | {"seeds": {"evaluation": config.evaluation.seed}}
-    output = config.output.model_copy(update={"directory": None})
-    return dump_config(config.model_copy(update={"provenance": provenance, "output": output}))
-
-
 def _engine(config: EvaluateConfig, checkpoints: list[Checkpoint]) -> VllmEngine | None:
     if config.sampling.engine == "transformers":
         return None
@@ -135,7 +127,8 @@ def _evaluate(
         work = Work(config, checkpoint, step, engine)  # refuses what it can before any file
         barrier()
         if rank() == 0:
-            write_bytes(folder / CONFIG, _resolved(config).encode())
+            seeds = {"evaluation": config.evaluation.seed}
+            write_bytes(folder / CONFIG, resolved(config, seeds=seeds))
             step.begin()
         barrier()
         work.make_chunks(progress)

@@ -24,9 +24,9 @@ from isentrope.files import whole_folder
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.progress import Clock, Progress
-from isentrope.runs.folder import differences
+from isentrope.runs.folder import differences, resolved
 from isentrope.runs.result import Result
-from isentrope.runs.study import Item, Run, resolved, writing_study
+from isentrope.runs.study import Item, Run, writing_study
 from isentrope.runs.study_table import write_study
 
 log = logging.getLogger("isentrope")
@@ -111,7 +111,7 @@ def _run_item(verb: Verb, analyse: Analyse[R], item: Item, progress: Progress) -
 
 
 def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path) -> None:
-    (folder / "config.yaml").write_text(resolved(config), encoding="utf-8")
+    (folder / "config.yaml").write_bytes(resolved(config, seeds=config.batch_config.seeds))
     if config.batch_config.save_batches:
         ready.batches.E.save(folder / "E.parquet")
         ready.batches.U.save(folder / "U.parquet")

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from isentrope.config.io import ConfigError, dump_config
+from isentrope.config.io import ConfigError
 from isentrope.config.train import DemonstrationConfig, ModelConfig, SftConfig
 from isentrope.config.trl_fields import trainer_options
 from isentrope.files import write_bytes
@@ -27,7 +27,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
 from isentrope.processes import barrier, gather, rank, world_size
 from isentrope.progress import Progress
-from isentrope.runs.folder import differences, run_directory, versions
+from isentrope.runs.folder import differences, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import encode
@@ -273,10 +273,8 @@ def _run(
 
 
 def _save(config: SftConfig, model: Any, tokenizer: Any, folder: Path) -> None:
-    """The model, and the configuration with its output folder left to the rerun."""
+    """The model, and the configuration."""
     from isentrope.training.supervised import save_model
 
     save_model(model, tokenizer, (folder / MODEL).resolve())
-    output = config.output.model_copy(update={"directory": None})
-    made_with = config.model_copy(update={"provenance": versions(), "output": output})
-    write_bytes(folder / CONFIG, dump_config(made_with).encode())
+    write_bytes(folder / CONFIG, resolved(config))

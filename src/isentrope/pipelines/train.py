@@ -16,7 +16,7 @@ from isentrope.config.control_options import (
     measures,
     run_control,
 )
-from isentrope.config.io import ConfigError, dump_config, load_config
+from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl import (
     advantages_of,
@@ -43,8 +43,17 @@ from isentrope.recording.contract import (
     require_same_run,
     trainable_shapes,
 )
-from isentrope.runs.folder import differences, run_directory, versions
+from isentrope.runs.folder import differences, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.resumed_training import (
+    BY_CONTENT,
+    MAY_CHANGE,
+    contract_config,
+    may_change,
+    require_same_arguments,
+    require_same_training,
+    training_origin,
+)
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from isentrope.training.divergence import TrainingDivergedError
@@ -56,7 +65,6 @@ from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
 
 CONFIG = "config.yaml"
-_MAY_CHANGE = ("training.steps", "training.keep_", "output.")
 
 
 def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
@@ -83,8 +91,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
         barrier()
         trainer = _trainer(config, files, progress or Progress())
         if rank() == 0:
-            content = dump_config(config.model_copy(update={"provenance": versions()}))
-            write_bytes(files.folder / CONFIG, content.encode())
+            write_bytes(files.folder / CONFIG, resolved(config))
         return _run(trainer, files, config, None)
 
 
@@ -95,7 +102,8 @@ def resume(
 
     Args:
         folder: The run folder.
-        overrides: Settings that may change: training.steps, training.keep_*, output.*.
+        overrides: Settings that may change (`runs.resumed_training.MAY_CHANGE`), and paths whose
+            content is the same.
         progress: Where to say how far it is.
 
     Returns:
@@ -108,11 +116,9 @@ def resume(
     files, changes = RunFiles(folder), list(overrides)
     if not (files.folder / CONFIG).is_file():
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}.")
-    if fixed := [change for change in changes if not change.startswith(_MAY_CHANGE)]:
-        raise ConfigError(
-            f"{fixed[0]} would make it another run: on resuming, only training.steps, "
-            "training.keep_last, training.keep_every and output.* may change."
-        )
+    allowed = (*MAY_CHANGE, *BY_CONTENT)
+    if fixed := [change for change in changes if not change.startswith(allowed)]:
+        raise ConfigError(f"{fixed[0]} would make it another run. {may_change()}")
     join_processes()
     with one_writer(files.folder):
         return _resume(files, changes, progress or Progress())
@@ -122,10 +128,14 @@ def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
     for difference in differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
+    files.require_known_names()
     checkpoint, done = files.latest(), max(files.steps(), default=0)
     if checkpoint is not None:
         sharded, scaled = _sharded(config), bool(config.trainer.get("fp16"))
         require_resumable(checkpoint, sharded=sharded, scaled=scaled)
+        origin = training_origin(config)
+        require_same_training(checkpoint, read_contract(checkpoint), config, origin)
+        files.require_whole_log(done)
     if done >= config.training.steps:
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
         return files.folder
@@ -133,7 +143,7 @@ def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
     barrier()
     if rank() == 0:
         files.rewind(done)
-        write_bytes(files.folder / CONFIG, dump_config(config).encode())
+        write_bytes(files.folder / CONFIG, resolved(config, provenance=config.provenance))
     barrier()
     return _run(trainer, files, config, checkpoint)
 
@@ -171,7 +181,10 @@ def _trainer(
     batches = _batches(config, prompts, task)
     contract = _contract(config, policy, prompts, args)
     if checkpoint is not None:
-        require_same_run(read_contract(checkpoint), contract)
+        saved = read_contract(checkpoint)
+        require_same_run(saved, contract)
+        if "config" not in saved:
+            require_same_arguments(checkpoint, args)
     return _assembled(config, files, progress, model, tokenizer, args, batches, contract)
 
 
@@ -225,6 +238,8 @@ def _contract(
         "dataset": config.data.dataset_name,
         "dataset_sha256": sha256(line.encode() for line in lines),
         "environment": environment(),
+        "made_from": training_origin(config),
+        "config": contract_config(config),
     }
 
 

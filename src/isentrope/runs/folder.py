@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isentrope._version import __version__
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import dump_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+
+C = TypeVar("C", MeasureConfig, EvaluateConfig, TrainConfig, SftConfig)
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
 """Packages whose versions can move a number."""
@@ -56,6 +62,31 @@ def versions() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": found,
     }
+
+
+def resolved(
+    config: C,
+    *,
+    seeds: Mapping[str, int] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    omit: Collection[str] = (),
+) -> bytes:
+    """The config.yaml of a run: with what it was made, its output folder left to a rerun.
+
+    Args:
+        config: As it was run.
+        seeds: By what was drawn with them.
+        provenance: Of the start of a run that is resumed; None for that of now.
+        omit: Keys that are not written.
+
+    Returns:
+        YAML.
+    """
+    with_seeds = {"seeds": dict(seeds)} if seeds else {}
+    made_with = dict(provenance) if provenance else versions() | with_seeds
+    output = config.output.model_copy(update={"directory": None})
+    ran = config.model_copy(update={"provenance": made_with, "output": output})
+    return dump_config(ran, omit=omit).encode()
 
 
 def git_commit(folder: Path) -> str | None:

@@ -55,7 +55,7 @@ def checkpoint_digests(folder: Path, base_model: str | None = None) -> dict[str,
     else:
         parts["model settings"] = _of_names(folder, _MODEL)
     source = folder if (folder / "tokenizer_config.json").is_file() else base
-    parts["tokenizer"] = _of_names(source, _TOKENIZER) if source else UNKNOWN
+    parts["tokenizer"] = tokenizer_digest(source) if source else UNKNOWN
     contract = folder / CONTRACT
     return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
 
@@ -66,6 +66,11 @@ def base_digests(folder: Path | None) -> dict[str, str]:
         return {"base weights": UNKNOWN, "base settings": UNKNOWN}
     weights = sorted(folder.glob("*.safetensors"))
     return {"base weights": _of_files(weights), "base settings": _of_names(folder, _MODEL)}
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Digest of the files of a tokenizer."""
+    return _of_names(folder, _TOKENIZER)
 
 
 def optimizer_digest(file: Path) -> str:

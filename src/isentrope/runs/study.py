@@ -11,19 +11,18 @@ run again: what is done with the same settings is left, the rest is made.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from isentrope.config.as_trained import refuse, settle
-from isentrope.config.io import dump_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import write_bytes
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
-from isentrope.runs.folder import require_new, run_directory, versions
+from isentrope.runs.folder import require_new, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.result import Result
 from isentrope.runs.results import load_result
@@ -93,7 +92,8 @@ class Study:
         """Write the configuration into the run folder, if it has none."""
         if not (self.folder / "config.yaml").exists():
             filled = {key for item in self.items for key in item.subject.as_trained.filled}
-            write_bytes(self.folder / "config.yaml", resolved(config, filled).encode())
+            content = resolved(config, seeds=config.batch_config.seeds, omit=filled)
+            write_bytes(self.folder / "config.yaml", content)
 
     def run(self) -> Run[Any]:
         """What was made, when all items are done."""
@@ -161,14 +161,6 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
         elif item.done:
             require_same_measurement(item.target, item.config, item.subject.made_from)
     return Study(folder, items)
-
-
-def resolved(config: MeasureConfig, as_trained: Collection[str] = ()) -> str:
-    """The configuration with what it was run with; its output folder left to the rerun."""
-    provenance = versions() | {"seeds": config.batch_config.seeds}
-    output = config.output.model_copy(update={"directory": None})
-    ran = config.model_copy(update={"provenance": provenance, "output": output})
-    return dump_config(ran, omit=as_trained)
 
 
 def _name(subject: Subject, repeat: int) -> str:

@@ -11,12 +11,15 @@ A resumed run removes the lines after its checkpoint and writes them again.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from isentrope.checkpoint_names import step_name, written_step
-from isentrope.files import append_line, complete_lines, finite, remove_folder, write_bytes
+from isentrope.checkpoint_names import step_name, step_of_folder, written_step
+from isentrope.files import append_line, finite, remove_folder, write_bytes
+
+log = logging.getLogger("isentrope")
 
 
 class RunFiles:
@@ -76,15 +79,81 @@ class RunFiles:
                 continue
             append_line(path, json.dumps(finite(line)))
 
+    def require_known_names(self) -> None:
+        """Refuse checkpoints whose names are not those that are written here.
+
+        Raises:
+            ValueError: Naming the folder, such as step_006, and the name that it should have.
+        """
+        for path in self.checkpoints.glob("*"):
+            step = step_of_folder(path.name)
+            if step is not None and written_step(path.name) is None:
+                raise ValueError(
+                    f"{path} is not a name that a run gives to a checkpoint: rename it to "
+                    f"{step_name(step)}, or move it to another folder."
+                )
+
+    def require_whole_log(self, step: int) -> None:
+        """Refuse to resume a run whose metrics lack a line of a step before its checkpoint.
+
+        Args:
+            step: The checkpoint's step.
+
+        Raises:
+            ValueError: Naming the first step without a line, and damaged lines by their numbers.
+        """
+        lines, damaged = _readable(self.metrics)
+        steps = [saved for saved, _ in lines if saved <= step]
+        if steps == list(range(1, step + 1)):
+            return
+        wrong = next((i for i, saved in enumerate(steps, 1) if saved != i), len(steps) + 1)
+        twice = wrong <= len(steps) and steps[wrong - 1] < wrong
+        at, what = (steps[wrong - 1], "two lines") if twice else (wrong, "no line")
+        noted = f" (damaged: line {', '.join(map(str, damaged))})" if damaged else ""
+        raise ValueError(
+            f"{self.metrics} has {what} of step {at}{noted}, and the newest checkpoint is of step "
+            f"{step}: restore the file, or remove the checkpoints from step {at} on to take these "
+            "steps again."
+        )
+
     def rewind(self, step: int) -> None:
-        """Remove log lines and tables after a step, and incomplete checkpoints."""
+        """Remove log lines and tables after a step, damaged lines, and incomplete checkpoints."""
         for path in (self.metrics, self.timing):
             if path.exists():
-                lines = [x for x in complete_lines(path) if json.loads(x)["step"] <= step]
-                write_bytes(path, "".join(lines).encode())
+                lines, damaged = _readable(path)
+                for number in damaged:
+                    log.warning("Line %d of %s is damaged, and was removed.", number, path)
+                write_bytes(path, "".join(line for saved, line in lines if saved <= step).encode())
         for table in self.rollouts.glob("step_*.parquet*"):
             table_step = written_step(table.name.split(".")[0])
             if table_step is not None and table_step > step:
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
             shutil.rmtree(leftover)
+
+
+def _readable(path: Path) -> tuple[list[tuple[int, str]], list[int]]:
+    """Step and text of every whole line of a log, and the numbers of the damaged ones.
+
+    A last line without its end is neither: a process was killed while it wrote it. Nor is a blank
+    line.
+
+    Returns:
+        The lines, and the numbers.
+    """
+    lines, damaged = [], []
+    content = path.read_bytes() if path.is_file() else b""
+    for number, raw in enumerate(content.splitlines(keepends=True), 1):
+        if not raw.strip() or not raw.endswith(b"\n"):
+            continue
+        try:
+            step = json.loads(raw)["step"]
+            text = raw.decode("utf-8")
+        except (ValueError, KeyError, TypeError):
+            damaged.append(number)
+            continue
+        if isinstance(step, int):
+            lines.append((step, text))
+        else:
+            damaged.append(number)
+    return lines, damaged
