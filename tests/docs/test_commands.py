@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer
-import yaml
 from typer.core import TyperGroup
 
 from isentrope.cli.main import app
@@ -113,9 +112,10 @@ def test_commands_are_found_in_blocks_in_text_and_over_broken_lines(tmp_path, mo
     assert found == ["isentrope demo", "make test", "python -m x.y"]
 
 
-def test_the_settings_shown_on_the_page_are_those_that_the_script_writes():
+def test_the_settings_shown_on_the_page_are_those_that_the_script_writes(tmp_path):
     shown, *_ = blocks(ROOT / "docs" / "own_checkpoint.md", "yaml")
-    config = load_config(yaml.safe_load(shown))
+    (tmp_path / "measure.yaml").write_text(shown)
+    config = load_config(tmp_path / "measure.yaml")
     assert config.batch_config.U_file == "runs/own/U.parquet"
 
 

@@ -49,7 +49,7 @@ def test_sections_that_would_do_nothing_are_unknown(section):
         ("estimator.single_eta=.inf", "finite"),
         ("sampling.top_k=50", "sample from another policy"),
         ("sampling.top_p=0.9", "sample from another policy"),
-        ("sampling.temperature=0", "greater than 0"),
+        ("sampling.temperature=0", "greater than or equal to 0.000001"),
         ("precision.runtime_dtype=bfloat16", "'float64' or 'float32'"),
         ("precision.matmul_precision=high", "turns TF32 back on"),
         ("checkpoint.quantization=4bit", "cannot run in float64"),

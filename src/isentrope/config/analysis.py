@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.config.stages import Count, Section
-
-Share = Annotated[float, Field(gt=0, lt=1)]
+from isentrope.config.stages import Section
+from isentrope.config.values import Count, Positive, Real, Share, Whole
 
 
 class AnalysisConfig(Section):
@@ -23,13 +22,13 @@ class AnalysisConfig(Section):
     """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
     """A sequence of U that is also in E: an error, chance, or one batch in both roles."""
-    share_responses: Annotated[int, Field(ge=0)] = 0
+    share_responses: Whole = 0
     """Fresh responses to each prompt of U that split influence by same and other prompts."""
     passes: Literal["hooks", "one_by_one"] = "hooks"
     """Per-sequence gradients: by hooks, or one backward pass each for layers hooks do not know."""
     top: Annotated[list[Share], Field(min_length=1)] = Field(default=[0.0002, 0.02, 0.2])
     """Shares of tokens whose overlap between proxy and influence is audited."""
-    draws: Annotated[int, Field(ge=10)] = 200
+    draws: Annotated[Count, Field(ge=10)] = 200
     """Resamplings of prompts for the intervals of an audit."""
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
@@ -54,7 +53,7 @@ class KernelConfig(Section):
     """Blocks to compute; structure and spectrum are those of UU and EE."""
     preconditioned: bool = True
     """With the step's P; false: P = 1."""
-    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    memory_gb: Positive | None = None
     """Memory for held gradients, in GiB; null: no limit. More is cut into tiles."""
     storage: Literal["exact", "bfloat16", "int8"] = "exact"
     """How held gradients are kept; bfloat16 and int8 round (about 2e-4 and 1e-3 of the kernel)."""
@@ -62,11 +61,11 @@ class KernelConfig(Section):
     """Where they are held."""
     sketch: Count | None = None
     """Also a count-sketch of this dimension, with its measured error; null: none."""
-    rank: Annotated[int, Field(ge=0)] = 5
+    rank: Whole = 5
     """Leading eigenpairs in the block model."""
-    clusters: Annotated[int, Field(ge=2)] | None = None
+    clusters: Annotated[Count, Field(ge=2)] | None = None
     """Clusters of sequences; null: as many as prompts of U."""
-    right_above: float = 0.5
+    right_above: Real = 0.5
     """A response is correct if its reward is above this."""
     second_order: bool = False
     """Also K2, the second-order kernel of plain SGD: one Hessian product a sequence of U."""

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from isentrope.config.stages import Count, Section
+from isentrope.config.stages import Section
+from isentrope.config.values import Count, Name, NotNegative, Positive, Real
 from isentrope.training.control.feedback import Feedback, Target, TargetKind
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 class TargetConfig(Section):
@@ -37,9 +36,9 @@ class TargetConfig(Section):
 class FeedbackConfig(Section):
     """How the distance to the target sets how hard the control acts."""
 
-    proportional: Annotated[float, Field(ge=0)] = 0.1
+    proportional: NotNegative = 0.1
     """Share of the error that one step is to make good."""
-    integral: Annotated[float, Field(ge=0)] = 0.01
+    integral: NotNegative = 0.01
     """The same of the sum of all errors."""
     limit: Positive = 0.05
     """Largest change asked of one step, as a share of the target."""
@@ -48,9 +47,9 @@ class FeedbackConfig(Section):
 class ControlConfig(Section):
     """What the run does about entropy."""
 
-    name: str = "none"
+    name: Name = "none"
     """none, or the name of a control."""
-    strength: float | None = None
+    strength: Real | None = None
     """How hard it acts; null: the control's default. With a target, how hard it acts at most."""
     target: TargetConfig = TargetConfig()
     """The entropy that is wanted; without one, the strength stays as it is."""
@@ -91,17 +90,17 @@ class ControlConfig(Section):
 class TrialConfig(Section):
     """What `isentrope try` tries on a checkpoint's step."""
 
-    controls: list[str] | None = None
+    controls: list[Name] | None = None
     """Controls to try; null: every one that acts while the batch is on-policy."""
     strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
     """Multiples of each control's default strength; null: those that suit each."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of the controls, by name."""
-    size: Annotated[int, Field(ge=8)] = 256
+    size: Annotated[Count, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
     random_masks: bool = True
     """Beside each control, a random mask of as many tokens."""
-    change: float | None = None
+    change: Real | None = None
     """Instead of `strengths`: the change of entropy per step that a strength is looked for."""
 
     @model_validator(mode="after")

@@ -12,20 +12,20 @@ from pydantic import Field, model_validator
 
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.stages import (
-    Count,
     OutputConfig,
     SamplingConfig,
     ScoringPrecision,
     Section,
     TaskConfig,
 )
+from isentrope.config.values import Count, FileName, Name, PathText, Real, Seed, Share
 from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
 
 
 class EvaluationData(TaskConfig):
     """The task."""
 
-    split: str = "test"
+    split: Name = "test"
     """Split that is evaluated on."""
 
 
@@ -42,9 +42,9 @@ class EvaluationProfile(Section):
     """The k of pass@k, each at most samples_per_prompt; null: 1, 2, 4, ... as far as they go."""
     greedy: bool = True
     """Also one greedy response a prompt."""
-    right_above: float = 0.5
+    right_above: Real = 0.5
     """A response is correct if its reward is above this."""
-    seed: int = 0
+    seed: Seed = 0
     """Fixes the subset and every token; the same for all checkpoints, so their rows are paired."""
     chunk_prompts: Count = 64
     """Prompts a chunk: what a kill can cost, and what processes share out; changes no number."""
@@ -72,16 +72,16 @@ class EvaluationSampling(SamplingConfig):
 
     engine: Literal["transformers", "vllm"] = "transformers"
     """What generates; vllm has to be installed, and its responses depend on the batch."""
-    vllm_memory: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    vllm_memory: Share = 0.5
     """Share of the GPU's memory that vllm may take; the scorer needs the rest."""
 
 
 class EvaluationOutput(OutputConfig):
     """Where results go and how much is said on the way."""
 
-    directory: str | None = None
+    directory: PathText | None = None
     """Folder of the evaluation; null: eval_runs/<name>_<dataset>."""
-    name: str | None = None
+    name: FileName | None = None
     """The name in that folder; null: that of the run which the first checkpoint belongs to."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
@@ -10,37 +9,27 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.secrets import secrets_in
+from isentrope.config.strict_yaml import (
+    FIRST_LINE,
+    LAST_LINE,
+    ConfigError,
+    Plain,
+    brief,
+    dump,
+    parse,
+    read_text,
+    require_plain,
+    resolved,
+    shortened,
+)
+
+__all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
 
 Root = TypeVar("Root", bound=BaseModel)
-
-
-class ConfigError(ValueError):
-    """The configuration is not understood; the message says what to change."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-5 is a number and a key may be given once."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise ConfigError(f"The key {twice[0]!r} is given twice{self._line(node)}.")
-        return super().construct_mapping(node, deep)
-
-    def _line(self, node) -> str:
-        return f" near line {node.start_mark.line + 1}"
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
 
 
 def load_config(
@@ -62,9 +51,11 @@ def load_config(
         ConfigError: In one sentence, naming the key and the nearest valid one; or if a value is a
             secret, which does not belong in a file that is written into run folders.
     """
-    content = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+    content = dict(source) if isinstance(source, Mapping) else _sections(Path(source))
     for override in overrides:
         content = _override(content, override)
+    content = _settled(content, root)
+    require_plain(content)
     _require_no_secrets(content)
     try:
         return root.model_validate(content)
@@ -73,7 +64,7 @@ def load_config(
 
 
 def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:
-    """Write a configuration as YAML that `load_config` reads back."""
+    """Write a configuration as YAML that `load_config` reads back equal, or finds to be cut."""
     lines = []
     for name, section in config.model_dump().items():
         if section is None:
@@ -87,12 +78,11 @@ def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[s
         for key, value in section.items():
             if f"{name}.{key}" in omit:
                 continue
-            body = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
             said = model.model_fields[key].description if comments and model else None
             if said:
                 lines.append(f"  # {said}")
-            lines += [f"  {line}" for line in body.rstrip().splitlines()]
-    return "\n".join(lines) + "\n"
+            lines += [f"  {line}" for line in dump({key: value}).rstrip("\n").split("\n")]
+    return "\n".join([FIRST_LINE, *lines, LAST_LINE]) + "\n"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -105,14 +95,44 @@ def read_yaml(path: Path) -> dict[str, Any]:
         Its content.
 
     Raises:
-        ConfigError: If it is not there, or is not a YAML mapping.
+        ConfigError: If it is not there, was cut, or is not a mapping in strict YAML.
     """
-    if not path.is_file():
-        raise ConfigError(f"There is no configuration file {path}.")
-    content = _parse(path.read_text(encoding="utf-8"), str(path))
+    return resolved(_sections(path))
+
+
+def _sections(path: Path) -> dict[str, Any]:
+    content = parse(read_text(path), str(path))
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no sections: it must be a YAML mapping.")
     return content
+
+
+def _settled(content: Any, kind: Any) -> Any:
+    """Content with values for what was written without quotes: 1e5 is a text where one is due."""
+    kinds = _alternatives(kind)
+    if isinstance(content, Plain):
+        is_text = str in kinds and content.value is not None and type(content.value) not in kinds
+        return content.text if is_text else content.value
+    if isinstance(content, Mapping):
+        section = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+        fields = section.model_fields if section else {}
+        return {
+            key: _settled(value, fields[key].annotation if key in fields else None)
+            for key, value in content.items()
+        }
+    if isinstance(content, list):
+        items = [typing.get_args(k)[0] for k in kinds if typing.get_origin(k) in (list, tuple)]
+        return [_settled(value, items[0] if items else None) for value in content]
+    return content
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """The types that an annotation stands for, without what is annotated."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _alternatives(typing.get_args(kind)[0])
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return [one for part in typing.get_args(kind) for one in _alternatives(part)]
+    return [kind]
 
 
 def _require_no_secrets(content: Mapping[str, Any]) -> None:
@@ -124,27 +144,20 @@ def _require_no_secrets(content: Mapping[str, Any]) -> None:
         )
 
 
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}.") from error
-
-
 def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
     name, equals, value = override.partition("=")
     keys = name.strip().split(".")
     if not equals or not all(keys):
-        raise ConfigError(f"--set {override!r} is not of the form section.key=value.")
+        raise ConfigError(f"--set {brief(override)} is not of the form section.key=value.")
     new = dict(content)
     here = new
     for key in keys[:-1]:
         inner = here.get(key)
         if inner is not None and not isinstance(inner, Mapping):
-            raise ConfigError(f"--set {override!r}: {key!r} is a value, not a section.")
+            raise ConfigError(f"--set {brief(override)}: {key!r} is a value, not a section.")
         here[key] = dict(inner or {})
         here = here[key]
-    here[keys[-1]] = _parse(value, f"--set {override!r}")
+    here[keys[-1]] = parse(value, f"--set {brief(override)}")
     return new
 
 
@@ -152,7 +165,7 @@ def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     """The first complaint, an unknown key before others, as one sentence."""
     problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     first, more = problems[0], len(problems) - 1
-    path = ".".join(str(part) for part in _keys_of(first["loc"], root))
+    path = shortened(".".join(str(part) for part in _keys_of(first["loc"], root)))
     if first["type"] == "extra_forbidden":
         sentence = (
             f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
@@ -160,9 +173,10 @@ def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     elif first["type"] == "missing":
         sentence = f"The configuration needs {path!r}"
     elif first["type"] == "value_error":
-        sentence = f"{path}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+        words = shortened(first["msg"].removeprefix("Value error, "), 500)
+        sentence = f"{path}: {words}".removeprefix(": ")
     else:
-        sentence = f"{path}: {_lower(first['msg'])}, got {first['input']!r}"
+        sentence = f"{path}: {_lower(first['msg'])}, got {brief(first['input'])}"
     rest = f" ({more} more such complaint{'s' if more > 1 else ''})" if more else ""
     return f"{sentence.rstrip('.')}{rest}."
 

@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 from isentrope.config.analysis import AnalysisConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.stages import (
-    Count,
     LoggingConfig,
     OutputConfig,
     PrecisionConfig,
@@ -22,13 +21,22 @@ from isentrope.config.stages import (
     SamplingConfig,
     Section,
 )
+from isentrope.config.values import (
+    Count,
+    Name,
+    Order,
+    PathText,
+    Positive,
+    Rate,
+    Seed,
+    Share,
+    Whole,
+)
 from isentrope.estimators.functional import Method
 from isentrope.sampling.tasks import Task
 from isentrope.training.trainer_fields import require_known_settings
 from isentrope.update.objective import Objective
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0)]
 AnyObjective = Literal[Objective, "sft", "recorded"]
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
@@ -54,9 +62,9 @@ ADVANTAGES_OF = {
 class PolicyConfig(Section):
     """Which policy."""
 
-    checkpoint_path: str | list[str]
+    checkpoint_path: PathText | list[PathText]
     """Checkpoint folder, a folder of them, or a list; a name with * or ? is all that match."""
-    base_model: str | None = None
+    base_model: PathText | None = None
     """Base model under the adapter; null: the one that the adapter's config names."""
     device_map: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     """Device: cpu, cuda or cuda:N."""
@@ -74,9 +82,9 @@ class PolicyConfig(Section):
 class CheckpointConfig(PolicyConfig):
     """Which policy, and the state of the optimizer that trains it."""
 
-    optimizer_path: str | None = None
+    optimizer_path: PathText | None = None
     """Optimizer state, a file or its folder; null: optimizer.pt in the checkpoint folder."""
-    trainable: Annotated[list[str], Field(min_length=1)] | None = None
+    trainable: Annotated[list[Name], Field(min_length=1)] | None = None
     """Names of what was trained, with * and ?; null: the whole adapter, or all weights."""
     master_weights: bool = False
     """true: training kept a float32 copy of 16-bit weights, so its steps were not rounded."""
@@ -85,41 +93,41 @@ class CheckpointConfig(PolicyConfig):
 class BatchConfig(PromptsConfig):
     """E, on which entropy is measured, and U, from which the step is computed."""
 
-    dataset_name: str = "gsm8k_r1_template"
+    dataset_name: Name = "gsm8k_r1_template"
     """Prompts of E: a task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
-    dataset_path: str | None = None
+    dataset_path: PathText | None = None
     """File or folder of E's data set; null: the task's own source."""
-    U_dataset_name: str | None = None
+    U_dataset_name: Name | None = None
     """Prompts and rewards of U; null: those of E."""
-    U_dataset_path: str | None = None
+    U_dataset_path: PathText | None = None
     """File or folder of U's data set; null: that of E where U has E's data set."""
-    E_split: str = "test"
+    E_split: Name = "test"
     """Split that E is drawn from."""
-    U_split: str = "train"
+    U_split: Name = "train"
     """Split that U is drawn from."""
     B_E: Count = 256
     """Size of E: prompts, one response each."""
     B_U: Count = 32
     """Size of U: prompt groups that have an advantage."""
-    G: Annotated[int, Field(ge=2)] = 8
+    G: Annotated[Count, Field(ge=2)] = 8
     """Responses per prompt group of U."""
     fixed_prompts: bool = False
     """true: the first B_E and the first B_U prompts of the splits; false: random prompts."""
     allow_overlap: bool = False
     """Whether a prompt of E may be one of U."""
-    E_file: str | None = None
+    E_file: PathText | None = None
     """Rollouts to use as E instead of sampling: .parquet as saved, or .jsonl as written by hand."""
-    U_file: str | None = None
+    U_file: PathText | None = None
     """Rollouts to use as U, with rewards (or advantages, or references to be rewarded by)."""
     save_batches: bool = False
     """Write E.parquet and U.parquet beside the results."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of E; U has the next one and fresh responses the one after."""
     repeats: Count = 1
     """Fresh batches U at each checkpoint, each with results of its own; E stays."""
-    first_repeat: Annotated[int, Field(ge=0)] = 0
+    first_repeat: Whole = 0
     """Which of them is the first: their seeds differ by 3 from one to the next."""
-    redraw_limit: Annotated[int, Field(ge=0)] = 20
+    redraw_limit: Whole = 20
     """Rounds of redrawing for groups of U without advantage."""
 
     @model_validator(mode="after")
@@ -177,9 +185,9 @@ class EstimatorConfig(Section):
     """Entropy per token (h) or per sequence (H)."""
     method: Literal["prefix", "sequence", "doubly-robust", "resampled"] = "prefix"
     """The estimator; resampled draws fresh responses at every rate."""
-    order: Literal[0, 1, 2] = 2
+    order: Order = 2
     """Derivatives to predict with."""
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    confidence: Share = 0.95
     """Nominal coverage of the intervals."""
     resample_collapsed: bool = False
     """Where the verdict is resample, also draw fresh responses and report that value beside."""
@@ -187,7 +195,7 @@ class EstimatorConfig(Section):
     """Training objective of the step; recorded: the token weights in U_file; sft: its responses."""
     advantages: Literal["dr_grpo", "grpo", "rloo"] | None = None
     """Advantages from rewards; null: those of the objective (TRL's losses have those of grpo)."""
-    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    max_grad_norm: Positive | None = 1.0
     """Gradient clipping as in training; null: none."""
     max_response_length: Count | None = None
     """The constant length L of dr_grpo; null: sampling.max_new_tokens."""
@@ -195,11 +203,11 @@ class EstimatorConfig(Section):
     """Weights trained in 16 bits: true measures the rounded step, false v; null: refused."""
     off_policy: bool = False
     """U was drawn by an earlier policy: weight its tokens by the ratio to their sampler."""
-    clip: Positive | tuple[Positive, Positive] | None = 0.2
+    clip: Positive | Annotated[tuple[Positive, Positive], Field(strict=False)] | None = 0.2
     """With off_policy: how far from 1 a ratio may go; one number, or [low, high]; null: any."""
     micro_batch: Count | None = None
     """Responses per backward pass of bnpo, in the order of U; null: all in one."""
-    ignore_training_settings: tuple[str, ...] = ()
+    ignore_training_settings: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Settings of training that may differ (keys, or the trainer's fields), with a warning."""
 
     @model_validator(mode="after")

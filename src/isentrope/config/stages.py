@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
+from isentrope.config.values import Count, Name, PathText, Real, Temperature, Text, Whole
 from isentrope.policy.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
 from isentrope.sampling.tasks.chat import Conversations
 
 Dtype = Literal["float64", "float32", "bfloat16"]
 Level = Literal["minimal", "standard", "detailed", "debug"]
-Count = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
-    """A frozen group of keys."""
+    """A frozen group of keys; numbers are finite, and only numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        strict=True,
+        allow_inf_nan=False,
+    )
 
 
 class PromptsConfig(Section):
@@ -27,7 +33,7 @@ class PromptsConfig(Section):
 
     chat_template: bool = False
     """Put each prompt into the tokenizer's chat template, as the user's turn."""
-    system_prompt: str | None = None
+    system_prompt: Text | None = None
     """First message of every conversation (with chat_template); null: none."""
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
@@ -73,9 +79,9 @@ class PromptsConfig(Section):
 class TaskConfig(PromptsConfig):
     """Which task, and where its problems are."""
 
-    dataset_name: str = "gsm8k_r1_template"
+    dataset_name: Name = "gsm8k_r1_template"
     """A task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
-    dataset_path: str | None = None
+    dataset_path: PathText | None = None
     """File or folder of the data set; null: the task's own source."""
 
 
@@ -127,15 +133,15 @@ class PrecisionConfig(ScoringPrecision):
 class SamplingConfig(Section):
     """How responses are drawn and scored."""
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Temperature = 1.0
     """Sampling temperature, also that of every log-probability and entropy."""
     max_new_tokens: Count = 150
     """Longest response, in tokens."""
     batch_size: Count = 64
     """Sequences sampled at a time."""
-    top_k: int = 0
+    top_k: Whole = 0
     """0, always: a filtered sampler is not the policy that is measured."""
-    top_p: float = 1.0
+    top_p: Real = 1.0
     """1.0, always, for the same reason."""
     max_tokens: Count = 8192
     """Padded tokens scored at a time."""
@@ -165,11 +171,11 @@ class LoggingConfig(Section):
     """Table of tokens; null: at level debug."""
     log_raw_tensors: bool | None = None
     """The direction, its components and the scores as safetensors; null: at level debug."""
-    output_directory: str | None = None
+    output_directory: PathText | None = None
     """Where logs go; null: logs/ in the run folder."""
     compress: bool = False
     """gzip the log and its tables."""
-    max_files: Annotated[int, Field(ge=0)] = 0
+    max_files: Whole = 0
     """Logs kept in the directory, the oldest go first, with their tables; 0: all."""
 
     def wants(self, what: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
@@ -190,7 +196,7 @@ class LoggingConfig(Section):
 class OutputConfig(Section):
     """Where results go and how much is said on the way."""
 
-    directory: str | None = None
+    directory: PathText | None = None
     """Run folder; null: runs/run_YYYY-MM-DD_HH-MM-SS."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """What is said on the way; DEBUG also shows where an error was raised."""

@@ -11,20 +11,31 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from isentrope.config.control import ControlConfig
-from isentrope.config.measure import Rate
-from isentrope.config.stages import Count, OutputConfig, Section, TaskConfig
+from isentrope.config.stages import OutputConfig, Section, TaskConfig
+from isentrope.config.values import (
+    Count,
+    Decay,
+    Name,
+    NotNegative,
+    PathText,
+    Rate,
+    Seed,
+    Share,
+    Temperature,
+    Whole,
+)
 
 
 class ModelConfig(Section):
     """The model that is trained, and what of it is trained."""
 
-    path: str
+    path: PathText
     """Folder of a model or an adapter, a name on the model hub, or toy (random weights)."""
-    lora_rank: Annotated[int, Field(ge=0)] = 16
-    """Rank of a fresh LoRA adapter, without dropout; 0: train every weight."""
-    lora_alpha: Annotated[float, Field(gt=0)] = 32
+    lora_rank: Whole = 16
+    """Rank of a fresh LoRA adapter, at most that of its matrices; 0: train every weight."""
+    lora_alpha: Annotated[float, Field(gt=0, le=1e6)] = 32
     """The adapter's output is multiplied by lora_alpha / lora_rank."""
-    lora_target_modules: str | list[str] = "all-linear"
+    lora_target_modules: Name | list[Name] = "all-linear"
     """Layers that get an adapter."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base model's weights; a fresh adapter's are float32."""
@@ -33,21 +44,21 @@ class ModelConfig(Section):
 class DemonstrationConfig(TaskConfig):
     """Where prompts come from."""
 
-    train_split: str = "train"
+    train_split: Name = "train"
     """Split that is trained on."""
 
 
 class DataConfig(DemonstrationConfig):
     """Where prompts come from."""
 
-    held_out_split: str = "test"
+    held_out_split: Name = "test"
     """Split that the entropy probe draws from; prompts that are trained on are left out."""
 
 
 class SamplingConfig(Section):
     """How responses are drawn; nothing is filtered, so the sampler is the policy."""
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Temperature = 1.0
     """Sampling temperature, also that of every log-probability and entropy."""
     max_new_tokens: Count = 150
     """Longest response in tokens, and the constant length L of the loss."""
@@ -64,19 +75,19 @@ class TrainingConfig(Section):
     """Peak learning rate; its schedule is trainer.lr_scheduler_type, constant by default."""
     prompts_per_step: Count = 32
     """Prompt groups an update, over all processes; each has an advantage."""
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Annotated[Count, Field(ge=2)] = 8
     """Responses per prompt group."""
     micro_batch: Count | None = None
     """Prompt groups a backward pass, on each process; null: all of the process at once."""
     normaliser: Literal["constant", "longest"] = "constant"
     """Length that divides the loss: max_new_tokens, or the longest response of each group."""
-    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    max_grad_norm: NotNegative = 1.0
     """The gradient is clipped to this norm; 0: never."""
-    redraw_limit: Annotated[int, Field(ge=0)] = 20
+    redraw_limit: Whole = 20
     """Rounds of redrawing for groups whose rewards are all equal."""
     prompt_weighting: Literal["uniform", "difficulty"] = "uniform"
     """Prompts in random order, or the more often the likelier their group has an advantage."""
-    seed: int = 0
+    seed: Seed = 0
     """Fixes the adapter, every batch and every token."""
     save_every: Count = 10
     """Steps between checkpoints; the last step is always saved."""
@@ -102,7 +113,7 @@ class ProbeConfig(Section):
     """Probe while training."""
     every: Count = 20
     """Steps from one reading to the next; the first step has one."""
-    size: Annotated[int, Field(ge=2)] = 32
+    size: Annotated[Count, Field(ge=2)] = 32
     """Held-out prompts per reading, one response each."""
     functional: Literal["per_token", "per_sequence"] = "per_token"
     """Entropy per token (h) or per sequence (H)."""
@@ -112,7 +123,7 @@ class ProbeConfig(Section):
     """Also the second-order term and the linear range, at about twice the cost."""
     fresh: bool = False
     """Also measure on a second mini-batch, whose error is independent of the prediction's."""
-    memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    memory: Decay = 0.9
     """Of the running mean over readings: how much of it the next reading leaves standing."""
 
 
@@ -121,7 +132,7 @@ class AlarmConfig(Section):
 
     enabled: bool = True
     """Warn in the log; it needs the probe."""
-    false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.005
+    false_alarms: Share = 0.005
     """Largest probability of a false alarm per reading."""
     half_life: Count = 50
     """Steps: warn where, at the present rate, half of the entropy is spent within fewer."""
@@ -134,21 +145,21 @@ class NoiseScaleConfig(Section):
 
     enabled: bool = True
     """Log it, where the steps have more than one micro-batch."""
-    memory: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    memory: Decay = 0.95
     """Of the running means over steps."""
 
 
 class TrackedConfig(OutputConfig):
     """Where results go and how much is said on the way."""
 
-    report_to: tuple[str, ...] = ("tensorboard",)
+    report_to: Annotated[tuple[Name, ...], Field(strict=False)] = ("tensorboard",)
     """Trackers that transformers knows; an empty list for none."""
 
 
 class RunConfig(TrackedConfig):
     """Where results go and how much is said on the way."""
 
-    rollouts_every: Annotated[int, Field(ge=0)] = 1
+    rollouts_every: Whole = 1
     """Steps between tables of rollouts under logs/rollouts; 0: none."""
 
 
@@ -187,11 +198,11 @@ class FineTuningConfig(Section):
     """Demonstrations a backward pass, on each process; null: all of the process at once."""
     learning_rate: Rate = 2e-4
     """Peak learning rate, reached linearly, left by a cosine to zero."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    warmup_steps: Whole = 20
     """Steps of the rise."""
     max_length: Count | None = None
     """Longest prompt and response together; a longer demonstration is an error. null: any."""
-    seed: int = 0
+    seed: Seed = 0
     """Fixes weights that are random, demonstrations and their order."""
 
 

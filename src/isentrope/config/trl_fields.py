@@ -9,8 +9,31 @@ from difflib import get_close_matches
 from typing import Any
 
 from isentrope.config.io import ConfigError
+from isentrope.config.strict_yaml import brief
+from isentrope.config.values import LARGEST_COUNT, LARGEST_REAL
 
 _PLAIN = (bool, int, float, str, list, dict)
+
+_RANGES = {
+    "weight_decay": (0, 1e3),
+    "adam_beta1": (0, 1 - 1e-9),
+    "adam_beta2": (0, 1 - 1e-9),
+    "adam_epsilon": (0, 1),
+    "warmup_steps": (0, LARGEST_COUNT),
+    "warmup_ratio": (0, 1),
+    "label_smoothing_factor": (0, 1),
+    "dataloader_num_workers": (0, 1024),
+    "num_iterations": (1, LARGEST_COUNT),
+    "beta": (0, 1e6),
+    "epsilon": (0, 1e6),
+    "epsilon_high": (0, 1e6),
+    "delta": (0, 1e6),
+    "top_entropy_quantile": (0, 1),
+    "sapo_temperature_pos": (1e-6, 1e6),
+    "sapo_temperature_neg": (1e-6, 1e6),
+    "vllm_gpu_memory_utilization": (0, 1),
+}
+"""Smallest and largest value that means something; every other number is at most `LARGEST_REAL`."""
 
 
 def trainer_options(
@@ -27,7 +50,8 @@ def trainer_options(
         A copy of the section.
 
     Raises:
-        ConfigError: If a field is unknown, set elsewhere, or plainly of another type.
+        ConfigError: If a field is unknown, set elsewhere, plainly of another type or out of
+            range, or would upload the run.
     """
     kinds = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
@@ -43,10 +67,26 @@ def trainer_options(
             )
         if not _fits(value, kinds[name]):
             raise ConfigError(
-                f"trainer.{name}: {value!r} is a {type(value).__name__}, and {kind.__name__} "
+                f"trainer.{name}: {brief(value)} is a {type(value).__name__}, and {kind.__name__} "
                 f"wants {_words(kinds[name])}."
             )
+        if value and ("push_to_hub" in name or name.startswith("hub_") or "_hub_" in name):
+            raise ConfigError(
+                f"trainer.{name} cannot be given: runs are not uploaded. Upload the run folder "
+                "when the run has ended."
+            )
+        _require_in_range(name, value)
     return dict(given)
+
+
+def _require_in_range(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    low, high = _RANGES.get(name, (-LARGEST_REAL, LARGEST_REAL))
+    if not low <= value <= high:
+        raise ConfigError(
+            f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."
+        )
 
 
 def _choices(hint: Any) -> list[Any]:

@@ -52,8 +52,7 @@ def kind_of(sections: Iterable[str]) -> Kind:
 
 def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read a configuration of whatever kind."""
-    content = read_yaml(Path(path))
-    return load_config(content, overrides, KINDS[kind_of(content)])
+    return load_config(path, overrides, KINDS[kind_of(read_yaml(Path(path)))])
 
 
 def defaults(kind: Kind, overrides: Iterable[str] = ()) -> Config:

@@ -157,7 +157,8 @@ def read_run(
     missing += _absent(measurements, metrics, found)
     focus = _focus(measurements, checkpoint, folder)
     missing += _not_at(focus, measurements)
-    return Reading(folder, read_sections(folder), measurements, metrics, found, focus, missing)
+    sections = read_sections(folder, missing)
+    return Reading(folder, sections, measurements, metrics, found, focus, missing)
 
 
 def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measurement[Any]]]:

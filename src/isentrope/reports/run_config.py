@@ -7,27 +7,30 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from isentrope.config.io import ConfigError, read_yaml
 from isentrope.runs.header import Provenance
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Keys and values by section."""
 
 
-def read_sections(folder: Path) -> Sections:
+def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
     """The configuration of a run; it may be one of an earlier version, with other keys.
 
     Args:
         folder: The run folder.
+        missing: Gets a sentence if the file cannot be read.
 
     Returns:
-        Its sections; empty if there is no file.
+        Its sections; empty if there is no file, or it cannot be read.
     """
     path = folder / "config.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-    if not isinstance(content, dict):
-        return {}
+    try:
+        content = read_yaml(path) if path.exists() else {}
+    except ConfigError as error:
+        content = {}
+        if missing is not None:
+            missing.append(str(error))
     return {key: value for key, value in content.items() if isinstance(value, dict)}
 
 

@@ -1,0 +1,292 @@
+"""Strict YAML: what a configuration file may hold, and text written so that it reads back.
+
+Read: one document of mappings, lists, texts, finite numbers, true, false and null. Tags, merge
+keys, keys that are not text, keys given twice, cycles and aliases that expand far are refused. A
+number has one spelling: `010`, `1_000` and `1:30` are texts.
+
+A file that we write begins with `FIRST_LINE` and ends with `LAST_LINE`. A file with the first line
+and without the last one was cut, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import yaml
+
+from isentrope.errors import IsentropeError
+
+FIRST_LINE = "# isentrope configuration"
+LAST_LINE = "# end of configuration"
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 40
+MAX_EXPANSION = 100_000
+"""Nodes that a document may have once its aliases are expanded."""
+MAX_INTEGER = 2**63 - 1
+
+_NUMBERS = {
+    "tag:yaml.org,2002:int": (r"^[-+]?(0|[1-9][0-9]*)$", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+)$|^[-+]?\.(inf|Inf|INF)$"
+        r"|^\.(nan|NaN|NAN)$",
+        "-+.0123456789",
+    ),
+}
+_WORDS = {
+    "tag:yaml.org,2002:bool": (r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "tag:yaml.org,2002:null": (r"^(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    "tag:yaml.org,2002:merge": (r"^<<$", "<"),
+}
+
+
+class ConfigError(IsentropeError, ValueError):
+    """The configuration is not understood; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A scalar without quotes that is not a text.
+
+    Attributes:
+        text: As it is written.
+        value: The number, truth value or None that it stands for.
+    """
+
+    text: str
+    value: Any
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without tags, whose plain scalars keep their spelling."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    where = ""
+
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text)
+        self.where, self._depth = where, 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if getattr(event, "tag", None) is not None:
+            raise self._refusal(event, f"the tag {brief(event.tag)} is not read: leave it out")
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self._refusal(event, f"more than {MAX_DEPTH} levels are nested")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node)
+            if key in content:
+                raise self._refusal(key_node, f"the key {brief(key)} is given twice")
+            content[key] = self.construct_object(value_node, deep=True)
+        return content
+
+    def _key(self, node: Any) -> str:
+        if node.tag == "tag:yaml.org,2002:merge":
+            raise self._refusal(node, "merge keys (<<) are not read: write the keys out")
+        if node.tag != "tag:yaml.org,2002:str":
+            words = brief(node.value) if isinstance(node.value, str) else "a list or mapping"
+            raise self._refusal(node, f"a key must be a text, and {words} is not: quote it")
+        return node.value
+
+    def construct_number(self, node: Any) -> Plain:
+        text = node.value
+        number = float(text.replace(".inf", "inf").replace(".nan", "nan")) if _is_real(node) else 0
+        if not math.isfinite(number):
+            raise self._refusal(node, f"{brief(text)} is not a finite number")
+        if not _is_real(node):
+            number = int(text) if len(text) <= 20 else MAX_INTEGER + 1
+            if abs(number) > MAX_INTEGER:
+                raise self._refusal(node, f"the number {brief(text)} has more than 63 bits")
+        return Plain(text, number)
+
+    def construct_word(self, node: Any) -> Plain:
+        if node.tag == "tag:yaml.org,2002:null":
+            return Plain(node.value, None)
+        if node.tag == "tag:yaml.org,2002:merge":
+            return cast(Plain, node.value)
+        return Plain(node.value, node.value.lower() == "true")
+
+    def _refusal(self, place: Any, words: str) -> ConfigError:
+        line = place.start_mark.line + 1
+        return ConfigError(f"{self.where}, near line {line}: {words}.")
+
+
+def _is_real(node: Any) -> bool:
+    return node.tag == "tag:yaml.org,2002:float"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that `_Loader`, or any reader of YAML 1.1, would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, (_pattern, _first) in (_NUMBERS | _WORDS).items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
+for _tag in _NUMBERS:
+    _Loader.add_constructor(_tag, _Loader.construct_number)
+    _Dumper.add_implicit_resolver(_tag, re.compile(_NUMBERS[_tag][0]), list(_NUMBERS[_tag][1]))
+for _tag in _WORDS:
+    _Loader.add_constructor(_tag, _Loader.construct_word)
+
+
+def parse(text: str, where: str) -> Any:
+    """Read a document.
+
+    Args:
+        text: YAML.
+        where: What it is, the beginning of a complaint.
+
+    Returns:
+        Dictionaries, lists, texts, and `Plain` for everything that is written without quotes and
+        is not a text; `resolved` gives their values.
+
+    Raises:
+        ConfigError: If it is not one document of strict YAML.
+    """
+    try:
+        loader = _Loader(text, where)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _require_small(node, where)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        words = " ".join(str(error).split()).replace('in "<unicode string>", ', "")
+        raise ConfigError(f"{where} is not YAML: {shortened(words)}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where} is not YAML: it is nested too deeply.") from error
+
+
+def _require_small(root: Any, where: str) -> None:
+    """Refuse cycles, and aliases that stand for very many nodes, before anything is expanded."""
+    sizes: dict[int, int | None] = {}
+
+    def size(node: Any) -> int:
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise ConfigError(f"{where} is not YAML: an alias refers to what it is part of.")
+            return known
+        sizes[id(node)] = None
+        parts = [] if isinstance(node.value, str) else node.value
+        inner = [p for part in parts for p in (part if isinstance(part, tuple) else (part,))]
+        total = 1 + sum(size(part) for part in inner)
+        if total > MAX_EXPANSION:
+            raise ConfigError(
+                f"{where} stands for more than {MAX_EXPANSION} values: write fewer, or fewer "
+                "aliases (*name) of them."
+            )
+        sizes[id(node)] = total
+        return total
+
+    size(root)
+
+
+def resolved(content: Any) -> Any:
+    """The same content with values for `Plain`."""
+    if isinstance(content, Plain):
+        return content.value
+    if isinstance(content, Mapping):
+        return {key: resolved(value) for key, value in content.items()}
+    return [resolved(value) for value in content] if isinstance(content, list) else content
+
+
+def require_plain(content: Any, where: str = "", depth: int = 0) -> None:
+    """Refuse what a configuration file could not hold: numbers that are not finite, say.
+
+    Args:
+        content: Dictionaries, lists, tuples and values.
+        where: The dotted key of it.
+        depth: How deeply it is nested.
+
+    Raises:
+        ConfigError: Naming the key.
+    """
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"{brief(where)}: more than {MAX_DEPTH} levels are nested.")
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{where or 'The configuration'}: {brief(key)} is not a text.")
+            require_plain(value, f"{where}.{key}" if where else key, depth + 1)
+    elif isinstance(content, (list, tuple)):
+        for i, value in enumerate(content):
+            require_plain(value, f"{where}[{i}]", depth + 1)
+    elif isinstance(content, float) and not math.isfinite(content):
+        raise ConfigError(f"{where}: should be a finite number, got {content}.")
+    elif isinstance(content, int) and abs(content) > MAX_INTEGER:
+        raise ConfigError(f"{where}: the number {brief(content)} has more than 63 bits.")
+
+
+def read_text(path: Path) -> str:
+    """The text of a configuration file, which is complete if we wrote it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its text.
+
+    Raises:
+        ConfigError: If it is missing, too large, not UTF-8, or was cut.
+    """
+    if not path.is_file():
+        raise ConfigError(f"There is no configuration file {path}.")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_BYTES} bytes, too many for a configuration.")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8 text."
+        ) from error
+    lines = text.splitlines()
+    if lines and lines[0] == FIRST_LINE and LAST_LINE not in lines:
+        raise ConfigError(
+            f"{path} is incomplete: it begins with {FIRST_LINE!r} and has no line {LAST_LINE!r}. "
+            "Restore it from a copy; if it is a file of your own, remove its first line."
+        )
+    return text
+
+
+def dump(content: Mapping[str, Any]) -> str:
+    """Write content as YAML that `parse` reads back equal."""
+    return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, width=2**31)
+
+
+def brief(value: Any) -> str:
+    """A value in at most about 100 characters, for messages."""
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        return f"a number of {value.bit_length()} bits"
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 3, 80, 80
+    return shortened(short.repr(value), 100)
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """A text, its middle left out where it is longer than the limit."""
+    half = (limit - 5) // 2
+    return text if len(text) <= limit else f"{text[:half]} ... {text[-half:]}"
