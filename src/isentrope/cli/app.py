@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import typer
 from typer.core import TyperGroup, TyperOption
+
+
+@dataclass
+class Settings:
+    """Options that come before a verb.
+
+    Attributes:
+        traceback: Print the traceback of every error.
+    """
+
+    traceback: bool = False
+
+
+settings = Settings()
 
 
 class Verbs(TyperGroup):

@@ -15,6 +15,7 @@ import typer
 
 from isentrope._lazy import load
 from isentrope.cli import options
+from isentrope.cli.interrupts import stopped_by_signals
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Verb:
         run: Dotted name of the pipeline function.
         show: Dotted name of what prints its results.
         help: A sentence.
+        kept: What a signal leaves of its work, and how to go on.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Verb:
     run: str
     show: str
     help: str
+    kept: str = "Nothing is kept of what was not finished: run the same command again."
 
 
 _PIPELINES, _TABLES = "isentrope.pipelines", "isentrope.cli.attribution_tables"
@@ -48,6 +51,7 @@ VERBS = (
         run="isentrope.cli.demo:demo",
         show="isentrope.cli.demo:print_takeaways",
         help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
+        kept="What was finished is kept. Run it again with another --out.",
     ),
     Verb(
         "sft",
@@ -65,6 +69,7 @@ VERBS = (
         show="isentrope.cli.console:say_written",
         help="Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or resume "
         "a run.",
+        kept="No step of training is lost, since none was begun: run the same command again.",
     ),
     Verb(
         "evaluate",
@@ -73,6 +78,7 @@ VERBS = (
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
         show="isentrope.cli.evaluation_table:print_evaluation",
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
+        kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
     Verb(
         "measure",
@@ -173,6 +179,7 @@ def _command(verb: Verb) -> Callable[..., None]:
 
     @wraps(verb.options)
     def command(**given: Any) -> None:
-        load("isentrope.cli.session:run")(verb, given)
+        with stopped_by_signals():
+            load("isentrope.cli.session:run")(verb, given)
 
     return command

@@ -18,9 +18,17 @@ def _width(stream: TextIO) -> int | None:
     return None if stream.isatty() or "COLUMNS" in os.environ else UNKNOWN_WIDTH
 
 
-out = Console(width=_width(sys.stdout))
+class _Console(Console):
+    """A console whose reader may go away: the error is left to the session, which ends quietly."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise BrokenPipeError
+
+
+out = _Console(width=_width(sys.stdout))
 """Results."""
-err = Console(stderr=True, width=_width(sys.stderr))
+err = _Console(stderr=True, width=_width(sys.stderr))
 """Progress, notes and errors."""
 
 

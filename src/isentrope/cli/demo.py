@@ -38,6 +38,7 @@ from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.takeaways import takeaways
+from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.training.toy import MAX_NEW_TOKENS
 
@@ -78,11 +79,13 @@ def demo(
             raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
         torch.set_num_threads(1)  # the toy is too small to share
         story = Story(where, steps, evaluation_size, seed, progress)
-        story.train(fine_tuning_steps)
-        story.evaluate()
-        story.measure()
-        story.attribute()
-        story.report()
+        said = f"What was finished is in {where}. Run it again with another --out."
+        with noted_if_interrupted(lambda: said):
+            story.train(fine_tuning_steps)
+            story.evaluate()
+            story.measure()
+            story.attribute()
+            story.report()
     return where
 
 

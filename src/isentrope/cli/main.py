@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from isentrope._version import __version__
-from isentrope.cli.app import app, config_app
+from isentrope.cli.app import app, config_app, settings
 from isentrope.cli.commands import CONFIG_VERBS, VERBS, add_to
 
 __all__ = ["app"]
@@ -25,8 +25,12 @@ def _options(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print the traceback of an error too.")
+    ] = False,
 ) -> None:
     """Options that come before a verb."""
+    settings.traceback = traceback
 
 
 add_to(app, VERBS)

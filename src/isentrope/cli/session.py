@@ -1,9 +1,24 @@
-"""A call of a verb: logs and libraries set up, and its errors printed as one sentence."""
+"""A call of a verb: logs and libraries set up, and however it ends, one sentence says so.
+
+0    done
+1    refused, or a check found something wrong: the sentence says what, and what to do
+2    the command line is not understood
+70   a fault of isentrope: the sentence says where the traceback is
+129, 130, 143   stopped by SIGHUP, Ctrl-C, SIGTERM
+141  nobody reads the output any more
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,37 +27,117 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from isentrope._lazy import load
+from isentrope.cli.app import settings
 from isentrope.cli.commands import Verb
 from isentrope.cli.console import err
+from isentrope.cli.interrupts import Interrupted
+from isentrope.errors import IsentropeError
 
-EXPECTED = (ValueError, OSError, RuntimeError, ImportError, SafetensorError)
-"""Errors that are printed as a sentence. Any other is a fault of the library: a traceback."""
+EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
+"""Errors that are printed as their own sentence."""
+FAULTS = (RecursionError, NotImplementedError)
+"""Kinds of them that no user is to blame for."""
+FAULT_STATUS = 70
+PIPE_STATUS = 128 + int(getattr(signal, "SIGPIPE", 13))
 
 
 def run(verb: Verb, given: dict[str, Any]) -> None:
-    """Call a verb; print what it refuses as one sentence, and exit with status 1.
+    """Call a verb; end with one sentence where it does not succeed.
 
-    At `output.log_level=DEBUG` the traceback is printed too.
+    With `--traceback`, and at `output.log_level=DEBUG`, the traceback is printed too.
 
     Args:
         verb: Its row in the table.
         given: Values of its options.
 
     Raises:
-        Exit: With status 1, if it refused; or with its own.
-        Abort: If the user interrupted it.
+        Exit: With a status of the table above, or with the verb's own.
+        Abort: If the user did not confirm.
+        BadParameter: If an option is not understood.
     """
     _quieten_libraries()
     _show_log()
     try:
         load(verb.through)(verb, *verb.options(**given))
-    except (typer.Exit, typer.Abort):  # ways to end, not errors, though RuntimeErrors
+        sys.stdout.flush()
+    except (typer.Exit, typer.Abort, typer.BadParameter):  # ways to end, not errors
         raise
-    except EXPECTED as error:
-        logging.getLogger("isentrope").debug("raised here:", exc_info=error)
-        sentence = " ".join(str(error).split()) or type(error).__name__
-        err.print(f"Error: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(_interrupted(verb, error)) from error
+    except BrokenPipeError as error:
+        _forget_output()
+        raise typer.Exit(PIPE_STATUS) from error
+    except Exception as error:
+        raise typer.Exit(_failed(verb, error)) from error
+
+
+def _failed(verb: Verb, error: Exception) -> int:
+    """Print the sentence of an error, and give its status."""
+    trace = "".join(traceback.format_exception(error))
+    shown = settings.traceback or logging.getLogger("isentrope").isEnabledFor(logging.DEBUG)
+    if shown:
+        err.print(trace, markup=False, highlight=False, soft_wrap=True)
+    if isinstance(error, MemoryError):
+        _print_error(
+            "The memory is full: lower sampling.batch_size, sampling.max_tokens or the sizes of "
+            "the batches."
+        )
+        return 1
+    own = isinstance(error, IsentropeError)
+    if own or (isinstance(error, EXPECTED) and not isinstance(error, FAULTS)):
+        _print_error(_sentence(verb, error))
+        return 1
+    kind, words = type(error).__name__, " ".join(str(error).split())[:300]
+    where = "above" if shown else _kept(trace)
+    _print_error(
+        f"{verb.name} failed by {kind}{': ' if words else ''}{words}. This is a fault of "
+        f"isentrope: please report it with the traceback {where}."
+    )
+    return FAULT_STATUS
+
+
+def _sentence(verb: Verb, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
+        words = error.strerror or os.strerror(error.errno)
+        if error.filename is None:
+            return f"{verb.name} could not read or write: {words}."
+        other = f" (to {error.filename2})" if error.filename2 else ""
+        return f"{error.filename}{other}: {words}."
+    return " ".join(str(error).split()) or f"{verb.name} failed by {type(error).__name__}."
+
+
+def _kept(trace: str) -> str:
+    """Where a traceback was written."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="isentrope-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(trace)
+        return f"in {Path(name)}"
+    except OSError:
+        return "that `isentrope --traceback` prints"
+
+
+def _interrupted(verb: Verb, error: KeyboardInterrupt) -> int:
+    """Print what is kept, and give the status."""
+    if not isinstance(error, Interrupted):
+        error = Interrupted(signal.SIGINT)
+    notes = getattr(error, "__notes__", None) or [verb.kept]
+    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one speaks
+    if first:
+        _print_error(f"Stopped by {error.cause}. {notes[-1]}", "Stopped")
+    return error.status
+
+
+def _print_error(sentence: str, head: str = "Error") -> None:
+    text = sentence if sentence.startswith(head) else f"{head}: {sentence}"
+    with suppress(OSError, ValueError):  # standard error may be closed
+        err.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _forget_output() -> None:
+    """Let nothing that is still to be flushed fail when the interpreter ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _quieten_libraries() -> None:

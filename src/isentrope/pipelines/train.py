@@ -43,7 +43,7 @@ from isentrope.recording.contract import (
     require_same_run,
     trainable_shapes,
 )
-from isentrope.runs.folder import differences, resolved, run_directory
+from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.resumed_training import (
     BY_CONTENT,
@@ -303,8 +303,10 @@ def _run(trainer: Any, files: RunFiles, config: TrainConfig, checkpoint: Path | 
     if checkpoint is not None:
         trainer.restore(checkpoint)
         log.info("Resuming from %s.", checkpoint)
+    how = f"Resume the run by `isentrope train --resume {files.folder}`."
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with noted_if_interrupted(lambda: how):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
             f"The GPU is full ({error}): lower training.micro_batch (now "

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,6 +39,27 @@ def run_directory(directory: str | None) -> Path:
         The path.
     """
     return Path(directory) if directory else Path("runs") / f"run_{_now():%Y-%m-%d_%H-%M-%S}"
+
+
+@contextmanager
+def noted_if_interrupted(note: Callable[[], str | None]) -> Iterator[None]:
+    """Add a sentence to an interrupt (Ctrl-C): what is kept, and how to go on.
+
+    Args:
+        note: Called when the block is interrupted; None for no sentence.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        KeyboardInterrupt: That of the block, with the note.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if sentence := note():
+            error.add_note(sentence)
+        raise
 
 
 def _now() -> datetime:

@@ -22,7 +22,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.files import write_bytes
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
-from isentrope.runs.folder import require_new, resolved, run_directory
+from isentrope.runs.folder import noted_if_interrupted, require_new, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.result import Result
 from isentrope.runs.results import load_result
@@ -95,6 +95,12 @@ class Study:
             content = resolved(config, seeds=config.batch_config.seeds, omit=filled)
             write_bytes(self.folder / "config.yaml", content)
 
+    def how_to_go_on(self) -> str | None:
+        """A sentence for those who stop the study; None where nothing is done yet."""
+        if not any(item.target.exists() for item in self.items):
+            return None
+        return f"Finished items are kept: go on by the same command with --out {self.folder}."
+
     def run(self) -> Run[Any]:
         """What was made, when all items are done."""
         results = [item.result() for item in self.items]
@@ -130,7 +136,9 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
     """
     folder = run_directory(config.output.directory)
     with one_writer(folder):
-        yield plan_study(verb, config, folder)
+        study = plan_study(verb, config, folder)
+        with noted_if_interrupted(study.how_to_go_on):
+            yield study
 
 
 def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> Study:

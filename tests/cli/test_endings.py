@@ -1,0 +1,130 @@
+"""However a verb ends, one sentence says so, with the status that shells expect."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from isentrope.cli import session
+from isentrope.cli.main import app
+from isentrope.errors import FileError
+from tests.tiny_checkpoint import settings
+
+CALL = [sys.executable, "-c", "from isentrope.cli.main import app; app()"]
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Make `report` end with an error."""
+
+    def set_up(error):
+        def fail(*_, **__):
+            raise error
+
+        monkeypatch.setattr("isentrope.reports.report.write_report", fail)
+        return call("report", "somewhere")
+
+    return set_up
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("x"), TypeError("no"), RecursionError("deep"), IndexError(), ZeroDivisionError("0")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_fault_is_one_sentence_and_its_traceback_is_kept(failing, error, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = failing(error)
+    assert result.exit_code == session.FAULT_STATUS
+    assert "Traceback" not in result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert "This is a fault of isentrope: please report it" in result.stderr
+    file = re.search(r"traceback in (\S+)\.$", result.stderr).group(1)
+    assert type(error).__name__ in Path(file).read_text()
+
+
+def test_the_option_traceback_prints_it(failing, monkeypatch):
+    def fail(*_, **__):
+        raise KeyError("lost")
+
+    monkeypatch.setattr("isentrope.reports.report.write_report", fail)
+    result = call("--traceback", "report", "somewhere")
+    assert "Traceback (most recent call last)" in result.stderr
+    assert "with the traceback above" in result.stderr
+    assert "Traceback" not in call("report", "somewhere").stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (FileError("a.json", "a.json has no key b."), "Error: a.json has no key b."),
+        (OSError(28, "No space left on device", "/x/y"), "/x/y: No space left on device."),
+        (OSError(28, "No space left on device"), "report could not read or write: No space"),
+        (MemoryError(), "The memory is full: lower sampling.batch_size"),
+        (ValueError(), "Error: report failed by ValueError."),
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_a_sentence_with_status_1(failing, error, sentence):
+    result = failing(error)
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert "fault of isentrope" not in result.stderr
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [*CALL, "config", "show"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (session.PIPE_STATUS, "")
+
+
+def stopped(arguments, ready, number, folder):
+    """Start a command, send it a signal when a condition holds; what it said, and its status."""
+    process = subprocess.Popen(
+        [*CALL, *arguments], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        while not ready() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return said, process.returncode
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (signal.SIGTERM, "SIGTERM"),
+        pytest.param(signal.SIGINT, "Ctrl-C", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_a_measurement_with_one_sentence(tiny, tmp_path, number, cause):
+    many = settings(tiny, batch_config={"B_E": 20000, "fixed_prompts": False})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(many))
+    run = tmp_path / "run"
+    said, status = stopped(
+        ["measure", "config.yaml", "--out", "run"], (run / ".lock").exists, number, tmp_path
+    )
+    assert status == 128 + number
+    assert f"Stopped by {cause}. Nothing is kept" in said
+    assert "Traceback" not in said
+    assert not run.exists()  # neither lock nor half a folder
