@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+_FULL = 2**16
+"""Free bytes below which a disk is full."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 
 
@@ -36,8 +38,9 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     try:
-        write(partial)
-        _sync(partial)
+        with _named(path):
+            write(partial)
+            _sync(partial)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -72,7 +75,7 @@ def append_line(path: Path, line: str) -> None:
         line: Text without a line break.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with _named(path), path.open("ab") as file:
         file.write(f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
@@ -172,6 +175,41 @@ def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
     return buffer.getvalue()
 
 
+def csv(table: Any) -> bytes:
+    """A pandas table as the bytes of a CSV file; no text in it is read as a formula.
+
+    Args:
+        table: The table.
+
+    Returns:
+        For `write_bytes`.
+    """
+    safe = table.map(csv_cell).rename(columns=csv_cell)
+    return safe.to_csv(index=False).encode()
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell of a CSV file: a text that a spreadsheet would read as a formula begins with a '."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
+
+
+def sort_metadata(path: Path) -> None:
+    """Sort the metadata of a safetensors file by name, so that equal content is equal bytes.
+
+    Args:
+        path: The file, written by the library in an order that changes.
+    """
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        content = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(content) <= size:
+            file.seek(8)
+            file.write(content.ljust(size))
+
+
 def finite(content: Any) -> Any:
     """The same content with None for every number that JSON cannot hold.
 
@@ -219,6 +257,21 @@ def sha256_of_files(paths: Iterable[Path]) -> str:
 def short_digest(text: str, size: int) -> bytes:
     """BLAKE2b of a text, for keys and for splits that depend on nothing else."""
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of writing name the file, and a full disk is said to be one."""
+    try:
+        yield
+    except Exception as error:
+        if shutil.disk_usage(path.parent).free < _FULL:
+            words = "No space left on device: make room, and run the command again"
+            raise OSError(errno.ENOSPC, words, str(path)) from error
+        if isinstance(error, OSError) and error.filename is None:
+            words = error.strerror or str(error)
+            raise OSError(error.errno or errno.EIO, words, str(path)) from error
+        raise
 
 
 def _sync(path: Path) -> None:

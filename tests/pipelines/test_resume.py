@@ -168,9 +168,9 @@ def test_every_process_of_the_run_needs_its_random_state(run):
 
 
 def test_a_run_whose_numbers_overflow_ends_and_keeps_what_was_good(tmp_path, caplog):
+    asked = config(tmp_path)
+    section = asked.training.model_copy(update={"learning_rate": 1e308})  # more than is read
     with pytest.raises(TrainingDivergedError, match="step 1, "):
-        asked = config(tmp_path)
-        section = asked.training.model_copy(update={"learning_rate": 1e308})  # more than is read
         train(asked.model_copy(update={"training": section}))
     assert not list((tmp_path / "run" / "training_state").glob("step_*"))
     assert "--resume" not in caplog.text

@@ -18,7 +18,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from isentrope.files import sha256
+from isentrope.files import csv, sha256
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section
@@ -198,15 +198,15 @@ def show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) 
     """A panel made ready for the page."""
     name = identifier(column, panel)
     svg = inline(drawn[name], name, panel.caption) if name in drawn else ""
-    text = panel.data.to_csv(index=False)
-    fits = len(text.encode()) <= LARGEST
+    text = csv(panel.data)
+    fits = len(text) <= LARGEST
     return Shown(
         panel=panel,
         id=name,
         label=column.label,
         figure=Markup(svg),
         table=_table(panel.data.head(ROWS)),
-        csv=f"data:text/csv;charset=utf-8,{quote(text)}" if fits else None,
+        csv=f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
         note=_note(panel.data, fits, f"{folder}/{name}.csv"),
         folder=folder,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from isentrope.files import write_bytes
+from isentrope.files import csv, write_bytes
 from isentrope.reports.page import Column, identifier, render
 from isentrope.reports.panel import Panel, Section
 from isentrope.reports.panels.audit import audit_panels
@@ -102,7 +102,7 @@ def _labelled(column: Column, sentence: str) -> str:
 
 def _save(panel: Panel, folder: Path, stem: str) -> dict[str, bytes]:
     """Write the files of a panel; returns its figure by its name, if it has one."""
-    write_bytes(folder / f"{stem}.csv", panel.data.to_csv(index=False).encode())
+    write_bytes(folder / f"{stem}.csv", csv(panel.data))
     if panel.figure is None:
         return {}
     svg = svg_file(panel.figure, stem)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from isentrope.files import parquet, write_bytes, write_json
+from isentrope.files import csv_cell, parquet, write_bytes, write_json
 from isentrope.formatting import known
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.resume import require_same_origin
@@ -135,7 +135,8 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
                 for name in names
                 for field in FIELDS.values()
             ]
-            writer.writerow([*head, row.samples_per_prompt, *numbers])
+            cells = [*head, row.samples_per_prompt, *numbers]
+            writer.writerow([csv_cell(cell) for cell in cells])
     return text.getvalue()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimate import Estimate, t_quantile
-from isentrope.files import parquet, write_bytes
+from isentrope.files import csv, parquet, write_bytes
 from isentrope.runs.attribution_records import IN_FILE
 from isentrope.runs.measure_records import SweepRow
 from isentrope.runs.result import Result
@@ -78,8 +78,7 @@ def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
         return
     folder = study.folder / "measurements"
     write_bytes(folder / f"{name}.parquet", parquet(joined(study, table)))
-    rows = study_table(verb, study).to_csv(index=False)
-    write_bytes(folder / f"{verb}_study.csv", rows.encode())
+    write_bytes(folder / f"{verb}_study.csv", csv(study_table(verb, study)))
 
 
 def joined(study: Study, name: str) -> pd.DataFrame:

@@ -31,7 +31,7 @@ from isentrope.attribution.gradients.sequence_gradients import GradientBackend
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.files import write_file
+from isentrope.files import sort_metadata, write_file
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -170,7 +170,12 @@ class FisherKernel:
         folder = Path(folder)
         metadata = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
         content = {"matrix": self.matrix.contiguous()}
-        write_file(folder / "kernel.safetensors", lambda path: save_file(content, path, metadata))
+
+        def write(path: Path) -> None:
+            save_file(content, path, metadata)
+            sort_metadata(path)
+
+        write_file(folder / "kernel.safetensors", write)
         write_file(folder / "rows.parquet", self.rows.to_parquet)
         write_file(folder / "columns.parquet", self.columns.to_parquet)
         return folder
