@@ -124,12 +124,15 @@ def _interrupted(verb: Verb, error: KeyboardInterrupt) -> int:
     notes = getattr(error, "__notes__", None) or [verb.kept]
     first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one speaks
     if first:
-        _print_error(f"Stopped by {error.cause}. {notes[-1]}", "Stopped")
+        _print(f"Stopped by {error.cause}. {notes[-1]}")
     return error.status
 
 
-def _print_error(sentence: str, head: str = "Error") -> None:
-    text = sentence if sentence.startswith(head) else f"{head}: {sentence}"
+def _print_error(sentence: str) -> None:
+    _print(f"Error: {sentence}")
+
+
+def _print(text: str) -> None:
     with suppress(OSError, ValueError):  # standard error may be closed
         err.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
