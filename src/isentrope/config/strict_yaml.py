@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import yaml
 
@@ -66,7 +66,7 @@ class Plain:
 class _Loader(yaml.SafeLoader):
     """YAML without tags, whose plain scalars keep their spelling."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012  those of `_NUMBERS` and `_WORDS` alone
     where = ""
 
     def __init__(self, text: str, where: str) -> None:
@@ -84,8 +84,8 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
-        content: dict[str, Any] = {}
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        content: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node)
             if key in content:
