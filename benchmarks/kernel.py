@@ -119,9 +119,10 @@ class Subject:
         for p in self.parameters.values():
             p.grad = None
 
-    def ours(self, preconditioner=None, storage: Storage | None = None) -> Tensor:
+    def ours(self, preconditioner=None, storage: Storage = Storage()) -> Tensor:
+        gradients = ise.GradientOptions(storage=storage)
         return ise.fisher_kernel(
-            self.policy, self.E, self.U, preconditioner=preconditioner, storage=storage
+            self.policy, self.E, self.U, preconditioner=preconditioner, gradients=gradients
         ).matrix
 
     def influence(self, tokens: bool, groups: int) -> None:

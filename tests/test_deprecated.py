@@ -3,17 +3,20 @@
 import pytest
 import torch
 
-from isentrope import EntropyProbe, fisher_kernel
+from isentrope import EntropyProbe, GradientOptions, fisher_kernel
 from tests import cases
 
 
 def test_an_old_argument_gives_what_the_new_one_gives():
     policy = cases.policy("table")
     rollouts = cases.exact("table").sample(3, seed=0)
-    new = fisher_kernel(policy, rollouts, gradient_backend="loop")
-    with pytest.warns(DeprecationWarning, match="gradient_backend='loop'"):
-        old = fisher_kernel(policy, rollouts, passes="one_by_one")
-    torch.testing.assert_close(old.matrix, new.matrix, rtol=0, atol=0)
+    new = fisher_kernel(policy, rollouts, gradients=GradientOptions("loop"))
+    for old in ({"passes": "one_by_one"}, {"gradient_backend": "loop", "storage": None}):
+        with pytest.warns(DeprecationWarning, match=r"gradients=GradientOptions\(backend='loop'"):
+            kernel = fisher_kernel(policy, rollouts, **old)
+        torch.testing.assert_close(kernel.matrix, new.matrix, rtol=0, atol=0)
+    with pytest.raises(TypeError, match=r"storage.*gradients"):
+        fisher_kernel(policy, rollouts, gradients=GradientOptions(), storage=None)
 
 
 def test_an_old_argument_of_a_constructor_is_checked_like_the_new_one():

@@ -202,3 +202,50 @@ def test_an_import_upward_or_sideways_is_found(small):
     edges = graph(root, everywhere=True)
     edges.pop("isentrope.x")
     assert set(upward(edges)) == {("vectors", "policy.a"), ("sampling.a", "update.a")}
+
+
+OPENED_IN = {"pipelines.prepare", "pipelines.prepare_training", "pipelines.loop"}
+"""Modules that may take a whole configuration apart; those of `config` may too."""
+
+TAKE_A_WHOLE_CONFIGURATION = {
+    *("check.check", "evaluate.evaluate_checkpoints", "measure.measure", "sft.sft", "train.train"),
+    *("kinds.intention", "legacy.__init__"),
+}
+"""Entry points of pipelines, which open it for their verb."""
+
+COMPARE_OR_WRITE_IT = {
+    *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),
+    *("study._alone", "resumed_training.contract_config", "resumed_training.training_origin"),
+    *("resumed_training.require_same_training", "resumed_training._require_same_schedule"),
+    *("resume.measurement_origin", "resume.evaluation_origin", "resume.require_same_measurement"),
+    *("resume.require_same_evaluation", "resume._of_measurement", "resume._of_evaluation"),
+}
+"""Functions of `runs` to which a configuration is a document. Neither set may grow."""
+
+WHOLE = {"MeasureConfig", "TrainConfig", "EvaluateConfig", "SftConfig", "Config"}
+
+
+def takes_a_whole_configuration(tree):
+    """Names of functions with a parameter of a type in `WHOLE`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        kinds = [ast.walk(p.annotation) for p in every if p.annotation is not None]
+        if any(isinstance(x, ast.Name) and x.id in WHOLE for kind in kinds for x in kind):
+            yield node.name
+
+
+def test_few_functions_take_a_whole_configuration():
+    found = {
+        f"{name.rpartition('.')[2]}.{function}"
+        for name, path in modules(SOURCES).items()
+        if not name.startswith("config") and name not in OPENED_IN
+        for function in takes_a_whole_configuration(ast.parse(path.read_text()))
+    }
+    assert found == TAKE_A_WHOLE_CONFIGURATION | COMPARE_OR_WRITE_IT
+
+
+def test_a_function_that_takes_a_whole_configuration_is_found():
+    tree = ast.parse("def f(x: int, c: TrainConfig | None): ...\ndef g(c: BatchConfig): ...")
+    assert list(takes_a_whole_configuration(tree)) == ["f"]

@@ -6,8 +6,8 @@ import torch
 
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.trl_sft import sft_options
 from isentrope.pipelines.kinds import load_any
-from isentrope.pipelines.sft import sft_options
 
 pytest.importorskip("trl")
 ROOT = Path(__file__).parent.parent

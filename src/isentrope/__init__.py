@@ -38,6 +38,7 @@ _HOMES = {
     "influence": "isentrope.attribution.influence.influence",
     "influence_shares": "isentrope.attribution.influence.shares",
     "audit": "isentrope.attribution.proxies.audit",
+    "GradientOptions": "isentrope.attribution.gradients.options",
     "FisherKernel": "isentrope.attribution.fisher.kernel",
     "fisher_kernel": "isentrope.attribution.fisher.kernel",
     "NoiseScale": "isentrope.attribution.noise.scale",
@@ -61,6 +62,7 @@ if not TYPE_CHECKING:
 else:
     from isentrope import oracle
     from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+    from isentrope.attribution.gradients.options import GradientOptions
     from isentrope.attribution.influence.contributions import Influence
     from isentrope.attribution.influence.influence import influence
     from isentrope.attribution.influence.shares import influence_shares
@@ -98,6 +100,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "FisherKernel",
+    "GradientOptions",
     "Influence",
     "NoiseScale",
     "Policy",

@@ -24,18 +24,53 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
         A decorator. The decorated function raises a TypeError if it gets both names.
     """
 
+    def convert(old: dict[str, Any]) -> dict[str, Any]:
+        return {names[key]: _new(value) for key, value in old.items()}
+
+    return _accepting(tuple(names), convert)
+
+
+def gathered_arguments(
+    name: str, kind: Callable[..., Any], **fields: str
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Accept old keywords that are fields of one argument now, with a DeprecationWarning.
+
+    Args:
+        name: The argument.
+        kind: Its type, a dataclass.
+        **fields: The field of each old keyword.
+
+    Returns:
+        A decorator. The decorated function raises a TypeError if it gets the new argument too.
+    """
+
+    def convert(old: dict[str, Any]) -> dict[str, Any]:
+        given = {fields[key]: _new(value) for key, value in old.items() if value is not None}
+        return {name: kind(**given)}
+
+    return _accepting(tuple(fields), convert)
+
+
+def _new(value: Any) -> Any:
+    return VALUES.get(value, value) if isinstance(value, str) else value
+
+
+def _accepting(
+    names: tuple[str, ...], convert: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that converts old keywords; one that is given with its new form is refused."""
+
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: Any, **options: Any) -> R:
-            for old, new in names.items():
-                if old not in options:
-                    continue
-                if new in options:
-                    raise TypeError(f"{old!r} is the old name of {new!r}: give {new!r} alone.")
-                value = options.pop(old)
-                options[new] = VALUES.get(value, value) if isinstance(value, str) else value
+            old = {key: options.pop(key) for key in names if key in options}
+            for key, value in convert(old).items() if old else ():
+                given = ", ".join(map(repr, old))
+                if key in options:
+                    raise TypeError(f"{given} is the old form of {key!r}: give {key!r} alone.")
+                options[key] = value
                 warnings.warn(
-                    f"The argument {old!r} is now {new!r}: write {new}={options[new]!r}.",
+                    f"{given} is now {key!r}: write {key}={value!r}.",
                     DeprecationWarning,
                     stacklevel=2,
                 )

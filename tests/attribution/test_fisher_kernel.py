@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
@@ -115,6 +116,6 @@ def test_a_response_that_no_parameter_moves_is_a_zero_row_and_is_said():
         )
     rollouts = Rollouts([[1], [2], [3]], [[2], [1], [1]], [0, 1, 2])
     assert float(score(policy, rollouts).logprobs[0].sum()) == 0
-    K = fisher_kernel(policy, rollouts, gradient_backend="loop")
+    K = fisher_kernel(policy, rollouts, gradients=GradientOptions("loop"))
     assert K.zero_rows == [0]
     assert any("zero" in sentence for sentence in K.spectrum().warnings)

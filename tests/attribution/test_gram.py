@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.gram import gram, gram_plan
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from tests import cases
@@ -50,10 +51,10 @@ def test_tiles_give_the_same_numbers(rows_that_fit):
     storage = Storage(memory=8 * size * rows_that_fit)
     for right in (score_sums(U), None):
         whole = gram(policy, score_sums(E), right, P)
-        said = []
-        tiled = gram(policy, score_sums(E), right, P, storage=storage, announce=said.append)
+        tiled = gram(policy, score_sums(E), right, P, GradientOptions(storage=storage))
         assert error(tiled, whole) < 1e-14
-        assert "tiles" in said[0]
+        n_right = None if right is None else right.n_rows
+        assert "tiles" in str(gram_plan(policy, len(E), n_right, storage))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_every_way_of_holding_gradients_is_as_exact_as_it_says(storage, bound):
     policy = cases.lora_policy("llama")
     P = preconditioner(policy)
     truth = dense(policy, score_sums(E), score_sums(U), P)
-    found = gram(policy, score_sums(E), score_sums(U), P, storage=storage)
+    found = gram(policy, score_sums(E), score_sums(U), P, GradientOptions(storage=storage))
     assert error(found, truth) < bound
     assert storage.kept == "exact" or error(found, truth) > 1e-6  # rounding did take place
 
@@ -81,7 +82,7 @@ def test_rows_of_groups_are_sums_of_sequences(storage):
     policy, rows = cases.lora_policy("qwen2"), torch.tensor([0, 2, 0, 1, 1, 2, 0])
     member = torch.nn.functional.one_hot(rows).double()
     every = gram(policy, score_sums(E))
-    found = gram(policy, score_sums(E, rows), storage=storage)
+    found = gram(policy, score_sums(E, rows), gradients=GradientOptions(storage=storage))
     assert error(found, member.T @ every @ member) < (1e-2 if storage.kept == "int8" else 1e-12)
 
 
@@ -89,7 +90,8 @@ def test_a_killed_computation_goes_on_from_its_finished_tiles(tmp_path, monkeypa
     policy = cases.lora_policy("qwen2")
     size = sum(p.numel() for p in policy.theta.values())
     storage = Storage(memory=8 * size * 2)
-    whole = gram(policy, score_sums(E), score_sums(U), storage=storage, folder=tmp_path)
+    options = {"gradients": GradientOptions(storage=storage), "folder": tmp_path}
+    whole = gram(policy, score_sums(E), score_sums(U), **options)
     kept = sorted(tmp_path.iterdir())
     assert len(kept) == 3
     kept[1].unlink()
@@ -98,7 +100,7 @@ def test_a_killed_computation_goes_on_from_its_finished_tiles(tmp_path, monkeypa
     monkeypatch.setitem(
         gram.__globals__, "_tile", lambda *args: begun.append(args[-2:]) or real(*args)
     )
-    again = gram(policy, score_sums(E), score_sums(U), storage=storage, folder=tmp_path)
+    again = gram(policy, score_sums(E), score_sums(U), **options)
     assert torch.equal(again, whole)
     assert len(begun) == 1
 

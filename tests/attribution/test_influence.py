@@ -7,8 +7,10 @@ import torch
 
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.attribution.influence.influence import default_groups, influence
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import default_groups
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.policy.scoring import score
@@ -111,10 +113,10 @@ def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functiona
         prompt_index=torch.arange(8), advantages=torch.linspace(-1, 1, 8), max_new_tokens=3
     )
     step = step_on(policy, U)
-    gradient_backend = "loop" if name == "table" else "hooks"
+    backend = "loop" if name == "table" else "hooks"
     E = everything_weighted(exact)
     options = {"functional": functional, "method": "sequence", "overlap": "independent"}
-    table = influence(policy, E, U, step, groups=1, gradient_backend=gradient_backend, **options)
+    table = influence(policy, E, U, step, groups=1, gradients=GradientOptions(backend), **options)
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
         truth = exact.derivatives(part, functional)[0]
         assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
@@ -127,7 +129,7 @@ def test_reward_influence_equals_the_gradient_of_the_exact_mean_reward(name):
     E = everything_weighted(exact).with_columns(rewards=rewards)
     U = update_batch().with_columns(prompt_ids=[torch.tensor([1])] * 8)
     step = step_on(policy, U)
-    options = {"groups": 1, "overlap": "independent", "gradient_backend": "loop"}
+    options = {"groups": 1, "overlap": "independent", "gradients": GradientOptions("loop")}
     table = influence(policy, E, U, step, tokens=False, **options)
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     with torch.enable_grad():
@@ -259,7 +261,7 @@ def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatc
     assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
     assert default_groups(policy, E, False) == E.n_prompts == 12
     held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
-    monkeypatch.setattr("isentrope.attribution.influence.influence.MAX_GROUP_BYTES", held)
+    monkeypatch.setattr("isentrope.attribution.influence.quantities.MAX_GROUP_BYTES", held)
     assert default_groups(policy, many, False) == 10
 
 

@@ -10,9 +10,9 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from tests import cases
 
 
-def gradient_sum(policy, gradient_backend):
+def gradient_sum(policy, backend):
     total = {n: torch.zeros_like(p) for n, p in policy.theta.items()}
-    SequenceGradients(policy, gradient_backend).visit(
+    SequenceGradients(policy, backend).visit(
         score_sums(cases.ragged(5)), lambda name, _, g: total[name].add_(g.sum(0))
     )
     return total
@@ -33,9 +33,7 @@ def test_every_plain_layer_is_taken_and_given_back():
 def test_factors_with_a_bias_are_left_to_the_hooks():
     policy = cases.lora_policy("qwen2", lora_bias=True)
     assert taken(policy) == 0
-    hooks, naive = (
-        gradient_sum(policy, gradient_backend) for gradient_backend in ("hooks", "loop")
-    )
+    hooks, naive = (gradient_sum(policy, backend) for backend in ("hooks", "loop"))
     assert all(torch.allclose(hooks[n], naive[n], rtol=1e-10, atol=1e-13) for n in naive)
 
 
@@ -50,7 +48,5 @@ def test_a_layer_whose_forward_someone_replaced_is_left_alone():
     module = next(m for m in policy.model.modules() if hasattr(m, "lora_A"))
     module.forward = module.forward
     assert taken(policy) == sum("lora_A" in name for name in policy.names) - 1
-    hooks, naive = (
-        gradient_sum(policy, gradient_backend) for gradient_backend in ("hooks", "loop")
-    )
+    hooks, naive = (gradient_sum(policy, backend) for backend in ("hooks", "loop"))
     assert all(torch.allclose(hooks[n], naive[n], rtol=1e-10, atol=1e-13) for n in naive)

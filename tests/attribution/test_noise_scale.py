@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.noise.scale import noise_scale, noise_scale_of_gram
 from isentrope.update.objective import token_weights
 from isentrope.vectors import dot, multiply
@@ -54,7 +55,7 @@ def test_the_mean_of_the_group_gradients_is_the_batch_gradient():
     U = U.with_columns(response_ids=[r[:4] for r in U.response_ids])
     weights = token_weights(U, "grpo")
     whole = policy.weighted_gradient(U, weights)
-    found = noise_scale(policy, U, token_weights=weights, gradient_backend="loop")
+    found = noise_scale(policy, U, token_weights=weights, gradients=GradientOptions("loop"))
     assert float(found.gram.mean()) == pytest.approx(dot(whole, whole), rel=1e-10)
 
 

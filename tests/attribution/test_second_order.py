@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from tests import cases
 from tests.attribution import differences
@@ -23,10 +24,10 @@ def sgd_direction(policy, U, x):
     return policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
 
 
-@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
-def test_it_is_the_second_order_of_nested_forward_mode(name, gradient_backend):
+@pytest.mark.parametrize(("name", "backend"), POLICIES)
+def test_it_is_the_second_order_of_nested_forward_mode(name, backend):
     exact, E, U, x = batches(name)
-    K2 = second_order_kernel(exact.policy, E, U, gradient_backend=gradient_backend)
+    K2 = second_order_kernel(exact.policy, E, U, gradients=GradientOptions(backend))
     nested = second_order_change(exact.policy, E, sgd_direction(exact.policy, U, x))
     assert float(x @ K2 @ x) / 2 == pytest.approx(nested.value, rel=1e-8)
     torch.testing.assert_close(K2, K2.T, rtol=1e-9, atol=1e-9 * float(K2.abs().max()))
@@ -49,12 +50,12 @@ def test_every_entry_is_a_mixed_second_order():
         assert float(K2[i, j]) == pytest.approx((plus - minus) / 2, rel=1e-7)
 
 
-@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
-def test_with_exact_weights_it_is_the_oracles_second_derivative(name, gradient_backend):
+@pytest.mark.parametrize(("name", "backend"), POLICIES)
+def test_with_exact_weights_it_is_the_oracles_second_derivative(name, backend):
     exact, _, U, x = batches(name)
     omega = exact.probabilities()
     K2 = second_order_kernel(
-        exact.policy, exact.rollouts, U, omega=omega, gradient_backend=gradient_backend
+        exact.policy, exact.rollouts, U, omega=omega, gradients=GradientOptions(backend)
     )
     v = sgd_direction(exact.policy, U, x)
     truth = exact.derivatives(v, "per_sequence")[1]

@@ -109,7 +109,7 @@ def test_nothing_is_left_behind_on_the_model():
 
 
 def test_an_unknown_kind_of_layer_is_refused_by_name_and_the_slow_way_is_offered():
-    with pytest.raises(ValueError, match=r"'table' is in .*TabularPolicy.*gradient_backend"):
+    with pytest.raises(ValueError, match=r"'table' is in .*TabularPolicy.*GradientOptions"):
         SequenceGradients(cases.policy("table"))
     rollouts = Rollouts([[1], [2]], [[1, 0], [3, 3]], [0, 1])
     found = gradients(cases.policy("table"), score_sums(rollouts), "loop")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.policy.scoring import score, score_along
 from isentrope.rollouts import Rollouts
 from tests import cases
@@ -36,10 +37,10 @@ def sgd_direction(policy, U):
     return policy.weighted_gradient(U, score(policy, U).mask.double() / len(U))
 
 
-@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
-def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, gradient_backend):
+@pytest.mark.parametrize(("name", "backend"), POLICIES)
+def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, backend):
     policy, E, U = setting(name)
-    found = supervised_loss_change(policy, E, U, gradient_backend=gradient_backend)
+    found = supervised_loss_change(policy, E, U, gradients=GradientOptions(backend))
     s, first, second = (
         x.logprobs.sum(1) for x in score_along(policy, E, sgd_direction(policy, U), 2)
     )
@@ -53,11 +54,11 @@ def test_both_orders_from_the_kernel_are_those_of_nested_forward_mode(name, grad
     assert float(found.per_example.sum()) == pytest.approx(found.first_order.value, rel=1e-10)
 
 
-@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
-def test_the_measured_change_leaves_a_remainder_of_third_order(name, gradient_backend):
+@pytest.mark.parametrize(("name", "backend"), POLICIES)
+def test_the_measured_change_leaves_a_remainder_of_third_order(name, backend):
     policy, E, U = setting(name)
     eta = 1e-2 if name == "table" else 1e-4
-    found = supervised_loss_change(policy, E, U, [eta, eta / 2], gradient_backend=gradient_backend)
+    found = supervised_loss_change(policy, E, U, [eta, eta / 2], gradients=GradientOptions(backend))
     whole, half = (p.residual.value for p in found.points)
     assert whole / half == pytest.approx(8, abs=0.5)
     first, second = found.first_order.value, found.second_order.value
@@ -65,8 +66,8 @@ def test_the_measured_change_leaves_a_remainder_of_third_order(name, gradient_ba
     assert whole == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "gradient_backend"), POLICIES)
-def test_the_curvature_term_is_zero_over_the_models_own_responses(name, gradient_backend):
+@pytest.mark.parametrize(("name", "backend"), POLICIES)
+def test_the_curvature_term_is_zero_over_the_models_own_responses(name, backend):
     """Σ_t π ∂²π/π = 0: there the Hessian of the loss is the Fisher matrix."""
     exact = cases.exact(name)
     policy, U = exact.policy, exact.sample(4, seed=3)
@@ -76,7 +77,7 @@ def test_the_curvature_term_is_zero_over_the_models_own_responses(name, gradient
     pi = exact.probabilities() / exact.n_prompts
     assert abs(float(pi @ (bend + slope.square()))) < 1e-10 * float(pi @ slope.square())
     found = supervised_loss_change(
-        policy, exact.sample(400, seed=4), U, gradient_backend=gradient_backend
+        policy, exact.sample(400, seed=4), U, gradients=GradientOptions(backend)
     )
     assert abs(found.curvature.value) < 4 * found.curvature.se
 

@@ -154,7 +154,7 @@ CALLS = {
     "sampling.max_tokens": (FAST, "64", "from_checkpoint"),
     "sampling.vocab_chunk": (FAST, "7", "from_checkpoint"),
     "output.log_level": (FAST, "WARNING", "setLevel"),
-    "analysis.passes": (KERNEL, "one_by_one", "fisher_kernel"),
+    "analysis.gradient_backend": (KERNEL, "loop", "fisher_kernel"),
     "fisher_kernel.memory_gb": (KERNEL, "1e-4", "fisher_kernel"),
     "fisher_kernel.where": (KERNEL, "disk", "fisher_kernel"),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
@@ -151,7 +152,7 @@ def noted(calls, name, original, last):
 
 def plain(value):
     """A setting as it is; any other object by its kind."""
-    if isinstance(value, Precision | Storage):
+    if isinstance(value, Precision | GradientOptions | Storage):
         return vars(value)
     if isinstance(value, torch.Generator):
         return value.initial_seed()

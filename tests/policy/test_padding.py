@@ -6,6 +6,7 @@ from peft import LoraConfig, get_peft_model
 
 import isentrope as ise
 from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.influence.closure import tolerance
 from isentrope.policy.padding import DerivativeOfTraining
@@ -43,7 +44,7 @@ def test_influence_is_the_derivative_that_measure_has_and_its_budget_closes(make
     policy = make()
     E = ise.sample(policy, PROMPTS, n=24, max_new_tokens=3, seed=0)
     U, step = step_of(policy)
-    gradient_backend = "hooks" if make is tied else "loop"
+    backend = "hooks" if make is tied else "loop"
     found = ise.influence(
         policy,
         E,
@@ -52,7 +53,7 @@ def test_influence_is_the_derivative_that_measure_has_and_its_budget_closes(make
         tokens=tokens,
         groups=2,
         overlap="independent",
-        gradient_backend=gradient_backend,
+        gradients=GradientOptions(backend),
     )
     change = ise.entropy_change(policy, E, step.direction, [], order=1)
     assert found.total.value == pytest.approx(change.first_order.value, rel=1e-9)

@@ -9,6 +9,7 @@ from torch import nn
 from isentrope import forward_mode
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.supervised import supervised_loss_change
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.differences import derivative_gap
 from isentrope.policy import second_order_guard
 from isentrope.policy.language_model import Policy
@@ -121,7 +122,9 @@ def refused(policy, E):
         "score_along": lambda: score_along(policy, E, v, 2),
         "kernel, one direction": lambda: second_order_change(policy, E, v),
         "kernel, pairs": lambda: second_order_kernel(policy, E, E),
-        "supervised": lambda: supervised_loss_change(policy, E, E, gradient_backend="loop"),
+        "supervised": lambda: supervised_loss_change(
+            policy, E, E, gradients=GradientOptions("loop")
+        ),
         "probe": lambda: look_ahead(policy, E, {"gradient": v}, True),
     }
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import logging
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, Positive, Real, Share, Whole
+
+log = logging.getLogger("isentrope")
 
 
 class AnalysisConfig(Section):
@@ -24,8 +29,8 @@ class AnalysisConfig(Section):
     """A sequence of U that is also in E: an error, chance, or one batch in both roles."""
     share_responses: Whole = 0
     """Fresh responses to each prompt of U that split influence by same and other prompts."""
-    passes: Literal["hooks", "one_by_one"] = "hooks"
-    """Per-sequence gradients: by hooks, or one backward pass each for layers hooks do not know."""
+    gradient_backend: GradientBackend = "hooks"
+    """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
     top: Annotated[list[Share], Field(min_length=1)] = Field(default=[0.0002, 0.02, 0.2])
     """Shares of tokens whose overlap between proxy and influence is audited."""
     draws: Annotated[Count, Field(ge=10)] = 200
@@ -33,10 +38,18 @@ class AnalysisConfig(Section):
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
 
-    @property
-    def gradient_backend(self) -> Literal["hooks", "loop"]:
-        """How per-sequence gradients are computed."""
-        return "hooks" if self.passes == "hooks" else "loop"
+    @model_validator(mode="before")
+    @classmethod
+    def _passes_is_the_old_name(cls, content: Any) -> Any:
+        """Accept `passes` for `gradient_backend`, with a warning."""
+        if not isinstance(content, Mapping) or "passes" not in content:
+            return content
+        if "gradient_backend" in content:
+            raise ValueError("passes is the old name of gradient_backend: give the new one alone")
+        old = content["passes"]
+        new = {"one_by_one": "loop"}.get(old, old)
+        log.warning("analysis.passes is now analysis.gradient_backend: write %s.", new)
+        return {k: v for k, v in content.items() if k != "passes"} | {"gradient_backend": new}
 
     @field_validator("top")
     @classmethod

@@ -9,10 +9,18 @@ back and computes the numbers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.evaluate import (
+    EvaluateConfig,
+    EvaluationData,
+    EvaluationOutput,
+    EvaluationSampling,
+)
+from isentrope.config.measure import PolicyConfig
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.files import write_bytes
@@ -52,26 +60,52 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of an evaluation with %s.", difference)
     join_processes()
-    checkpoints = require_evaluation_inputs(config)
-    folder = gather(evaluation_directory(config, checkpoints))[0]
+    checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+    profile, first = config.evaluation, checkpoints[0]
+    directory = evaluation_directory(config.output, config.data.dataset_name, first)
+    folder = gather(directory)[0]
     with one_writer(folder):
         require_same_evaluation(folder, config)
-        engine = _engine(config, checkpoints)
-        names = metric_names(config.evaluation.chosen, config.evaluation.tries)
+        engine = None
+        if config.sampling.engine == "vllm":
+            engine = _vllm(
+                first,
+                config.checkpoint,
+                config.sampling,
+                dtype=config.precision.sampling.runtime_dtype,
+                seed=profile.seed,
+            )
+        work = partial(
+            Work,
+            engine=engine,
+            where=config.checkpoint,
+            data=config.data,
+            profile=profile,
+            precision=config.precision,
+            sampling=config.sampling,
+        )
+        content = resolved(config, seeds={"evaluation": profile.seed})
+        names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
         for checkpoint in checkpoints:
-            results.append(_evaluate(config, checkpoint, folder, engine, progress or Progress()))
+            made_from = evaluation_origin(config, checkpoint.path)
+            step = StepFolder(folder / checkpoint.name, made_from)
+            results.append(_evaluate(checkpoint, step, work, content, progress or Progress()))
             if rank() == 0:
                 table = write_table(folder, results, names)
         barrier()
         return Evaluated(folder, table, results)
 
 
-def require_evaluation_inputs(config: EvaluateConfig) -> list[Checkpoint]:
+def require_evaluation_inputs(
+    where: PolicyConfig, data: EvaluationData, sampling: EvaluationSampling
+) -> list[Checkpoint]:
     """Refuse a configuration whose files are not there or do not belong together.
 
     Args:
-        config: What to evaluate.
+        where: Names the checkpoints.
+        data: Names the task.
+        sampling: Names the engine.
 
     Returns:
         The checkpoints.
@@ -79,56 +113,53 @@ def require_evaluation_inputs(config: EvaluateConfig) -> list[Checkpoint]:
     Raises:
         FileNotFoundError: If the data set is not there.
     """
-    path = config.data.dataset_path
+    path = data.dataset_path
     if path is not None and not Path(path).exists():
         raise FileNotFoundError(f"There is no file {path} (data.dataset_path).")
-    checkpoints = find_checkpoints(config.checkpoint)
-    require_one_model(checkpoints, config.checkpoint.base_model)
-    if config.sampling.engine == "vllm":
+    checkpoints = find_checkpoints(where)
+    require_one_model(checkpoints, where.base_model)
+    if sampling.engine == "vllm":
         require_vllm([c.path for c in checkpoints], world_size())
     return checkpoints
 
 
-def evaluation_directory(config: EvaluateConfig, checkpoints: list[Checkpoint]) -> Path:
-    """The folder that a configuration names; it is not made yet."""
-    if config.output.directory:
-        return Path(config.output.directory)
-    first = checkpoints[0].path.resolve()
-    run = first.parent.parent if first.parent.name == "training_state" else first
-    return Path("eval_runs") / f"{config.output.name or run.name}_{config.data.dataset_name}"
+def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoint) -> Path:
+    """The folder of an evaluation, of which `first` is the first checkpoint; not made yet."""
+    if output.directory:
+        return Path(output.directory)
+    path = first.path.resolve()
+    run = path.parent.parent if path.parent.name == "training_state" else path
+    return Path("eval_runs") / f"{output.name or run.name}_{dataset}"
 
 
-def _engine(config: EvaluateConfig, checkpoints: list[Checkpoint]) -> VllmEngine | None:
-    if config.sampling.engine == "transformers":
-        return None
+def _vllm(
+    first: Checkpoint, where: PolicyConfig, sampling: EvaluationSampling, *, dtype: str, seed: int
+) -> VllmEngine:
     return VllmEngine(
-        checkpoints[0].path,
-        base_model=config.checkpoint.base_model,
-        dtype=config.precision.sampling.runtime_dtype,
-        temperature=config.sampling.temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
-        memory=config.sampling.vllm_memory,
-        seed=config.evaluation.seed,
+        first.path,
+        base_model=where.base_model,
+        dtype=dtype,
+        temperature=sampling.temperature,
+        max_new_tokens=sampling.max_new_tokens,
+        memory=sampling.vllm_memory,
+        seed=seed,
     )
 
 
 def _evaluate(
-    config: EvaluateConfig,
     checkpoint: Checkpoint,
-    folder: Path,
-    engine: VllmEngine | None,
+    step: StepFolder,
+    load: Callable[[Checkpoint, StepFolder], Work],
+    content: bytes,
     progress: Progress,
 ) -> EvaluationResult:
-    made_from = evaluation_origin(config, checkpoint.path)
-    step = StepFolder(folder / checkpoint.name, made_from)
     step.require_same_origin()
     if step.result() is None:
         log.info("evaluating %s", checkpoint.path)
-        work = Work(config, checkpoint, step, engine)  # refuses what it can before any file
+        work = load(checkpoint, step)  # refuses what it can before any file
         barrier()
         if rank() == 0:
-            seeds = {"evaluation": config.evaluation.seed}
-            write_bytes(folder / CONFIG, resolved(config, seeds=seeds))
+            write_bytes(step.path.parent / CONFIG, content)
             step.begin()
         barrier()
         work.make_chunks(progress)

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.evaluate import EvaluationData, EvaluationProfile, EvaluationSampling
 from isentrope.config.measure import PolicyConfig
+from isentrope.config.stages import ScoringPrecision
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.records import TOKENS
@@ -54,22 +55,32 @@ class Work:
 
     def __init__(
         self,
-        config: EvaluateConfig,
         checkpoint: Checkpoint,
         step: StepFolder,
+        *,
         engine: VllmEngine | None,
+        where: PolicyConfig,
+        data: EvaluationData,
+        profile: EvaluationProfile,
+        precision: ScoringPrecision,
+        sampling: EvaluationSampling,
     ) -> None:
         """Load a checkpoint and choose its prompts; what does not fit is refused here.
 
         Args:
-            config: What to evaluate, on what.
             checkpoint: The checkpoint.
             step: Where its chunks go.
             engine: vLLM; None to generate by transformers.
+            where: How the checkpoint is loaded.
+            data: The task.
+            profile: What is estimated, from how many responses.
+            precision: Of scorer and sampler.
+            sampling: How responses are drawn.
         """
-        profile, data = config.evaluation, config.data
-        self._config, self._checkpoint, self._step, self._engine = config, checkpoint, step, engine
-        self.policy: Policy = checkpoint.load(_on_own_device(config.checkpoint), config.sampling)
+        self._checkpoint, self._step, self._engine = checkpoint, step, engine
+        self._data, self._profile = data, profile
+        self._precision, self._sampling = precision, sampling
+        self.policy: Policy = checkpoint.load(_on_own_device(where), sampling)
         self.task: Task = data.load_task(
             data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )
@@ -77,7 +88,7 @@ class Work:
         self.prompts: list[Prompt] = choose_prompts(
             self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy
         )
-        require_room(self.policy, self.prompts, config.sampling.max_new_tokens)
+        require_room(self.policy, self.prompts, sampling.max_new_tokens)
         self.starts = list(range(0, len(self.prompts), profile.chunk_prompts))
         self.samples: dict[Decoding, int] = {"sampled": profile.samples_per_prompt}
         if profile.greedy:
@@ -95,7 +106,7 @@ class Work:
         ]
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         mine = missing[rank() :: world_size()]
-        measuring = self._config.precision.measuring
+        measuring = self._precision.measuring
         with (
             progress.bar(self._checkpoint.name) as advance,
             at_precision(self.policy, measuring),
@@ -105,9 +116,9 @@ class Work:
                     self.policy,
                     rollouts,
                     self.task,
-                    self._config.evaluation.chosen,
+                    self._profile.chosen,
                     decoding,
-                    right_above=self._config.evaluation.right_above,
+                    right_above=self._profile.right_above,
                 )
                 records["prompt"] += self.starts[number]
                 self._step.save(decoding, number, records)
@@ -117,7 +128,7 @@ class Work:
         self, chunks: Sequence[tuple[Decoding, int]]
     ) -> Iterator[tuple[Decoding, int, Rollouts]]:
         """The responses of these chunks."""
-        profile, longest = self._config.evaluation, self._config.sampling.max_new_tokens
+        profile, longest = self._profile, self._sampling.max_new_tokens
         for decoding in self.samples:
             generator = random_numbers(profile.seed)
             for number, start in enumerate(self.starts):
@@ -130,7 +141,7 @@ class Work:
     def _answer(
         self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator
     ) -> Rollouts:
-        sampling, precision = self._config.sampling, self._config.precision
+        sampling, precision = self._sampling, self._precision
         samples = self.samples[decoding]
         if self._engine is not None:
             folder = self._checkpoint.path
@@ -153,15 +164,15 @@ class Work:
         for decoding in self.samples:
             records = self._step.load(decoding, len(self.starts))
             rows.append(self._row(decoding, records))
-            if not self._config.evaluation.save_tokens:
+            if not self._profile.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
         return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
 
     def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
-        profile = self._config.evaluation
-        found = estimate_metrics(
+        profile = self._profile
+        metrics = estimate_metrics(
             records, profile.chosen, profile.tries, sampled=decoding == "sampled"
         )
         counts, edges = np.histogram(records["reward"], bins=20)
@@ -169,7 +180,7 @@ class Work:
             decoding=decoding,
             n_prompts=len(self.prompts),
             samples_per_prompt=self.samples[decoding],
-            metrics=dict(found),
+            metrics=dict(metrics),
             rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
         )
 
@@ -179,10 +190,10 @@ class Work:
             checkpoint=self._checkpoint.name,
             path=str(self._checkpoint.path),
             step=self._checkpoint.step,
-            dataset=self._config.data.dataset_name,
-            split=self._config.data.split,
-            temperature=self._config.sampling.temperature,
-            max_new_tokens=self._config.sampling.max_new_tokens,
+            dataset=self._data.dataset_name,
+            split=self._data.split,
+            temperature=self._sampling.temperature,
+            max_new_tokens=self._sampling.max_new_tokens,
             rows=rows,
         )
 

@@ -71,7 +71,7 @@ def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: b
             groups=section.groups,
             overlap=section.overlap,
             confidence=estimator.confidence,
-            gradient_backend=section.gradient_backend,
+            gradients=ready.gradients,
             progress=report,
         )
 
@@ -95,8 +95,7 @@ def shares_of(ready: Prepared) -> SharesRecord:
         ready.step,
         functional=estimator.functional,
         method=estimator.weighted_method,
-        gradient_backend=section.gradient_backend,
-        storage=ready.kernel.held,
+        gradients=ready.gradients,
         confidence=estimator.confidence,
     )
     totals = shares.totals

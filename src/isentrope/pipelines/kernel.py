@@ -23,6 +23,7 @@ from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.truncation import Truncations, truncations
+from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.files import remove_empty
 from isentrope.pipelines.prepare import Prepared
 from isentrope.policy.scoring import score
@@ -109,14 +110,15 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
 def _block(ready: Prepared, block: str) -> FisherKernel:
     E, U, step = ready.batches.E, ready.batches.U, ready.step
     sides = {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
+    n_right = None if sides[1] is None else len(sides[1])
+    plan = gram_plan(ready.policy, len(sides[0]), n_right, ready.gradients.storage)
+    log.info("%s: %s", block, plan)
     return fisher_kernel(
         ready.policy,
         *sides,
         preconditioner=step.preconditioner if ready.kernel.preconditioned else None,
-        gradient_backend=ready.analysis.gradient_backend,
-        storage=ready.kernel.held,
+        gradients=ready.gradients,
         folder=_tiles(ready),
-        announce=lambda plan: log.info("%s: %s", block, plan),
     )
 
 
@@ -201,7 +203,7 @@ def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
     x = _sequence_weights(ready)
     assert x is not None  # find_kernel has asked
-    K2 = second_order_kernel(policy, E, U, gradient_backend=ready.analysis.gradient_backend)
+    K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
     direction = policy.weighted_gradient(U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2

@@ -11,8 +11,9 @@ from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options
+from isentrope.config.trl_sft import sft_options
 from isentrope.pipelines.evaluate import require_evaluation_inputs
-from isentrope.pipelines.sft import require_paths, sft_options
+from isentrope.pipelines.sft import require_paths
 from isentrope.runs.study import require_inputs
 
 Kind = Literal["measure", "evaluate", "sft", "train"]
@@ -72,7 +73,8 @@ def intention(config: Config) -> str:
     if isinstance(config, MeasureConfig):
         return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
     if isinstance(config, EvaluateConfig):
-        names = ", ".join(checkpoint.name for checkpoint in require_evaluation_inputs(config))
+        found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+        names = ", ".join(checkpoint.name for checkpoint in found)
         return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):

@@ -50,8 +50,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
                 token_weights=step.token_weights,
                 entropy_weights=step.entropy_weights,
                 confidence=confidence,
-                gradient_backend=ready.analysis.gradient_backend,
-                storage=ready.kernel.held,
+                gradients=ready.gradients,
             )
             numbers[name] = _of(scale)
     table = influence_of(ready, progress, tokens=False, reward=False)
@@ -104,8 +103,7 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
     require_disjoint(E, U)
     options = {
         "confidence": ready.estimator.confidence,
-        "gradient_backend": ready.analysis.gradient_backend,
-        "storage": ready.kernel.held,
+        "gradients": ready.gradients,
     }
     change = supervised_loss_change(policy, E, U, **options)
     noise = supervised_noise_scale(policy, E, U, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from isentrope.config.control import ControlConfig
@@ -17,6 +18,38 @@ from isentrope.sampling.prompts import Prompt
 from isentrope.training.control.controls import NONE
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.options import IsentropicOptions
+
+
+@dataclass(frozen=True)
+class Observers:
+    """What watches and corrects a run; None for each that it has not.
+
+    Attributes:
+        step_control: Corrects optimizer steps.
+        probe: Reads the entropy.
+        alarm: Watches the probe's readings.
+        noise_scale: Of each step.
+    """
+
+    step_control: IsentropicStep | None
+    probe: EntropyProbe | None
+    alarm: Alarm | None
+    noise_scale: NoiseScaleMonitor | None
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """Those whose state is saved with each checkpoint, by name."""
+        parts = {"entropy_probe": self.probe, "alarm": self.alarm, "noise_scale": self.noise_scale}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def watch(self, trainer: Any) -> None:
+        """Add probe and alarm to a trainer."""
+        if self.probe is not None:
+            trainer.add_callback(self.probe)
+        if self.alarm is not None:
+            trainer.add_callback(self.alarm)  # behind the probe, whose readings it watches
+            batch = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies  # noqa: E731
+            self.alarm.batch_entropies = batch
 
 
 def held_out_prompts(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, KernelConfig
 from isentrope.config.as_trained import allowed, refuse
 from isentrope.config.control import TrialConfig
@@ -46,7 +47,8 @@ class Prepared:
         sampler: Draws and rewards further batches.
         estimator: Which entropy, at which rates, by which estimator.
         analysis: What influence, noise and audit attribute.
-        kernel: Which blocks of the Fisher kernel, and how gradients are held.
+        gradients: How the gradients of sequences are computed and held.
+        kernel: Which blocks of the Fisher kernel, and what is looked at in them.
         trial: Which controls are tried.
         logging: What the log of a measurement holds.
         run_folder: The folder that the configuration names; None where it names none.
@@ -62,6 +64,7 @@ class Prepared:
     sampler: Sampler
     estimator: EstimatorConfig
     analysis: AnalysisConfig
+    gradients: GradientOptions
     kernel: KernelConfig
     trial: TrialConfig
     logging: LoggingConfig
@@ -116,6 +119,7 @@ def prepare_checkpoint(
         sampler=sampler,
         estimator=estimator,
         analysis=config.analysis,
+        gradients=GradientOptions(config.analysis.gradient_backend, config.fisher_kernel.held),
         kernel=config.fisher_kernel,
         trial=config.trial,
         logging=config.detailed_logging,

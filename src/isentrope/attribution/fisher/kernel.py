@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
 from isentrope.attribution.fisher.structure import (
@@ -26,10 +25,9 @@ from isentrope.attribution.fisher.structure import (
     cross_structure,
     kernel_structure,
 )
-from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
-from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.files import sort_metadata, write_file
 from isentrope.policy.language_model import Policy
@@ -45,7 +43,7 @@ class Source:
     E: Rollouts
     U: Rollouts | None
     preconditioner: Vector | None
-    gradient_backend: GradientBackend
+    gradients: GradientOptions
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class FisherKernel:
             preconditioner=s.preconditioner,
             seed=seed,
             exact=self.matrix,
-            gradient_backend=s.gradient_backend,
+            backend=s.gradients.backend,
         )
 
     @property
@@ -206,17 +204,15 @@ class FisherKernel:
         )
 
 
-@renamed_arguments(passes="gradient_backend")
+@gradient_arguments
 def fisher_kernel(
     policy: Policy,
     E: Rollouts,
     U: Rollouts | None = None,
     *,
     preconditioner: Vector | None = None,
-    gradient_backend: GradientBackend = "hooks",
-    storage: Storage | None = None,
+    gradients: GradientOptions = GradientOptions(),
     folder: str | Path | None = None,
-    announce: Announce = lambda _: None,
 ) -> FisherKernel:
     """Compute a block of the Fisher kernel exactly.
 
@@ -225,28 +221,23 @@ def fisher_kernel(
         E: The rows.
         U: The columns; None: E with itself.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
-        storage: How the gradients of the smaller side may be held.
+        gradients: How gradients are computed, and those of the smaller side held.
         folder: Where finished tiles are kept, so that a stopped computation can be resumed.
-        announce: Called with the plan, in words, before the work starts.
 
     Returns:
         The block.
     """
-    storage = storage or Storage()
     matrix = gram(
         policy,
         score_sums(E),
         None if U is None else score_sums(U).as_trained(),
         preconditioner,
-        gradient_backend=gradient_backend,
-        storage=storage,
+        gradients,
         folder=folder,
-        announce=announce,
     )
     rows = _index(E)
     dtype = next(iter(policy.theta.values())).dtype
-    held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[storage.kept]
+    held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]
     return FisherKernel(
         matrix,
         rows,
@@ -254,7 +245,7 @@ def fisher_kernel(
         U is None,
         sum(p.numel() for p in policy.theta.values()),
         max(held, 1e3 * torch.finfo(dtype).eps),
-        Source(policy, E, U, preconditioner, gradient_backend),
+        Source(policy, E, U, preconditioner, gradients),
     )
 
 

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
+from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
@@ -39,7 +40,7 @@ def second_order_kernel(
     U: Rollouts,
     *,
     omega: Tensor | None = None,
-    gradient_backend: GradientBackend = "hooks",
+    gradients: GradientOptions = GradientOptions(),
 ) -> Tensor:
     """K₂ of the sequences of U, for plain SGD.
 
@@ -48,7 +49,7 @@ def second_order_kernel(
         E: Unfiltered evaluation batch, drawn independently of U.
         U: Sequences whose gradients form the step.
         omega: (n_E,) weights of E's sequences, of any positive sum; equal by default.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
+        gradients: How gradients are computed, and held for the first derivatives.
 
     Returns:
         (n_U, n_U) float64, symmetric to rounding: ½ xᵀ K₂ x is δH₂ in nats per sequence per η².
@@ -61,11 +62,10 @@ def second_order_kernel(
     weights = _normalised(omega, len(E))
     surprise = score(policy, E).logprobs.sum(1)
     centred = surprise - weights @ surprise
-    first = gram(
-        policy, score_sums(E), score_sums(U).as_trained(), gradient_backend=gradient_backend
-    )
+    first = gram(policy, score_sums(E), score_sums(U).as_trained(), gradients=gradients)
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
-    return -(products + _hessian_products(policy, E, weights * centred, U, gradient_backend))
+    held = _held_gradients(policy, U, gradients.backend)
+    return -(products + _hessian_products(policy, E, weights * centred, held))
 
 
 def second_order_change(
@@ -112,17 +112,13 @@ def _normalised(omega: Tensor | None, n: int) -> Tensor:
 
 
 def _hessian_products(
-    policy: Policy,
-    E: Rollouts,
-    coefficients: Tensor,
-    U: Rollouts,
-    gradient_backend: GradientBackend,
+    policy: Policy, E: Rollouts, coefficients: Tensor, gradients: dict[str, Tensor]
 ) -> Tensor:
     """(n_U, n_U) ∂S(t_i)ᵀ 𝓗 ∂S(t_j), 𝓗 the Hessian of Σ_t coefficients_t S_t."""
-    gradients = _held_gradients(policy, U, gradient_backend)
+    n = len(next(iter(gradients.values())))
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     leaves = list(theta.values())
-    out = torch.zeros(len(U), len(U), dtype=torch.float64)
+    out = torch.zeros(n, n, dtype=torch.float64)
     for batch in micro_batches(E, policy.max_tokens):
         here = batch.to(policy.device)
         scores = derivative_of_scores(policy.model)
@@ -132,7 +128,7 @@ def _hessian_products(
             slope = torch.autograd.grad(
                 weights @ s, leaves, create_graph=True, allow_unused=True, materialize_grads=True
             )
-            for j in range(len(U)):
+            for j in range(n):
                 vector = [gradients[n][j].view_as(p) for n, p in theta.items()]
                 curved = torch.autograd.grad(
                     slope,
@@ -146,16 +142,14 @@ def _hessian_products(
     return out
 
 
-def _held_gradients(
-    policy: Policy, U: Rollouts, gradient_backend: GradientBackend
-) -> dict[str, Tensor]:
+def _held_gradients(policy: Policy, U: Rollouts, backend: GradientBackend) -> dict[str, Tensor]:
     """∂S of every sequence, by parameter (n_U, size)."""
     held = {n: p.new_zeros(len(U), p.numel()) for n, p in policy.theta.items()}
 
     def add(name: str, rows: Tensor, gradients: Tensor) -> None:
         held[name].index_add_(0, rows.to(gradients.device), gradients.flatten(1))
 
-    SequenceGradients(policy, gradient_backend).visit(score_sums(U).as_trained(), add)
+    SequenceGradients(policy, backend).visit(score_sums(U).as_trained(), add)
     return held
 
 

@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import METHOD, NoiseScale, noise_scale_of_gram
 from isentrope.estimate import Estimate
@@ -87,9 +86,7 @@ def supervised_loss_change(
     etas: Sequence[float] = (),
     *,
     confidence: float = 0.95,
-    gradient_backend: GradientBackend = "hooks",
-    storage: Storage | None = None,
-    announce: Announce = lambda _: None,
+    gradients: GradientOptions = GradientOptions(),
 ) -> LossChange:
     """The change of a supervised loss by an SGD step, measured and predicted from K₁.
 
@@ -99,9 +96,7 @@ def supervised_loss_change(
         U: The B demonstrations of the step.
         etas: Learning rates at which to measure ΔL; may be empty.
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
-        storage: How the gradients of the smaller side may be held.
-        announce: Called with the storage plan before the work starts.
+        gradients: How gradients are computed, and those of the smaller side held.
 
     Returns:
         The change.
@@ -111,8 +106,7 @@ def supervised_loss_change(
     """
     if not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"Learning rates must be finite numbers, got {list(etas)}.")
-    options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
-    kernel = gram(policy, score_sums(E), score_sums(U).as_trained(), **options)
+    kernel = gram(policy, score_sums(E), score_sums(U).as_trained(), gradients=gradients)
     v = _sgd_direction(policy, U)
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
     slope = kernel.mean(1)  # ∂_vS of each sequence of E
@@ -201,9 +195,7 @@ def supervised_noise_scale(
     U: Rollouts,
     *,
     confidence: float = 0.95,
-    gradient_backend: GradientBackend = "hooks",
-    storage: Storage | None = None,
-    announce: Announce = lambda _: None,
+    gradients: GradientOptions = GradientOptions(),
 ) -> SupervisedNoise:
     """B_simple and B_noise of a supervised loss, in examples, both from K₁.
 
@@ -212,9 +204,7 @@ def supervised_noise_scale(
         E: Demonstrations that give H, drawn independently of U from the same population.
         U: Independent demonstrations, the units: one per prompt draw.
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
-        storage: How gradients may be held.
-        announce: Called with each storage plan.
+        gradients: How gradients are computed and held.
 
     Returns:
         The noise scales.
@@ -227,10 +217,9 @@ def supervised_noise_scale(
             f"The {len(U)} examples of U are of {U.n_prompts} prompt draws, so they are not "
             "independent: give one demonstration per prompt draw."
         )
-    options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
     trained = score_sums(U).as_trained()
-    own = gram(policy, trained, **options)
-    cross = gram(policy, score_sums(E), trained, **options)
+    own = gram(policy, trained, gradients=gradients)
+    cross = gram(policy, score_sums(E), trained, gradients=gradients)
     interval = {"confidence": confidence, "unit": "examples"}
     simple = noise_scale_of_gram(own, square_unit=f"{UNIT} per η", **interval)
     curved = noise_scale_of_gram(cross.T @ cross / len(E), square_unit=f"{UNIT} per η²", **interval)

@@ -19,14 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
+from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.files import sha256, write_file
 from isentrope.policy.language_model import Policy
 from isentrope.vectors import Vector, require_same_names, tensor_bytes
-
-Announce = Callable[[str], None]
 
 
 def gram(
@@ -34,11 +33,9 @@ def gram(
     left: TokenSum,
     right: TokenSum | None = None,
     preconditioner: Vector | None = None,
+    gradients: GradientOptions = GradientOptions(),
     *,
-    gradient_backend: GradientBackend = "hooks",
-    storage: Storage | None = None,
     folder: str | Path | None = None,
-    announce: Announce = lambda _: None,
 ) -> Tensor:
     """The matrix of inner products <g_left, P g_right>.
 
@@ -47,35 +44,47 @@ def gram(
         left: Functions whose gradients are the rows.
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
-        gradient_backend: How gradients are computed.
-        storage: How the smaller side may be held; without limit by default.
+        gradients: How gradients are computed, and those of the smaller side held.
         folder: Where finished tiles are kept; tiles of the same matrix are read from there.
-        announce: Called with the plan, in words, before the work starts.
 
     Returns:
         (rows of left, rows of right) float64, on the CPU.
     """
     if preconditioner is not None:
         require_same_names(policy.theta, preconditioner)
-    sizes = [p.numel() for p in policy.theta.values()]
-    element = max(p.element_size() for p in policy.theta.values())
     n_right = None if right is None else right.n_rows
-    plan = plan_storage(left.n_rows, n_right, sum(sizes), element, storage or Storage())
-    gradients = SequenceGradients(policy, gradient_backend)  # refuses unsupported layers
-    announce(str(plan))
+    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
+    computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, gradient_backend)
+    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, gradients.backend)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
     for k, (start, end) in enumerate(plan.tiles):
         tile = files.load(k)
         if tile is None:
             with policy.precision.active(forward_mode=False):
-                tile = _tile(gradients, held, streamed, preconditioner, plan, start, end)
+                tile = _tile(computed, held, streamed, preconditioner, plan, start, end)
             files.save(k, tile)
         out[start:end] += tile
     if plan.symmetric:
         out = out.triu() + out.triu(1).T
     return out if plan.hold_left else out.T.contiguous()
+
+
+def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
+    """What a matrix of inner products holds, and what it costs.
+
+    Args:
+        policy: Has the parameters of a gradient.
+        n_left: Rows.
+        n_right: Columns; None: the rows with themselves.
+        storage: How gradients may be held.
+
+    Returns:
+        The plan.
+    """
+    size = sum(p.numel() for p in policy.theta.values())
+    element = max(p.element_size() for p in policy.theta.values())
+    return plan_storage(n_left, n_right, size, element, storage)
 
 
 def _tile(

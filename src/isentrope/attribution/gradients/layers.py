@@ -103,9 +103,9 @@ def find_layers(policy: Policy) -> list[Layer]:
             raise ValueError(
                 f"The trainable parameter {next(iter(names.values()))!r} is in "
                 f"{path or 'the model'!r}, a {type(module).__name__}, a kind of layer whose "
-                "per-sequence gradients the hooks do not support. Use gradient_backend='loop' (in "
-                "a config: analysis.passes=one_by_one), which takes one backward pass per sequence "
-                "and is exact for every kind of layer; or freeze the parameter."
+                "per-sequence gradients the hooks do not support. Use GradientOptions('loop') (in "
+                "a config: analysis.gradient_backend=loop), which takes one backward pass per "
+                "sequence and is exact for every kind of layer; or freeze the parameter."
             )
         layers.append(Layer(module, names))
     return layers
@@ -145,6 +145,6 @@ def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
         return padded
     raise ValueError(
         f"A layer's tensor has shape {tuple(x.shape)} for {size} sequences of {longest} tokens, so "
-        "the sequences cannot be separated. Use gradient_backend='loop' (in a config: "
-        "analysis.passes=one_by_one)."
+        "the sequences cannot be separated. Use GradientOptions('loop') (in a config: "
+        "analysis.gradient_backend=loop)."
     )

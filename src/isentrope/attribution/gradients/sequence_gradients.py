@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers
 from isentrope.attribution.gradients.lora import find_lora
+from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.policy.architecture import UnsupportedModelError
@@ -37,7 +38,6 @@ from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.scoring import score_along
 from isentrope.vectors import Vector, dot, multiply, norm
 
-GradientBackend = Literal["hooks", "loop"]
 Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
 
@@ -53,22 +53,22 @@ _PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
 class SequenceGradients:
     """Computes per-sequence gradients of a policy's trainable parameters."""
 
-    def __init__(self, policy: Policy, gradient_backend: GradientBackend = "hooks") -> None:
+    def __init__(self, policy: Policy, backend: GradientBackend = "hooks") -> None:
         """Find the layers that hold the trainable parameters.
 
         Args:
             policy: The policy.
-            gradient_backend: "hooks": one backward pass per micro-batch; "loop": one per sequence,
+            backend: "hooks": one backward pass per micro-batch; "loop": one per sequence,
                 which is exact for every kind of layer and slower.
 
         Raises:
             ValueError: If a trainable parameter belongs to a kind of layer that hooks do not
                 support.
         """
-        if gradient_backend not in ("hooks", "loop"):
-            raise ValueError(f"gradient_backend={gradient_backend!r}; choose 'hooks' or 'loop'.")
+        if backend not in ("hooks", "loop"):
+            raise ValueError(f"gradient_backend={backend!r}; choose 'hooks' or 'loop'.")
         self.policy = policy
-        self._layers = find_layers(policy) if gradient_backend == "hooks" else None
+        self._layers = find_layers(policy) if backend == "hooks" else None
 
     def visit(self, token_sum: TokenSum, visit: Visit) -> None:
         """Pass every gradient to a visitor; a row may be visited several times, to be summed.
@@ -193,7 +193,7 @@ class SequenceGradients:
             raise ValueError(
                 f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
-                "gradient_backend='loop' if it is used outside the hooked layers."
+                "GradientOptions('loop') if it is used outside the hooked layers."
             )
         self._compare(by_hooks, gradient)
 
@@ -206,7 +206,7 @@ class SequenceGradients:
             if not error <= bound:
                 raise ValueError(
                     f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "
-                    f"(largest entry {scale:.1e}): use gradient_backend='loop', which is slower "
+                    f"(largest entry {scale:.1e}): use GradientOptions('loop'), which is slower "
                     "and correct for every kind of layer."
                 )
 

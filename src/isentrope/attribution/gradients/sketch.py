@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend, SequenceGradients
+from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
@@ -50,7 +51,7 @@ def sketched_kernel(
     seed: int = 0,
     check: int = 32,
     exact: Tensor | None = None,
-    gradient_backend: GradientBackend = "hooks",
+    backend: GradientBackend = "hooks",
 ) -> Sketched:
     """Approximate a block of the Fisher kernel, and measure how well.
 
@@ -63,7 +64,7 @@ def sketched_kernel(
         seed: Seed of the hash, and of the choice of checked sequences.
         check: Random rows and columns whose block is computed exactly to measure the error.
         exact: The exact block, if available; then all of it is compared.
-        gradient_backend: How gradients are computed.
+        backend: How gradients are computed.
 
     Returns:
         The sketched block and its error.
@@ -73,7 +74,7 @@ def sketched_kernel(
     """
     if dimension < 1 or check < 2:
         raise ValueError(f"dimension={dimension} must be positive, and check={check} at least 2.")
-    gradients = SequenceGradients(policy, gradient_backend)
+    gradients = SequenceGradients(policy, backend)
     columns = E if U is None else U
     of_columns = score_sums(columns) if U is None else score_sums(columns).as_trained()
     left = _sketch(gradients, score_sums(E), None, dimension, seed)
@@ -87,7 +88,7 @@ def sketched_kernel(
     generator = torch.Generator().manual_seed(seed)
     i, j = (torch.randperm(len(x), generator=generator)[:check] for x in (E, columns))
     sides = score_sums(E).select(i), of_columns.select(j)
-    truth = gram(policy, *sides, preconditioner, gradient_backend=gradient_backend)
+    truth = gram(policy, *sides, preconditioner, GradientOptions(backend))
     return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))
 
 

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
-from isentrope.attribution.gradients.gram import Announce, gram
+from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import ratio_terms
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_gradient import cotangents
@@ -49,7 +47,7 @@ class Shares:
     by_sequence: dict[str, Tensor]
 
 
-@renamed_arguments(passes="gradient_backend")
+@gradient_arguments
 def influence_shares(
     policy: Policy,
     E: Rollouts,
@@ -58,10 +56,8 @@ def influence_shares(
     *,
     functional: Functional = "per_token",
     method: Method = "prefix",
-    gradient_backend: GradientBackend = "hooks",
-    storage: Storage | None = None,
+    gradients: GradientOptions = GradientOptions(),
     confidence: float = 0.95,
-    announce: Announce = lambda _: None,
 ) -> Shares:
     """Split the influence of U by the relation of the pairs.
 
@@ -72,10 +68,8 @@ def influence_shares(
         step: What `optimizer_step` returned for U.
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: Estimator whose gradient is taken.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
-        storage: How the gradients of the smaller side may be held.
+        gradients: How gradients are computed, and those of the smaller side held.
         confidence: Nominal coverage.
-        announce: Called with the storage plan before the work starts.
 
     Returns:
         The shares.
@@ -97,15 +91,14 @@ def influence_shares(
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
     sample = score_batch(policy, E, functional=functional, method=method)
     a, b = cotangents(sample)
-    options = {"gradient_backend": gradient_backend, "storage": storage, "announce": announce}
     update = step_functions(U, step)
-    pairs = gram(policy, TokenSum(E, a, b), update, step.preconditioner, **options)
+    pairs = gram(policy, TokenSum(E, a, b), update, step.preconditioner, gradients)
     units, place = E.prompt_index.unique(return_inverse=True)
     by_unit = {k: _by_unit(pairs, mask, place, len(units)) for k, mask in masks.items()}
     if functional == "per_token":
         ratio = ratio_terms(sample, place)
         lengths = TokenSum(E, ratio.length_weights)
-        moved = gram(policy, lengths, update, step.preconditioner, **options)
+        moved = gram(policy, lengths, update, step.preconditioner, gradients)
         for name, mask in masks.items():
             of_length, of_total = (float(x[mask].sum()) for x in (moved, pairs))
             by_unit[name] -= ratio.of_length * of_length + ratio.of_total * of_total

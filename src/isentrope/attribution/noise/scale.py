@@ -33,11 +33,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isentrope._deprecated import renamed_arguments
 from isentrope.attribution.fisher.prompt_pairs import require_kernel
-from isentrope.attribution.gradients.gram import Announce, gram
-from isentrope.attribution.gradients.sequence_gradients import GradientBackend
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.noise.tail import (
     degrees_of_freedom_of_sums,
@@ -86,7 +84,7 @@ class NoiseScale:
         return {name: getattr(self, name).to_dict() for name in names}
 
 
-@renamed_arguments(passes="gradient_backend")
+@gradient_arguments
 def noise_scale(
     policy: Policy,
     U: Rollouts,
@@ -97,9 +95,7 @@ def noise_scale(
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     confidence: float = 0.95,
-    gradient_backend: GradientBackend = "hooks",
-    storage: Storage | None = None,
-    announce: Announce = lambda _: None,
+    gradients: GradientOptions = GradientOptions(),
 ) -> NoiseScale:
     """B_simple of the loss gradient from the prompt groups of an update batch.
 
@@ -115,9 +111,7 @@ def noise_scale(
         objective: Where no weights are given, the objective they are made from.
         max_response_length: L of "dr_grpo".
         confidence: Nominal coverage.
-        gradient_backend: "hooks", or "loop" for layers that hooks do not support.
-        storage: How the groups' gradients may be held.
-        announce: Called with the storage plan before the work starts.
+        gradients: How the groups' gradients are computed and held.
 
     Returns:
         The noise scale, in prompts.
@@ -149,15 +143,7 @@ def noise_scale(
     require_units(len(kept), "prompt groups")
     scaled = TokenSum(U, len(kept) * token_weights, None if d is None else len(kept) * d)
     groups = scaled.as_trained().select(rows, place)
-    products = gram(
-        policy,
-        groups,
-        None,
-        preconditioner,
-        gradient_backend=gradient_backend,
-        storage=storage,
-        announce=announce,
-    )
+    products = gram(policy, groups, None, preconditioner, gradients)
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
     silent = len(units) - len(kept)

@@ -1,0 +1,87 @@
+"""Inner products of directions with the sequences and tokens of a step (T6).
+
+    <u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)>
+
+Tokens come from forward mode, sequences from their gradients, and the pairs of a U-statistic from
+the Gram matrix of two sets of gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import DerivativeOfTraining
+from isentrope.policy.slopes import logprob_jvp, score_jvp
+from isentrope.policy.token_statistics import Scores
+from isentrope.rollouts import Rollouts
+from isentrope.update.step import Step
+from isentrope.vectors import Vector
+
+DIRECTIONS_AT_ONCE = 4
+"""Directions of one forward-mode pass: each takes the memory of an evaluation."""
+
+
+def on_tokens(
+    policy: Policy, U: Rollouts, step: Step, directions: list[Vector]
+) -> tuple[Scores, Tensor]:
+    """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t); and the scores."""
+    projections: list[Tensor] = []
+    scores = None
+    for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
+        some = directions[start : start + DIRECTIONS_AT_ONCE]
+        with DerivativeOfTraining():  # U's tokens, differentiated as in the step
+            if step.entropy_weights is None:
+                scores, slopes = logprob_jvp(policy, U, some)
+                projections += [step.token_weights * slope for slope in slopes]
+            else:
+                c, d = step.token_weights, step.entropy_weights
+                scores, both = score_jvp(policy, U, some)
+                projections += [c * slope.logprobs + d * slope.entropies for slope in both]
+    assert scores is not None
+    return scores, torch.stack(projections)
+
+
+def on_sequences(
+    policy: Policy,
+    U: Rollouts,
+    step: Step,
+    directions: list[Vector],
+    gradients: GradientOptions,
+) -> Tensor:
+    """<u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)> for every direction, (directions, n)."""
+    out = torch.zeros(len(U), len(directions), dtype=torch.float64, device=policy.device)
+    stacked = {
+        n: torch.stack([u[n].flatten() for u in directions]).to(p) for n, p in policy.theta.items()
+    }
+
+    def project(name: str, rows: Tensor, rows_of: Tensor) -> None:
+        out.index_add_(0, rows, (rows_of.flatten(1) @ stacked[name].T).double())
+
+    update = step_functions(U, step)
+    SequenceGradients(policy, gradients.backend).visit(update, project)
+    return out.T.cpu()
+
+
+def without_own_prompt(
+    policy: Policy,
+    U: Rollouts,
+    step: Step,
+    groups: GradientGroups,
+    gradients: GradientOptions,
+) -> Tensor:
+    """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
+    a, b = groups.logprob_weights, groups.entropy_weights
+    left = TokenSum(U, a, b)
+    right = step_functions(U, step)
+    pairs = gram(policy, left, right, step.preconditioner, gradients)
+    own = U.prompt_index[:, None] == U.prompt_index
+    pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
+    out = torch.zeros(len(groups.parts), len(U), dtype=torch.float64)
+    return out.index_add_(0, groups.group, pairs)

@@ -1,0 +1,161 @@
+"""What a training run starts from: model, prompts, update batches, contract and observers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from isentrope.config.contract import run_contract
+from isentrope.config.control_options import inert_reasons, measures, run_control
+from isentrope.config.train import TrainConfig, TrainingConfig
+from isentrope.config.trl import advantages_of, grpo_options
+from isentrope.files import sha256
+from isentrope.pipelines.observers import (
+    Observers,
+    entropy_alarm,
+    entropy_probe,
+    held_out_prompts,
+    noise_scale,
+    step_control,
+)
+from isentrope.pipelines.replayable import balancing_weight
+from isentrope.policy.language_model import Policy
+from isentrope.progress import Progress
+from isentrope.recording.contract import (
+    environment,
+    frozen_hash,
+    read_contract,
+    require_same_run,
+    trainable_shapes,
+)
+from isentrope.runs.resumed_training import (
+    contract_config,
+    require_same_arguments,
+    training_origin,
+)
+from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.training.control.adaptive_strength import AdaptiveStrength
+from isentrope.training.models import load_trainable
+from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.run_files import RunFiles
+from isentrope.training.step_log import StepLog
+from isentrope.training.update_batches import UpdateBatches
+
+log = logging.getLogger("isentrope")
+
+
+def prepare_training(
+    config: TrainConfig, files: RunFiles, progress: Progress, checkpoint: Path | None = None
+) -> Any:
+    """Build the trainer of a run; of a resumed run its contract must be the checkpoint's."""
+    training = config.training
+    log.setLevel(config.output.log_level)
+    if "tensorboard" in config.output.report_to:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
+    args = grpo_options(config, files.checkpoints)
+    for reason in inert_reasons(config):
+        log.warning(reason)
+    model, tokenizer = load_trainable(**config.model.model_dump(), seed=training.seed)
+    policy = Policy(model, tokenizer, precision="as_is")
+    data, longest = config.data, config.sampling.max_new_tokens
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
+    prompts = as_prompts(policy, task.prompts)
+    require_room(policy, prompts, longest)
+    batches = _batches(training, prompts, task, longest, advantages_of(config))
+    contract = run_contract(config, args, **_facts(policy, prompts, args)) | {
+        "made_from": training_origin(config),
+        "config": contract_config(config),
+    }
+    if checkpoint is not None:
+        saved = read_contract(checkpoint)
+        require_same_run(saved, contract)
+        if "config" not in saved:
+            require_same_arguments(checkpoint, args)
+    readers = ["the probe"] if config.entropy_probe.enabled else []
+    readers += [f"control.name={config.control.name}"] if measures(config) else []
+    held_out = held_out_prompts(data, readers, tokenizer, prompts)
+    observers = _observers(config, held_out, model, args)
+    return _assembled(
+        config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
+    )
+
+
+def _batches(
+    section: TrainingConfig, prompts: list[Prompt], task: Any, longest: int, advantages: str
+) -> UpdateBatches:
+    sampler = PromptSampler(
+        [p.key for p in prompts], seed=section.seed, weighting=section.prompt_weighting
+    )
+    return UpdateBatches(
+        prompts,
+        task,
+        sampler,
+        n=section.prompts_per_step,
+        group_size=section.group_size,
+        max_new_tokens=longest,
+        advantages=advantages,
+        redraw_limit=section.redraw_limit,
+        seed=section.seed,
+    )
+
+
+def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
+    """What a contract says of the model, the data and the machine."""
+    lines = (f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n" for prompt in prompts)
+    return {
+        "eos_token_ids": list(policy.eos_token_ids),
+        "replayable": not balancing_weight(policy.model, vars(args)),
+        "frozen_sha256": frozen_hash(policy.model),
+        "trainable": trainable_shapes(policy.model),
+        "dataset_sha256": sha256(line.encode() for line in lines),
+        "environment": environment(),
+    }
+
+
+def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
+    section, seed, size = config.entropy_probe, config.training.seed, config.sampling.batch_size
+    control = step_control(config.control, held_out, seed=seed, batch_size=size)
+    probe = entropy_probe(section, held_out, control, seed=seed)
+    alarm = entropy_alarm(config.alarm, probe, section.functional, config.control.name)
+    noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
+    return Observers(control, probe, alarm, noise)
+
+
+def _assembled(
+    config: TrainConfig,
+    parts: tuple[Any, Any, Any, UpdateBatches, RunFiles],
+    contract: dict[str, Any],
+    observers: Observers,
+    held_out: list[Prompt],
+    progress: Progress,
+) -> Any:
+    from transformers import PrinterCallback
+
+    from isentrope.training.trainer import EntropyGRPOTrainer
+
+    *_, args, batches, files = parts
+    training = config.training
+    trainer = EntropyGRPOTrainer(
+        *parts,
+        sampling_batch=config.sampling.batch_size,
+        longest_normaliser=training.normaliser == "longest",
+        contract=contract,
+        stateful=observers.stateful,
+        step_control=observers.step_control,
+        keep=(training.keep_last, training.keep_every),
+        step_log=StepLog(
+            files,
+            rollouts_every=config.output.rollouts_every,
+            observe=progress.training(training.steps),
+        ),
+        control=run_control(config, args, held_out, batches.task),
+    )
+    if args.use_adaptive_entropy and config.control.name != "none":
+        strength = AdaptiveStrength(trainer)
+        trainer.add_callback(strength)
+        trainer.stateful["control"] = strength
+    trainer.remove_callback(PrinterCallback)
+    observers.watch(trainer)
+    return trainer
