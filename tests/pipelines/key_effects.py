@@ -37,6 +37,7 @@ CHAT = (  # of a given U: a policy that never saw a template may find no informa
 TEMPLATE = (*CHAT, "batch_config.chat_template=true")
 SHORT = (*FAST, "checkpoint.checkpoint_path=@/short")
 TRAINED = (*FAST, "checkpoint.checkpoint_path=@/trained", "sampling.temperature=0.7")
+MIXED = (*FAST, "checkpoint.checkpoint_path=[@/trained, @/cooler]")
 TF32 = (*FAST, "precision.allow_tf32=true")
 TWO = (*LOGGED, "checkpoint.checkpoint_path=[@/step_4, @/checkpoint-8]")
 INFLUENCE = Of("influence", (*FAST, "analysis.overlap=independent", "analysis.groups=3"))
@@ -129,6 +130,7 @@ FILES = {
 # may not change, or only on other hardware, or only with what was sampled.
 CALLS = {
     "checkpoint.base_model": (FAST, "@/base", "from_checkpoint"),
+    "checkpoint.allow_hub": (FAST, "true", "from_checkpoint"),
     "checkpoint.device_map": (FAST, "cuda:7", "from_checkpoint"),
     "checkpoint.quantization": (
         (*FAST, "precision.runtime_dtype=float32"),
@@ -170,6 +172,7 @@ REFUSED_WITH = {
 # Only the run without the value is refused, in a sentence with the noun.
 REFUSED_WITHOUT = {
     "checkpoint.master_weights": (SHORT, "true", r"estimator\.rounded_step"),
+    "checkpoint.allow_mixed": (MIXED, "true", r"temperature was 1\.0 and 0\.7"),
     "estimator.rounded_step": (SHORT, "true", r"estimator\.rounded_step"),
     "estimator.ignore_training_settings": (
         TRAINED,

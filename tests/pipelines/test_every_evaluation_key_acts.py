@@ -33,6 +33,7 @@ FILES = {  # both complete with the same numbers and leave other files
 }
 CALLS = {  # the calls up to this function are others; each evaluation ends there
     "checkpoint.base_model": (QUICK, "@/other_base", "from_checkpoint"),
+    "checkpoint.allow_hub": (QUICK, "true", "from_checkpoint"),
     "checkpoint.device_map": (QUICK, "cuda:7", "from_checkpoint"),
     "checkpoint.quantization": (
         (*QUICK, "precision.runtime_dtype=float32"),

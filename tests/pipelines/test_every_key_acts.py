@@ -31,6 +31,8 @@ def prepared(tiny):
     write_prompts(tiny / "others.jsonl", PROMPTS[::-1][:12])
     shutil.copytree(tiny / "step_4", tiny / "trained")
     (tiny / "trained" / "contract.json").write_text('{"temperature": 1.0}')
+    shutil.copytree(tiny / "step_4", tiny / "cooler")
+    (tiny / "cooler" / "contract.json").write_text('{"temperature": 0.7}')
     rows = [
         {"prompt": PROMPTS[i // 3], "response": str(i % 3 + 1), "reward": i % 3} for i in range(12)
     ]

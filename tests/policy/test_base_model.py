@@ -37,13 +37,33 @@ def test_where_the_base_lies_now_is_told(folders):
 def test_a_base_here_or_given_or_of_the_hub_is_taken(folders, monkeypatch):
     root, adapter = folders
     assert adapter_base(adapter, "runs/own/base", root / "runs/own/base").endswith("own/base")
-    assert adapter_base(adapter, "org/model") == "org/model"
-    assert adapter_base(adapter, "gpt2") == "gpt2"
+    assert adapter_base(adapter, "org/model", allow_hub=True) == "org/model"
+    assert adapter_base(adapter, "gpt2", allow_hub=True) == "gpt2"
     assert adapter_base(adapter, None, "runs/model") == "runs/model"  # said to be a hub's
     monkeypatch.chdir(root)
     assert adapter_base(adapter, "runs/own/base") == "runs/own/base"
     with pytest.raises(FileNotFoundError, match="base model"):
         adapter_base(adapter, None)
+
+
+@pytest.mark.parametrize("named", ["org/model", "gpt2"])
+def test_a_base_of_the_hub_that_only_the_adapter_names_needs_leave(folders, named):
+    with pytest.raises(ValueError, match=rf"{named} .*checkpoint\.allow_hub"):
+        adapter_base(folders[1], named)
+    assert adapter_base(folders[1], named, named) == named  # the user's own word
+
+
+def test_the_base_in_the_folder_of_a_run_is_found_by_its_contract(folders):
+    root, _ = folders
+    step = root / "runs" / "own" / "training_state" / "step_4"
+    step.mkdir(parents=True)
+    for base, found in {"base": True, "../own": False, "absent": False}.items():
+        (step / "contract.json").write_text(json.dumps({"base_model": base}))
+        if found:
+            assert adapter_base(step, "/absent") == str(root / "runs" / "own" / base)
+        else:
+            with pytest.raises(FileNotFoundError, match="/absent"):
+                adapter_base(step, "/absent")
 
 
 def test_a_name_of_the_hub_fails_at_once_without_one(folders, monkeypatch):

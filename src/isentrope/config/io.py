@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.paths import located
 from isentrope.config.secrets import secrets_in
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
@@ -40,7 +41,8 @@ def load_config(
     """Read a configuration.
 
     Args:
-        source: A YAML file, or its content as a dictionary.
+        source: A YAML file, or its content as a dictionary. Relative paths in the config.yaml of a
+            run are looked for beside it first (`config.paths`).
         overrides: Settings that win, each "section.key=value" with the value in YAML.
         root: Which configuration: `MeasureConfig`, or that of another verb.
 
@@ -51,7 +53,10 @@ def load_config(
         ConfigError: In one sentence, naming the key and the nearest valid one; or if a value is a
             secret, which does not belong in a file that is written into run folders.
     """
-    content = dict(source) if isinstance(source, Mapping) else _sections(Path(source))
+    if isinstance(source, Mapping):
+        content = dict(source)
+    else:
+        content = located(_settled(_sections(Path(source)), root), Path(source).parent)
     for override in overrides:
         content = _override(content, override)
     content = _settled(content, root)

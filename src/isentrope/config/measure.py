@@ -70,6 +70,8 @@ class PolicyConfig(Section):
     """Device: cpu, cuda or cuda:N."""
     quantization: Literal["none", "4bit", "8bit"] = "none"
     """Precision of a frozen base under an adapter (4bit and 8bit need bitsandbytes)."""
+    allow_hub: bool = False
+    """Load a base that the adapter itself names from the model hub; base_model needs no leave."""
 
     @field_validator("checkpoint_path")
     @classmethod
@@ -88,6 +90,8 @@ class CheckpointConfig(PolicyConfig):
     """Names of what was trained, with * and ?; null: the whole adapter, or all weights."""
     master_weights: bool = False
     """true: training kept a float32 copy of 16-bit weights, so its steps were not rounded."""
+    allow_mixed: bool = False
+    """Measure checkpoints together whose runs trained differently, as their contracts say."""
 
 
 class BatchConfig(PromptsConfig):

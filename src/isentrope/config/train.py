@@ -39,6 +39,8 @@ class ModelConfig(Section):
     """Layers that get an adapter."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base model's weights; a fresh adapter's are float32."""
+    allow_hub: bool = False
+    """Load a base that the adapter at path names from the model hub; path itself needs no leave."""
 
 
 class DemonstrationConfig(TaskConfig):

@@ -43,6 +43,7 @@ MANAGED_FIELDS = {
     "save_strategy": "training.save_every",
     "save_total_limit": "training.keep_last",
     "save_only_model": "nothing: a checkpoint without its optimizer has no next step",
+    "trust_remote_code": "nothing: code that comes with a model is not run",
     "resume_from_checkpoint": "`isentrope train --resume RUN`",
     "logging_steps": "nothing: every step is logged",
     "logging_strategy": "nothing: every step is logged",

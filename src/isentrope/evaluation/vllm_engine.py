@@ -74,6 +74,7 @@ class VllmEngine:
         checkpoint: Path,
         *,
         base_model: str | None,
+        allow_hub: bool = False,
         dtype: str,
         temperature: float,
         max_new_tokens: int,
@@ -85,6 +86,7 @@ class VllmEngine:
         Args:
             checkpoint: A full model, or an adapter that names its base and its rank.
             base_model: Base of the adapters, where the one they name is not to be used.
+            allow_hub: Whether a base that they name may come from the model hub.
             dtype: Type of the model, "float32" or "bfloat16".
             temperature: Sampling temperature.
             max_new_tokens: Longest response in tokens.
@@ -101,7 +103,8 @@ class VllmEngine:
             lora = {"enable_lora": True, "max_lora_rank": rank}
         base = str(checkpoint)
         if adapter:
-            base = adapter_base(checkpoint, adapter.get("base_model_name_or_path"), base_model)
+            named = adapter.get("base_model_name_or_path")
+            base = adapter_base(checkpoint, named, base_model, allow_hub=allow_hub)
         self._llm = LLM(
             model=base,
             dtype=dtype,

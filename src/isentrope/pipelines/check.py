@@ -31,6 +31,8 @@ from isentrope.progress import Progress
 from isentrope.recording.contract import CONTRACT
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Subject
+from isentrope.runs.one_contract import other_base
+from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import require_inputs
 from isentrope.training.saved_arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -43,6 +45,10 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
     findings = {}
     for subject in require_inputs(config):
         alone, settled = settle(config, subject.path)
+        where = alone.checkpoint
+        here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
+        obstacles = (*settled.obstacles, *other_base(subject.path, here))
+        settled = replace(settled, obstacles=obstacles)
         known = replace(subject, as_trained=settled)
         sampler = Sampler(
             known.load(alone.checkpoint, alone.sampling),

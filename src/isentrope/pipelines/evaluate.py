@@ -9,7 +9,7 @@ back and computes the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.evaluation_folder import StepFolder, write_table
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.folder import differences, resolved
+from isentrope.runs.one_contract import other_base
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.resume import CONFIG, evaluation_origin, require_same_evaluation
 
@@ -84,11 +85,12 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             precision=config.precision,
             sampling=config.sampling,
         )
-        content = resolved(config, seeds={"evaluation": profile.seed})
+        content = resolved(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
         for checkpoint in checkpoints:
             made_from = evaluation_origin(config, checkpoint.path)
+            _require_base(checkpoint, made_from, config.checkpoint.base_model)
             step = StepFolder(folder / checkpoint.name, made_from)
             results.append(_evaluate(checkpoint, step, work, content, progress or Progress()))
             if rank() == 0:
@@ -123,6 +125,19 @@ def require_evaluation_inputs(
     return checkpoints
 
 
+def _require_base(
+    checkpoint: Checkpoint, made_from: Mapping[str, str], base_model: str | None
+) -> None:
+    """Refuse a base model other than training's, unless it was chosen."""
+    for other in other_base(checkpoint.path, made_from):
+        if base_model is None:
+            raise ValueError(
+                f"{checkpoint.path} cannot be evaluated as trained: {other.words}. Restore the "
+                "base model, or set checkpoint.base_model to evaluate on this one all the same."
+            )
+        log.warning("%s: %s.", checkpoint.path, other.words)
+
+
 def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoint) -> Path:
     """The folder of an evaluation, of which `first` is the first checkpoint; not made yet."""
     if output.directory:
@@ -138,6 +153,7 @@ def _vllm(
     return VllmEngine(
         first.path,
         base_model=where.base_model,
+        allow_hub=where.allow_hub,
         dtype=dtype,
         temperature=sampling.temperature,
         max_new_tokens=sampling.max_new_tokens,

@@ -106,12 +106,14 @@ def _run_item(verb: Verb, analyse: Analyse[R], item: Item, progress: Progress) -
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
     with whole_folder(item.target) as here:
         result.save(here)
-        _save_inputs(config, ready, here)
+        _save_inputs(config, ready, here, item.target)
     return result
 
 
-def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path) -> None:
-    (folder / "config.yaml").write_bytes(resolved(config, seeds=config.batch_config.seeds))
+def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path, target: Path) -> None:
+    """Write beside a result what it was made with; the folder gets the target's name."""
+    run, seeds = target.parents[1], config.batch_config.seeds
+    (folder / "config.yaml").write_bytes(resolved(config, run, target, seeds=seeds))
     if config.batch_config.save_batches:
         ready.batches.E.save(folder / "E.parquet")
         ready.batches.U.save(folder / "U.parquet")

@@ -9,6 +9,7 @@ from typing import Any
 
 from isentrope.config.contract import run_contract
 from isentrope.config.control_options import inert_reasons, measures, run_control
+from isentrope.config.paths import path_in_run
 from isentrope.config.train import TrainConfig, TrainingConfig
 from isentrope.config.trl import advantages_of, grpo_options
 from isentrope.files import sha256
@@ -66,7 +67,8 @@ def prepare_training(
     batches = _batches(training, prompts, task, longest, advantages_of(config))
     contract = run_contract(config, args, **_facts(policy, prompts, args)) | {
         "made_from": training_origin(config),
-        "config": contract_config(config),
+        "config": contract_config(config, files.folder),
+        "base_model": _base_model(model, config.model.path, files.folder),
     }
     if checkpoint is not None:
         saved = read_contract(checkpoint)
@@ -80,6 +82,13 @@ def prepare_training(
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
     )
+
+
+def _base_model(model: Any, given: str, run: Path) -> str:
+    """The base model: its path in the run's folder, if it is there, else as it was given."""
+    adapters = getattr(model, "peft_config", {})
+    named = next((a.base_model_name_or_path for a in adapters.values()), given)
+    return path_in_run(str(named), run, run) or given
 
 
 def _batches(

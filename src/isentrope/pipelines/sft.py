@@ -83,7 +83,7 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
         require_finite_state(len(losses), model, None)
         if rank() == 0:
             save_model(model, tokenizer, (files.folder / MODEL).resolve())
-            write_bytes(files.folder / CONFIG, resolved(config))
+            write_bytes(files.folder / CONFIG, resolved(config, files.folder))
         barrier()
     return FineTuned(files.folder / MODEL, losses[-1])
 

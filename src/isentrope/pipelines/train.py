@@ -57,7 +57,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
         barrier()
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
-            write_bytes(files.folder / CONFIG, resolved(config))
+            write_bytes(files.folder / CONFIG, resolved(config, files.folder))
         return _run(trainer, files, None)
 
 
@@ -109,7 +109,9 @@ def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
     barrier()
     if rank() == 0:
         files.rewind(done)
-        write_bytes(files.folder / CONFIG, resolved(config, provenance=config.provenance))
+        write_bytes(
+            files.folder / CONFIG, resolved(config, files.folder, provenance=config.provenance)
+        )
     barrier()
     return _run(trainer, files, checkpoint)
 

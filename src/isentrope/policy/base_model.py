@@ -8,6 +8,7 @@ a configuration is loaded.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -16,20 +17,33 @@ from typing import Any
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
-def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = None) -> str:
+def adapter_base(
+    folder: Path,
+    named: str | None,
+    chosen: str | Path | None = None,
+    *,
+    allow_hub: bool = False,
+) -> str:
     """The source of an adapter's base model.
+
+    A checkpoint of a run has its base in the run's folder, if its contract says so, wherever the
+    run lies now.
 
     Args:
         folder: The adapter's folder.
         named: `base_model_name_or_path` of its configuration.
         chosen: `checkpoint.base_model`, which wins.
+        allow_hub: Whether `named` may be a name on the model hub.
 
     Returns:
         A folder that is there, or a name on the model hub.
 
     Raises:
         FileNotFoundError: If it is a path that does not exist, or no base is named.
+        ValueError: If it is a name on the hub that only the adapter gives.
     """
+    if chosen is None and (own := _of_run(folder)) is not None:
+        return str(own)
     source = str(chosen if chosen is not None else named or "")
     key = "checkpoint.base_model" if chosen is not None else "adapter_config.json"
     if not source:
@@ -40,8 +54,10 @@ def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = No
     if Path(source).expanduser().exists():
         return str(Path(source).expanduser())
     name = _HUB_NAME.fullmatch(source) is not None
-    if name and (chosen is not None or _cached(source)):
+    if name and chosen is not None:
         return source
+    if name and _cached(source):
+        return _allowed(folder, source, allow_hub)
     moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
     if not name or moved or _first_is_folder(folder, source):
         way = f" It is at {moved}." if moved else ""
@@ -50,7 +66,35 @@ def adapter_base(folder: Path, named: str | None, chosen: str | Path | None = No
             f"The base model of the adapter, {source} ({key}), does not exist relative to "
             f"{Path.cwd()}: give its location{also} with base_model (checkpoint.base_model).{way}"
         )
-    return source
+    return _allowed(folder, source, allow_hub)
+
+
+def _allowed(folder: Path, name: str, allow_hub: bool) -> str:
+    """A name on the hub that an adapter gives, where it may be used."""
+    if not allow_hub:
+        raise ValueError(
+            f"The adapter in {folder} names {name} on the model hub as its base: set "
+            "checkpoint.allow_hub=true (model.allow_hub in training, allow_hub=True in Python) to "
+            "load it from there, or give the base yourself (checkpoint.base_model)."
+        )
+    return name
+
+
+def _of_run(folder: Path) -> Path | None:
+    """The base model in the folder of the run that a checkpoint belongs to; None if not there."""
+    file = folder / "contract.json"
+    if folder.resolve().parent.name != "training_state" or not file.is_file():
+        return None
+    try:
+        named = json.loads(file.read_text(encoding="utf-8")).get("base_model")
+    except (ValueError, AttributeError):  # who needs the contract refuses it
+        return None
+    if not isinstance(named, str) or Path(named).is_absolute():
+        return None
+    run = folder.resolve().parents[1]
+    base = run / named
+    inside = base.resolve().is_relative_to(run) and (base / "config.json").is_file()
+    return base if inside else None
 
 
 def _first_is_folder(folder: Path, source: str) -> bool:

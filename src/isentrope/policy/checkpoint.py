@@ -28,6 +28,7 @@ def load_policy(
     path: str | Path,
     *,
     base_model: str | Path | None = None,
+    allow_hub: bool = False,
     device_map: str | None = None,
     quantization: str | None = None,
     trainable_patterns: Sequence[str] | None = None,
@@ -38,6 +39,7 @@ def load_policy(
     Args:
         path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
         base_model: Base of the adapter, where the one its config names is not to be used.
+        allow_hub: Whether a base that the adapter's config names may come from the model hub.
         device_map: Device for the model, for example "cuda"; the CPU by default.
         quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for
@@ -49,7 +51,11 @@ def load_policy(
     """
     folder = require_checkpoint(path)
     model = load_model(
-        folder, base_model=base_model, device_map=device_map, quantization=quantization
+        folder,
+        base_model=base_model,
+        allow_hub=allow_hub,
+        device_map=device_map,
+        quantization=quantization,
     )
     if trainable_patterns is not None:
         train_only(model, trainable_patterns)
@@ -95,6 +101,7 @@ def load_model(
     folder: Path,
     *,
     base_model: str | Path | None = None,
+    allow_hub: bool = False,
     device_map: str | None = None,
     quantization: str | None = None,
 ) -> nn.Module:
@@ -103,6 +110,7 @@ def load_model(
     Args:
         folder: A folder that `require_checkpoint` accepts.
         base_model: Overrides the adapter's base.
+        allow_hub: Whether a base that the adapter names may come from the model hub.
         device_map: Device of the model.
         quantization: "4bit", "8bit" or None.
 
@@ -120,7 +128,8 @@ def load_model(
     settings: dict[str, Any] = json.loads(adapter.read_text()) if adapter.exists() else {}
     source: str | Path = folder
     if adapter.exists():
-        source = adapter_base(folder, settings.get("base_model_name_or_path"), base_model)
+        named = settings.get("base_model_name_or_path")
+        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
     model = causal_lm(
         source,
         dtype=torch.float32,

@@ -120,7 +120,7 @@ class Policy:
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: `base_model`, `device_map` and `quantization` go to
+            **options: `base_model`, `allow_hub`, `device_map` and `quantization` go to
                 `policy.checkpoint.load_model`; the rest to `Policy`.
 
         Returns:

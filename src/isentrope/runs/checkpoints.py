@@ -58,6 +58,7 @@ class Checkpoint:
             self.path,
             trainable_patterns=patterns,
             base_model=where.base_model,
+            allow_hub=where.allow_hub,
             device_map=where.device_map,
             quantization=None if where.quantization == "none" else where.quantization,
             temperature=sampling.temperature,

@@ -21,6 +21,7 @@ from isentrope._version import __version__
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import dump_config
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.paths import relative_to_run
 from isentrope.config.train import SftConfig, TrainConfig
 
 C = TypeVar("C", MeasureConfig, EvaluateConfig, TrainConfig, SftConfig)
@@ -88,6 +89,8 @@ def versions() -> dict[str, Any]:
 
 def resolved(
     config: C,
+    run: Path,
+    folder: Path | None = None,
     *,
     seeds: Mapping[str, int] | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -97,6 +100,8 @@ def resolved(
 
     Args:
         config: As it was run.
+        run: The run's folder.
+        folder: The folder of the file, if it is one in the run's.
         seeds: By what was drawn with them.
         provenance: Of the start of a run that is resumed; None for that of now.
         omit: Keys that are not written.
@@ -108,6 +113,7 @@ def resolved(
     made_with = dict(provenance) if provenance else versions() | with_seeds
     output = config.output.model_copy(update={"directory": None})
     ran = config.model_copy(update={"provenance": made_with, "output": output})
+    ran = relative_to_run(ran, run, folder or run)
     return dump_config(ran, omit=omit).encode()
 
 

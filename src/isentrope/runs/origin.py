@@ -33,12 +33,15 @@ _TOKENIZER = (
 _MODEL = ("config.json", "generation_config.json")
 
 
-def checkpoint_digests(folder: Path, base_model: str | None = None) -> dict[str, str]:
+def checkpoint_digests(
+    folder: Path, base_model: str | None = None, *, allow_hub: bool = False
+) -> dict[str, str]:
     """Digests of the policy in a checkpoint folder.
 
     Args:
         folder: An adapter or a full model.
         base_model: Base of the adapter, where the one that it names is not to be used.
+        allow_hub: Whether a base that the adapter names may be one on the model hub.
 
     Returns:
         Digest by part; `UNKNOWN` for the base of an adapter that is not on this machine.
@@ -50,7 +53,7 @@ def checkpoint_digests(folder: Path, base_model: str | None = None) -> dict[str,
         settings = _json(file)
         named = settings.pop("base_model_name_or_path", None)
         parts["adapter settings"] = digest_of(settings)
-        base = local_folder(adapter_base(folder, named, base_model))
+        base = local_folder(adapter_base(folder, named, base_model, allow_hub=allow_hub))
         parts |= base_digests(base)
     else:
         parts["model settings"] = _of_names(folder, _MODEL)

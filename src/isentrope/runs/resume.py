@@ -33,6 +33,7 @@ CONFIG = "config.yaml"
 MAY_CHANGE = (
     "output.",
     "checkpoint.device_map",
+    "checkpoint.allow_hub",
     "sampling.batch_size",
     "sampling.max_tokens",
     "sampling.vocab_chunk",
@@ -64,8 +65,8 @@ def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path)
     Returns:
         Digest by part.
     """
-    settings, batch = _of_measurement(config), config.batch_config
-    parts = checkpoint_digests(checkpoint, config.checkpoint.base_model)
+    settings, batch, where = _of_measurement(config), config.batch_config, config.checkpoint
+    parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
     parts["optimizer"] = optimizer_digest(optimizer)
     parts |= {part: data_digest(settings[key]) for part, key in _OF_MEASURE.items()}
     parts["task"] = task_digest(batch.dataset_name, batch.U_dataset_name)
@@ -83,7 +84,8 @@ def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str
         Digest by part.
     """
     settings = {k: v for k, v in _of_evaluation(config).items() if not k.startswith(MAY_CHANGE)}
-    return checkpoint_digests(checkpoint, config.checkpoint.base_model) | {
+    where = config.checkpoint
+    return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
         "data": data_digest(config.data.dataset_path),
         "task": task_digest(config.data.dataset_name),
         "settings": digest_of(_without_paths(settings)),
@@ -186,6 +188,8 @@ def _of_measurement(config: MeasureConfig) -> dict[str, Any]:
     """Every key that moves a number, the checkpoint by its resolved path."""
     sections = config.model_dump(exclude={"output", "provenance", "detailed_logging"})
     flat = {f"{s}.{k}": value for s, keys in sections.items() for k, value in keys.items()}
+    for permission in ("allow_hub", "allow_mixed"):
+        del flat[f"checkpoint.{permission}"]
     where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
     return flat | {"checkpoint.checkpoint_path": str(where.resolve())}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.config.io import ConfigError, load_config
+from isentrope.config.paths import relative_to_run
 from isentrope.config.train import TrainConfig
 from isentrope.runs.origin import (
     UNKNOWN,
@@ -26,7 +27,10 @@ from isentrope.runs.origin import (
 from isentrope.training.models import TOY, find_model
 from isentrope.training.saved_arguments import TRAINING_ARGS, read_training_arguments
 
-MAY_CHANGE = ("training.steps", "training.keep_last", "training.keep_every", "output.")
+MAY_CHANGE = (
+    *("training.steps", "training.keep_last", "training.keep_every", "output."),
+    "model.allow_hub",
+)
 """Settings that change no step of a run; training.steps only under a schedule without an end."""
 
 BY_CONTENT = {"model.path": ("base weights", "weights"), "data.dataset_path": ("data",)}
@@ -56,8 +60,12 @@ _ARGUMENTS = [
 """Arguments of the trainer that are compared where a contract holds no configuration."""
 
 
-def contract_config(config: TrainConfig) -> dict[str, Any]:
+def contract_config(config: TrainConfig, run: Path) -> dict[str, Any]:
     """The configuration as a contract holds it: all that makes the run what it is."""
+    return _plain(relative_to_run(config, run, run))
+
+
+def _plain(config: TrainConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"output", "provenance"})
 
 
@@ -76,7 +84,7 @@ def training_origin(config: TrainConfig) -> dict[str, str]:
         return parts
     folder = local_folder(find_model(config.model.path))
     if folder is not None and (folder / "adapter_config.json").is_file():
-        adapter = checkpoint_digests(folder)
+        adapter = checkpoint_digests(folder, allow_hub=config.model.allow_hub)
         del adapter["contract"]
         return parts | adapter
     tokenizer = UNKNOWN if folder is None else tokenizer_digest(folder)
@@ -101,7 +109,7 @@ def require_same_training(
     before = contract.get("made_from", {})
     known = {p for p in made_from if UNKNOWN not in (before.get(p, UNKNOWN), made_from[p])}
     if "config" in contract:
-        then, now = _flat(_read(checkpoint, contract["config"])), _flat(contract_config(config))
+        then, now = _flat(_read(checkpoint, contract["config"])), _flat(_plain(config))
         same = {key for key, parts in BY_CONTENT.items() if known.intersection(parts)}
         for key in sorted({*then, *now}):
             fixed = key not in same and not key.startswith(MAY_CHANGE)
@@ -183,7 +191,7 @@ def _read(checkpoint: Path, content: Any) -> TrainConfig:
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted key → value; a configuration or nested dictionaries."""
     if isinstance(content, TrainConfig):
-        content = contract_config(content)
+        content = _plain(content)
     found: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"

@@ -23,6 +23,7 @@ from isentrope.files import write_bytes
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import noted_if_interrupted, require_new, resolved, run_directory
+from isentrope.runs.one_contract import other_base, require_one_contract
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.result import Result
 from isentrope.runs.results import load_result
@@ -92,7 +93,7 @@ class Study:
         """Write the configuration into the run folder, if it has none."""
         if not (self.folder / "config.yaml").exists():
             filled = {key for item in self.items for key in item.subject.as_trained.filled}
-            content = resolved(config, seeds=config.batch_config.seeds, omit=filled)
+            content = resolved(config, self.folder, seeds=config.batch_config.seeds, omit=filled)
             write_bytes(self.folder / "config.yaml", content)
 
     def how_to_go_on(self) -> str | None:
@@ -120,6 +121,8 @@ def require_inputs(config: MeasureConfig) -> list[Subject]:
     config.batch_config.require_files()
     subjects = find_subjects(config.checkpoint)
     require_one_model(subjects, config.checkpoint.base_model)
+    if not config.checkpoint.allow_mixed:
+        require_one_contract(subjects)
     return subjects
 
 
@@ -158,9 +161,11 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
     for subject in subjects:
         for repeat in config.batch_config.repeat_numbers:
             alone, settled = settle(_alone(config, subject, repeat), subject.path)
-            refuse(settled.obstacles, settled.ignored, subject.name)
             target = folder / "measurements" / f"{verb}_{_name(subject, repeat)}"
             made_from = measurement_origin(alone, subject.path, subject.optimizer)
+            obstacles = (*settled.obstacles, *other_base(subject.path, made_from))
+            refuse(obstacles, settled.ignored, subject.name)
+            settled = replace(settled, obstacles=obstacles)
             known = replace(subject, as_trained=settled, made_from=made_from)
             items.append(Item(known, repeat, alone, target, target.exists()))
     for item in items:

@@ -32,6 +32,7 @@ def load_trainable(
     lora_alpha: float,
     lora_target_modules: str | list[str] = "all-linear",
     dtype: str = "float32",
+    allow_hub: bool = False,
     seed: int = 0,
 ) -> tuple[Any, Any]:
     """Load a model for training.
@@ -42,6 +43,7 @@ def load_trainable(
         lora_alpha: Scale of the adapter's output, times the rank.
         lora_target_modules: Layers that get a new adapter.
         dtype: Type of the base model's weights.
+        allow_hub: Whether the base that an adapter names may come from the model hub.
         seed: Seed of random weights; the global random state does not change.
 
     Returns:
@@ -62,7 +64,7 @@ def load_trainable(
         return toy.model, toy.tokenizer
     source = find_model(path)
     if (Path(source) / "adapter_config.json").exists():
-        model = _with_saved_adapter(Path(source), lora_rank, lora_alpha, dtype)
+        model = _with_saved_adapter(Path(source), lora_rank, lora_alpha, dtype, allow_hub)
         return model, load_tokenizer(source, padding_side="left")
     model = causal_lm(source, dtype=getattr(torch, dtype))
     tokenizer = load_tokenizer(source, padding_side="left")
@@ -119,7 +121,9 @@ def find_model(path: str) -> str:
     return str(require_checkpoint(folder).resolve())
 
 
-def _with_saved_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: str) -> nn.Module:
+def _with_saved_adapter(
+    folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
+) -> nn.Module:
     settings = json.loads((folder / "adapter_config.json").read_text())
     pairs = {"rank": (settings["r"], lora_rank), "alpha": (settings["lora_alpha"], lora_alpha)}
     for name, (saved, requested) in pairs.items():
@@ -134,7 +138,7 @@ def _with_saved_adapter(folder: Path, lora_rank: int, lora_alpha: float, dtype: 
             f"The adapter in {folder} has dropout {settings['lora_dropout']}: its update would be "
             "random. Set lora_dropout to 0 in its adapter_config.json."
         )
-    source = adapter_base(folder, settings.get("base_model_name_or_path"))
+    source = adapter_base(folder, settings.get("base_model_name_or_path"), allow_hub=allow_hub)
     source = source if not Path(source).exists() else str(Path(source).resolve())
     require_tunable(folder, settings)
     base = causal_lm(source, dtype=getattr(torch, dtype))

@@ -176,6 +176,7 @@ KEYS = (
 """Keys of a measurement's configuration whose default is the value of training."""
 
 OF_THE_CHECKPOINT = (
+    "base_model",
     "replayable",
     "dropout",
     "stale_batch",

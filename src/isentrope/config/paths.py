@@ -1,0 +1,99 @@
+"""Paths in the config.yaml of a run: those inside the run's folder are relative to the file's own.
+
+So a run that was copied or moved, or is resumed from another directory, finds its own files. In a
+config.yaml that a run wrote, a relative path is looked for beside the file first, and then, as in
+any other configuration, in the current directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+PATHS = {
+    "model": ("path",),
+    "data": ("dataset_path",),
+    "checkpoint": ("checkpoint_path", "optimizer_path", "base_model"),
+    "batch_config": ("dataset_path", "U_dataset_path", "E_file", "U_file"),
+}
+"""Keys that hold paths, by section."""
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def relative_to_run(config: Config, run: Path, folder: Path) -> Config:
+    """The configuration as it is written: paths inside the run relative to the file's folder.
+
+    Args:
+        config: As it was run, with paths relative to the current directory.
+        run: The run's folder.
+        folder: The folder of the file, the run's or one in it.
+
+    Returns:
+        A copy.
+    """
+
+    def written(path: str) -> str:
+        return path_in_run(path, run, folder) or path
+
+    changed = {}
+    for name in PATHS:
+        if (section := getattr(config, name, None)) is not None:
+            changed[name] = section.model_copy(update=_mapped(name, vars(section), written))
+    return config.model_copy(update=changed)
+
+
+def path_in_run(path: str, run: Path, folder: Path) -> str | None:
+    """A path inside a run relative to a folder of it; None for any other path, or a name."""
+    where = Path(path).expanduser()
+    inside = where.resolve().is_relative_to(run.resolve())
+    if not inside or not (where.exists() or _is_pattern(path)):
+        return None
+    return Path(os.path.relpath(where.resolve(), folder.resolve())).as_posix()
+
+
+def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The content of a run's config.yaml with paths that lead from the current directory.
+
+    Args:
+        content: Sections.
+        folder: The folder of the file.
+
+    Returns:
+        A copy; the same content for a file that no run wrote.
+    """
+    if content.get("provenance") is None:
+        return dict(content)
+
+    def read(path: str) -> str:
+        here = folder / path
+        found = any(folder.glob(path)) if _is_pattern(path) else here.exists()
+        return os.path.normpath(here) if found else path
+
+    changed = {}
+    for name in PATHS:
+        if isinstance(section := content.get(name), Mapping):
+            changed[name] = {**section, **_mapped(name, section, read)}
+    return {**content, **changed}
+
+
+def _mapped(
+    name: str, section: Mapping[str, Any], change: Callable[[str], str]
+) -> dict[str, str | list[str]]:
+    """The paths of a section, changed; an absolute path that is read stays as it is."""
+    found: dict[str, str | list[str]] = {}
+    for key in PATHS[name]:
+        value = section.get(key)
+        if isinstance(value, str) and value:
+            found[key] = change(value)
+        elif isinstance(value, list):
+            found[key] = [change(path) if isinstance(path, str) else path for path in value]
+    return found
+
+
+def _is_pattern(path: str) -> bool:
+    return any(character in path for character in "*?[")

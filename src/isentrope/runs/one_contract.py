@@ -1,0 +1,102 @@
+"""The contracts of a study: of runs that train alike, and of the base model that is measured.
+
+Checkpoints of one run have one contract. Those of two runs may be measured together if the runs
+agree in all that makes the measured step; where they do not, a curve over the checkpoints would
+join two different steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isentrope.recording.contract import CONTRACT
+from isentrope.runs.checkpoints import Checkpoint
+from isentrope.runs.origin import UNKNOWN
+from isentrope.training.settings_rules import Obstacle
+
+_OF_THE_STEP = (
+    *("objective", "plain_objective", "loss_type", "normaliser", "advantages", "control"),
+    *("max_new_tokens", "eos_token_ids", "temperature", "max_grad_norm", "group_size"),
+    "optimizer",
+)
+"""Entries of a contract that make the measured step."""
+
+_RATES = ("lr", "initial_lr")
+"""Settings of a param group that a schedule changes along a run."""
+
+
+def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
+    """Refuse checkpoints of runs whose configurations differ in what makes the measured step.
+
+    Args:
+        checkpoints: Of one study; those without a contract are not compared.
+
+    Raises:
+        ValueError: Naming two checkpoints and what differs.
+    """
+    first: Checkpoint | None = None
+    settings: dict[str, Any] = {}
+    for checkpoint in checkpoints:
+        contract = _read(checkpoint.path)
+        if contract is None:
+            continue
+        own = _settings(contract)
+        if first is None:
+            first, settings = checkpoint, own
+        both = [key for key in settings if key in own and settings[key] != own[key]]
+        if both:
+            key = both[0]
+            raise ValueError(
+                f"The checkpoints {first.name} ({first.path}) and {checkpoint.name} "
+                f"({checkpoint.path}) are of runs that trained differently: {key} was "
+                f"{settings[key]!r} and {own[key]!r}. Measure them in studies of their own, each "
+                "with its own --out, or set checkpoint.allow_mixed=true."
+            )
+
+
+def other_base(checkpoint: Path, made_from: Mapping[str, str]) -> list[Obstacle]:
+    """Whether the base model under an adapter is another than training had.
+
+    Args:
+        checkpoint: Its folder.
+        made_from: Digests of what is there (`runs.origin`).
+
+    Returns:
+        One obstacle, or none; none where the contract does not say.
+    """
+    recorded = (_read(checkpoint) or {}).get("made_from", {})
+    parts = ("base weights", "base settings")
+    changed = [
+        part
+        for part in parts
+        if UNKNOWN not in (recorded.get(part, UNKNOWN), made_from.get(part, UNKNOWN))
+        and recorded[part] != made_from[part]
+    ]
+    if not changed:
+        return []
+    words = f"the {' and '.join(changed)} under the adapter differ from training's ({CONTRACT})"
+    return [Obstacle("base_model", words)]
+
+
+def _settings(contract: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: contract[key] for key in _OF_THE_STEP if key in contract}
+    if isinstance(groups := contract.get("param_groups"), list):
+        plain = [{k: v for k, v in group.items() if k not in _RATES} for group in groups]
+        found["param_groups"] = plain
+    if isinstance(config := contract.get("config"), Mapping):
+        found["trainer"] = config.get("trainer", {})
+    return found
+
+
+def _read(checkpoint: Path) -> dict[str, Any] | None:
+    file = checkpoint / CONTRACT
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}): restore it, or remove it.") from error
+    return content if isinstance(content, dict) else None
