@@ -12,7 +12,13 @@ from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.sampling.prompts import Prompt, as_prompts
 from tests.training.conftest import small_policy
 
-OPTIONS = {"base_model": None, "dtype": "bfloat16", "temperature": 0.7, "max_new_tokens": 4}
+OPTIONS = {
+    "base_model": None,
+    "allow_hub": True,
+    "dtype": "bfloat16",
+    "temperature": 0.7,
+    "max_new_tokens": 4,
+}
 
 
 class StandIn:
