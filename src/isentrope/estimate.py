@@ -30,8 +30,25 @@ def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
 
     Returns:
         The two-sided quantile of Student's t: 2.36 for 7 degrees of freedom, 1.96 for many.
+
+    Raises:
+        ValueError: If the coverage is not between 0 and 1.
     """
+    require_confidence(confidence)
     return float(student_t.ppf(0.5 + confidence / 2, degrees_of_freedom))
+
+
+def require_confidence(confidence: float) -> None:
+    """Refuse a coverage that no interval has.
+
+    Args:
+        confidence: Nominal coverage.
+
+    Raises:
+        ValueError: If it is not between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence}.")
 
 
 @dataclass(frozen=True)

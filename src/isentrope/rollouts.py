@@ -204,6 +204,23 @@ class Rollouts:
                     f"has {size} entries: it was encoded with another tokenizer."
                 )
 
+    def require_positions(self, size: int | None) -> None:
+        """Refuse sequences that are longer than a model was made for.
+
+        Args:
+            size: Its positions; None if it has no limit.
+
+        Raises:
+            ValueError: Naming the first such sequence.
+        """
+        pairs = zip(self.prompt_ids, self.response_ids, strict=True)
+        for i, length in enumerate(len(p) + len(r) for p, r in pairs):
+            if size is not None and length > size:
+                raise ValueError(
+                    f"Sequence {i} has {length} tokens, more than the model's {size} positions: "
+                    "it was drawn from another model, or must be left out."
+                )
+
     @property
     def fingerprint(self) -> str:
         """Digest of prompts and responses, token by token: equal for equal sequences in order."""

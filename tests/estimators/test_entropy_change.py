@@ -66,6 +66,13 @@ def test_a_step_into_nan_is_a_verdict_too():
     assert math.isnan(sweep.points[0].change.value)
 
 
+def test_one_response_has_no_error_and_no_verdict_of_trust():
+    sweep = change(cases.exact("table"), [1e-4], n=1)
+    assert sweep.points[0].verdict != "trust"
+    assert math.isnan(sweep.points[0].change.ci_low)
+    assert any("One prompt draw" in w for w in sweep.points[0].change.warnings)
+
+
 def test_sampler_logprobs_enter_the_weights():
     """A sample of θ + v, declared as such, measures θ: the weights undo the sampler."""
     exact = cases.exact("table")

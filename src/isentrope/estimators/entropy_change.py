@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -132,6 +132,9 @@ class EntropyChange:
         )
 
 
+_ONE_UNIT = "One prompt draw has no standard error: draw two or more prompts."
+
+
 def entropy_change(
     policy: Policy,
     rollouts: Rollouts,
@@ -217,6 +220,8 @@ def change_of_sample(
         statistics_of_sample(sample, etas, moved), sample.prompt_index
     )
     base = sample.trust
+    if result.n_units < 2:
+        base = replace(base.without_interval(), notes=(*base.notes, _ONE_UNIT))
 
     def estimate(row: int, unit: str, trust: Trust = base) -> Estimate:
         return Estimate.from_standard_error(
@@ -239,6 +244,8 @@ def change_of_sample(
     ):
         trust, of_residual = trust_of_change(f, log_ratios, divergence)
         trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
+        if not math.isfinite(float(result.standard_errors[5 + 2 * k])):
+            trust, of_residual = (t.without_interval() for t in (trust, of_residual))
         residual = estimate(6 + 2 * k, f.unit, of_residual) if order == 2 else None
         points.append(
             Point(

@@ -79,6 +79,10 @@ class EntropyLaw:
         return float(self.b.value - self.a.value * np.exp(entropy))
 
 
+_LARGEST = 100.0
+"""Nats per token; that of a vocabulary of e¹⁰⁰ entries."""
+
+
 def fit_entropy_law(
     entropy: Sequence[float], reward: Sequence[float], *, confidence: float = 0.95
 ) -> EntropyLaw:
@@ -104,6 +108,11 @@ def fit_entropy_law(
         )
     if not (np.isfinite(h).all() and np.isfinite(r).all()):
         raise ValueError("The law needs finite entropies and rewards: drop the steps without one.")
+    if h.max() > _LARGEST:
+        raise ValueError(
+            f"An entropy of {h.max():.4g} nats per token is more than any vocabulary has: give "
+            "entropies per token, in nats."
+        )
     block = np.arange(len(h)) * BLOCKS // len(h)
     x = np.exp(h)
     if not all(np.ptp(x[block != g]) > 0 for g in range(BLOCKS)):

@@ -6,6 +6,7 @@ in both modes. θ is the asserted set of parameters that require a gradient, exa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,8 +93,8 @@ class Policy:
                 (`UnsupportedModelError`): its code fails, or its own logits are not its output
                 embedding of its hidden states with the scale and cap of its configuration.
         """
-        if not temperature > 0:
-            raise ValueError(f"The temperature must be positive, got {temperature}.")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"The temperature must be positive and finite, got {temperature}.")
         self.model = model
         self.tokenizer = tokenizer
         self.temperature = float(temperature)

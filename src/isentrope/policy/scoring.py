@@ -164,6 +164,7 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> 
         NotFiniteError: If a score is not finite.
     """
     rollouts.require_vocabulary(policy.vocabulary)
+    rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     mask = rollouts.mask
     out: list[Tensor] = []
     for batch in micro_batches(rollouts, policy.max_tokens):

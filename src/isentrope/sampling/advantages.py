@@ -12,6 +12,7 @@ A group is the sequences of one prompt draw (`prompt_index`); std is the unbiase
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -23,6 +24,8 @@ from isentrope.sampling.tasks import Task
 ADVANTAGES = ("dr_grpo", "grpo", "rloo")
 """Names of the advantage rules."""
 
+_SMALLEST = 1e-30
+"""Below this, a gradient is nothing in float32."""
 GRPO_EPSILON = 1e-4
 """Added to the group's standard deviation, as TRL does."""
 
@@ -78,7 +81,8 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
         A copy with `advantages` (n,) float64; exactly 0 throughout a group of equal rewards.
 
     Raises:
-        ValueError: If the rule is unknown, rewards are missing, or a group has one response.
+        ValueError: If the rule is unknown, rewards are missing or so large that the rule
+            overflows, or a group has one response.
     """
     if rule not in ADVANTAGES:
         raise ValueError(f"Unknown advantages {rule!r}; choose one of {', '.join(ADVANTAGES)}.")
@@ -98,10 +102,33 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     centred = rewards - mean[group]
     if rule == "grpo":
         variance = _group_sum(centred**2, group, len(draws)) / (counts - 1)
+        _require_range(rollouts, rewards, variance[group], rule)
         centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
     elif rule == "rloo":
         centred = centred * (counts / (counts - 1))[group]
+    _require_range(rollouts, rewards, centred, rule)
     return rollouts.with_columns(advantages=centred)
+
+
+def _require_range(rollouts: Rollouts, rewards: Tensor, values: Tensor, rule: str) -> None:
+    """Refuse rewards too large for the rule; warn of differences too small for any gradient."""
+    if not bool(values.isfinite().all()):
+        first = int((~values.isfinite()).nonzero()[0])
+        largest = float(_rewards_of(rollouts).abs().max())
+        raise ValueError(
+            f"The advantages of {rule} overflow at response {first}: rewards reach {largest:.3g}. "
+            "Scale the rewards down."
+        )
+    if bool(rewards.any()) and float(values.abs().max()) < _SMALLEST:
+        logging.getLogger("isentrope").warning(
+            "Rewards differ by %.3g at most, and their gradient vanishes: scale the rewards up.",
+            float(rewards.abs().max()),
+        )
+
+
+def _rewards_of(rollouts: Rollouts) -> Tensor:
+    assert rollouts.rewards is not None
+    return rollouts.rewards
 
 
 def _group_sum(values: Tensor, group: Tensor, groups: int) -> Tensor:

@@ -55,12 +55,15 @@ def sample(
         and texts where the policy has a tokenizer.
 
     Raises:
-        ValueError: If n or `group_size` is < 1, the data set is empty, or a prompt is refused.
+        ValueError: If n, `group_size` or `batch_size` is < 1, the seed is out of range, the data
+            set is empty, or a prompt is refused.
     """
     if n < 1:
         raise ValueError(f"A batch needs at least one prompt draw, got n={n} (B_E or B_U).")
     if len(prompts) == 0:
         raise ValueError("The dataset is empty: there is no prompt to draw from.")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"A seed is a whole number from 0 to 2**63 - 1, got {seed}.")
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(len(prompts), (n,), generator=generator)
     chosen = as_prompts(policy, [prompts[int(i)] for i in draws])
@@ -179,10 +182,12 @@ def sample_responses(
         The responses, on the CPU.
 
     Raises:
-        ValueError: If the uniforms have the wrong shape or type, dropout is active, or the
-            logits are not finite.
+        ValueError: If the uniforms have the wrong shape or type, `batch_size` is < 1, dropout is
+            active, or the logits are not finite.
     """
     policy.require_no_dropout()
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     n = len(prompt_ids)
     wide_enough = uniforms.ndim == 2 and uniforms.shape[1] >= max_new_tokens
     if not wide_enough or len(uniforms) != n or uniforms.dtype != torch.float64:

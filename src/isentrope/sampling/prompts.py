@@ -7,6 +7,8 @@ text and bare token ids get a digest of their content.
 from __future__ import annotations
 
 import json
+import logging
+import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -17,6 +19,10 @@ from transformers import PreTrainedModel
 
 from isentrope.files import short_digest
 from isentrope.policy.language_model import Policy
+
+_LOG = logging.getLogger("isentrope")
+_SHORT = 16
+"""Characters per position up to which a text is encoded without another look."""
 
 Message = Mapping[str, Any]
 """One turn of a conversation: "role" and "content", and what else the chat template reads."""
@@ -87,13 +93,16 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
         )
     if missing:
         for i in missing:
-            named[i] = replace(named[i], token_ids=_encode(policy.tokenizer, named[i]))
+            named[i] = replace(named[i], token_ids=_encode(policy, named[i]))
+        _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
     _require_vocabulary(policy, named)
     return named
 
 
-def _encode(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
+def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
+    tokenizer = policy.tokenizer
     if prompt.messages is None:
+        _require_encodable(policy, prompt)
         return tuple(tokenizer(prompt.text)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
@@ -104,6 +113,35 @@ def _encode(tokenizer: Any, prompt: Prompt) -> tuple[int, ...]:
         list(prompt.messages), tokenize=False, add_generation_prompt=True, **prompt.template
     )
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has its own
+
+
+def _require_encodable(policy: Policy, prompt: Prompt) -> None:
+    """Refuse a text that cannot fit the model before it is encoded, which takes much memory."""
+    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    length = len(prompt.text or "")
+    if positions is None or length <= _SHORT * positions:
+        return
+    longest = max(map(len, policy.tokenizer.get_vocab()))
+    if length > longest * positions:
+        raise ValueError(
+            f"Prompt {prompt.key!r} has {length} characters, more than the model's {positions} "
+            f"positions can hold at {longest} characters per token. Omit the prompt."
+        )
+
+
+def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
+    """Warn of texts with parts that the tokenizer does not know."""
+    unknown, name = getattr(tokenizer, "unk_token_id", None), getattr(tokenizer, "unk_token", "")
+    found = [p for p in prompts if unknown is not None and unknown in (p.token_ids or ())]
+    found = [p for p in found if name not in p.content]
+    if found:
+        _LOG.warning(
+            "The tokenizer does not know all of %d prompt(s): what it does not know is read as %s. "
+            "The first is %s.",
+            len(found),
+            name,
+            reprlib.repr(found[0].content),
+        )
 
 
 def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = ()) -> list[Prompt]:

@@ -23,6 +23,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
+from isentrope.sampling.tasks.custom_fields import require_field
 from isentrope.sampling.tasks.epochs import shuffled_epochs
 
 _PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
@@ -157,6 +158,8 @@ def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
         if known is None or set(known) - fields:
             unknown = cast(Any, row) if known is None else sorted(set(known) - fields)
             raise ValueError(f"{where} holds {unknown}; known fields are {sorted(fields)}.")
+        for name, value in known.items():
+            require_field(where, name, value)
         rows.append((where, known))
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")

@@ -168,10 +168,14 @@ def _verified(answer: str, reference: str) -> bool:
 
 
 def _prompt(row: dict[str, Any], i: int, split: str, template: str) -> Prompt:
-    if "question" not in row or "####" not in row.get("answer", ""):
+    texts = isinstance(row, dict) and all(
+        isinstance(row.get(name), str) for name in ("question", "answer")
+    )
+    if not texts or "####" not in row["answer"]:
+        fields = sorted(row) if isinstance(row, dict) else "none"
         raise ValueError(
             f"Row {i} of GSM8K {split} is not a problem: it needs a 'question' and an 'answer' "
-            f"that ends in '#### number', and has the fields {sorted(row)}."
+            f"that ends in '#### number', both texts, and has the fields {fields}."
         )
     reference = row["answer"].rsplit("####", 1)[1].strip().replace(",", "")
     text = template.replace("{question}", row["question"])
