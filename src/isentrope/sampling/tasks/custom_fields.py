@@ -1,5 +1,7 @@
 """What each field of a user's jsonl file may hold (`custom`)."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math

@@ -167,12 +167,11 @@ def _verified(answer: str, reference: str) -> bool:
     return bool(verify(gold, parsed, timeout_seconds=seconds))
 
 
-def _prompt(row: dict[str, Any], i: int, split: str, template: str) -> Prompt:
-    texts = isinstance(row, dict) and all(
-        isinstance(row.get(name), str) for name in ("question", "answer")
-    )
+def _prompt(content: Any, i: int, split: str, template: str) -> Prompt:
+    row = cast("dict[str, Any]", content if isinstance(content, dict) else {})
+    texts = all(isinstance(row.get(name), str) for name in ("question", "answer"))
     if not texts or "####" not in row["answer"]:
-        fields = sorted(row) if isinstance(row, dict) else "none"
+        fields = sorted(row) if isinstance(content, dict) else "none"
         raise ValueError(
             f"Row {i} of GSM8K {split} is not a problem: it needs a 'question' and an 'answer' "
             f"that ends in '#### number', both texts, and has the fields {fields}."
