@@ -48,7 +48,7 @@ class AnalysisConfig(Section):
             raise ValueError("passes is the old name of gradient_backend: give the new one alone")
         old = content["passes"]
         new = {"one_by_one": "loop"}.get(old, old)
-        log.warning("analysis.passes is now analysis.gradient_backend: write %s.", new)
+        log.warning("passes is the old name of analysis.gradient_backend: write %s.", new)
         return {k: v for k, v in content.items() if k != "passes"} | {"gradient_backend": new}
 
     @field_validator("top")
