@@ -143,12 +143,6 @@ def test_a_line_is_on_the_disk_when_it_is_written(tmp_path, calls):
     assert calls == [("flush", "m.jsonl")] * 2
 
 
-def test_a_line_that_was_cut_is_not_read(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_text("1\n2\n3")
-    assert files.complete_lines(path) == ["1\n", "2\n"]
-
-
 def test_a_folder_loses_its_name_before_its_files(tmp_path, monkeypatch):
     folder = tmp_path / "step_4"
     folder.mkdir()

@@ -81,16 +81,6 @@ def append_line(path: Path, line: str) -> None:
         os.fsync(file.fileno())
 
 
-def complete_lines(path: Path) -> list[str]:
-    """The lines of a log, without a last one that a killed process left unfinished.
-
-    Returns:
-        Lines with their line breaks.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n")]
-
-
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Build a folder under a temporary name; it gets its own when the block ends.

@@ -111,6 +111,11 @@ def test_the_same_files_at_another_place_are_the_same_run(finished, run, tmp_pat
     assert "elsewhere" in (run / "config.yaml").read_text()
 
 
+def test_a_start_from_an_adapter_is_not_a_start_from_its_base(run):
+    with pytest.raises(ConfigError, match=r"model\.path="):
+        resume(run, [f"model.path={run / 'training_state' / 'step_1'}", *MORE])
+
+
 def test_a_checkpoint_of_an_older_version_is_compared_as_far_as_it_goes(run):
     file = run / "training_state" / "step_2" / "contract.json"
     content = json.loads(file.read_text())

@@ -11,6 +11,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.pipelines.evaluate import evaluate_checkpoints
 from isentrope.pipelines.measure import measure
+from isentrope.runs.origin import changed_parts
 from tests.pipelines import evaluating
 from tests.tiny_checkpoint import copied, settings
 
@@ -117,6 +118,13 @@ def test_results_are_not_taken_for_another_seed(here, verb, seed, file):
     (here / file).unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=r"no config\.yaml"):
         VERBS[verb](here, f"{seed}=7")
+
+
+def test_a_base_that_is_not_here_is_compared_by_its_name_alone():
+    here, first, second = {"base": "12"}, {"base": "unknown (a/x)"}, {"base": "unknown (b/x)"}
+    assert changed_parts(first, here) == changed_parts(here, first) == []
+    assert changed_parts(first, second) == ["base"]
+    assert changed_parts({}, here) == []
 
 
 def test_results_without_digests_are_continued_with_a_warning(here, caplog):

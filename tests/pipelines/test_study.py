@@ -11,6 +11,8 @@ from isentrope.estimate import Estimate
 from isentrope.pipelines import measure as measure_module
 from isentrope.pipelines.measure import measure
 from isentrope.rollouts import Rollouts
+from isentrope.runs.checkpoints import Checkpoint
+from isentrope.runs.one_contract import require_one_contract
 from isentrope.runs.study_table import _mean, numbers_in
 from tests.tiny_checkpoint import settings
 
@@ -110,6 +112,41 @@ def test_an_item_run_by_itself_is_the_same_item(ask, tmp_path):
     alone = measure(load_config(config.model_dump(), [f"output.directory={tmp_path / 'alone'}"]))
     assert list(alone.measurements) == ["step_8_repeat_1"]
     assert alone.results[0].to_dict()["sweep"] == run.results[3].to_dict()["sweep"]
+
+
+def contract(folder, **changes):
+    """A checkpoint's contract, as far as it makes the measured step."""
+    folder.mkdir()
+    group = {"lr": 1e-3, "initial_lr": 1e-3, "weight_decay": 0.0}
+    content = {"objective": "dr_grpo", "temperature": 1.0, "seed": 0, "param_groups": [group]}
+    (folder / "contract.json").write_text(json.dumps(content | changes))
+    return Checkpoint(folder, folder.name)
+
+
+def test_checkpoints_of_runs_that_trained_alike_are_one_study(tmp_path):
+    later = {"lr": 1e-4, "initial_lr": 1e-3, "weight_decay": 0.0}
+    one = contract(tmp_path / "one", config={"trainer": {"lr_scheduler_type": "linear"}})
+    two = contract(tmp_path / "two", seed=1, param_groups=[later], config={"trainer": {}})
+    (tmp_path / "foreign").mkdir()
+    require_one_contract([one, Checkpoint(tmp_path / "foreign", "foreign"), two])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "grpo"},
+        {"param_groups": [{"lr": 1e-3, "weight_decay": 0.1}]},
+        {"config": {"trainer": {"beta": 0.1}}},
+    ],
+)
+def test_checkpoints_of_runs_that_trained_differently_are_refused(tmp_path, changes):
+    runs = [
+        contract(tmp_path / "one", config={"trainer": {}}),
+        contract(tmp_path / "two", **changes),
+    ]
+    key = "trainer" if "config" in changes else next(iter(changes))
+    with pytest.raises(ValueError, match=rf"one .*two .*{key} was .*checkpoint\.allow_mixed"):
+        require_one_contract([one, two])
 
 
 def test_one_update_batch_cannot_be_repeated(ask):

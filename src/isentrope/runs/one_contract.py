@@ -14,8 +14,9 @@ from typing import Any
 
 from isentrope.recording.contract import CONTRACT
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.origin import UNKNOWN
+from isentrope.runs.origin import changed_parts
 from isentrope.training.settings_rules import Obstacle
+from isentrope.training.trainer_fields import FIELDS
 
 _OF_THE_STEP = (
     *("objective", "plain_objective", "loss_type", "normaliser", "advantages", "control"),
@@ -23,6 +24,9 @@ _OF_THE_STEP = (
     "optimizer",
 )
 """Entries of a contract that make the measured step."""
+
+_ACTING = {name for name, field in FIELDS.items() if field.treatment != "harmless"}
+"""Fields of the trainer that may change the step, beside those of the optimizer."""
 
 _RATES = ("lr", "initial_lr")
 """Settings of a param group that a schedule changes along a run."""
@@ -68,13 +72,7 @@ def other_base(checkpoint: Path, made_from: Mapping[str, str]) -> list[Obstacle]
         One obstacle, or none; none where the contract does not say.
     """
     recorded = (_read(checkpoint) or {}).get("made_from", {})
-    parts = ("base weights", "base settings")
-    changed = [
-        part
-        for part in parts
-        if UNKNOWN not in (recorded.get(part, UNKNOWN), made_from.get(part, UNKNOWN))
-        and recorded[part] != made_from[part]
-    ]
+    changed = [part for part in changed_parts(recorded, made_from) if part.startswith("base ")]
     if not changed:
         return []
     words = f"the {' and '.join(changed)} under the adapter differ from training's ({CONTRACT})"
@@ -87,7 +85,8 @@ def _settings(contract: Mapping[str, Any]) -> dict[str, Any]:
         plain = [{k: v for k, v in group.items() if k not in _RATES} for group in groups]
         found["param_groups"] = plain
     if isinstance(config := contract.get("config"), Mapping):
-        found["trainer"] = config.get("trainer", {})
+        given = config.get("trainer", {})
+        found["trainer"] = {k: v for k, v in given.items() if k in _ACTING}
     return found
 
 

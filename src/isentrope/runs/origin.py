@@ -20,7 +20,7 @@ from isentrope.sampling.tasks.python_file import NAME
 from isentrope.update.parameter_names import SIDECAR
 
 UNKNOWN = "unknown"
-"""Digest of files that are not on this machine, such as those of a model on the hub."""
+"""Begins the digest of files that are not on this machine; a name on the hub may follow."""
 
 NOTHING = "none"
 """Digest of what is not there."""
@@ -44,7 +44,7 @@ def checkpoint_digests(
         allow_hub: Whether a base that the adapter names may be one on the model hub.
 
     Returns:
-        Digest by part; `UNKNOWN` for the base of an adapter that is not on this machine.
+        Digest by part.
     """
     parts = {"weights": _of_files(sorted(folder.glob("*.safetensors")))}
     file = folder / "adapter_config.json"
@@ -53,20 +53,29 @@ def checkpoint_digests(
         settings = _json(file)
         named = settings.pop("base_model_name_or_path", None)
         parts["adapter settings"] = digest_of(settings)
-        base = local_folder(adapter_base(folder, named, base_model, allow_hub=allow_hub))
-        parts |= base_digests(base)
+        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
+        base = local_folder(source)
+        parts |= base_digests(base, source)
     else:
         parts["model settings"] = _of_names(folder, _MODEL)
-    source = folder if (folder / "tokenizer_config.json").is_file() else base
-    parts["tokenizer"] = tokenizer_digest(source) if source else UNKNOWN
+    speaks = folder if (folder / "tokenizer_config.json").is_file() else base
+    parts["tokenizer"] = tokenizer_digest(speaks) if speaks else UNKNOWN
     contract = folder / CONTRACT
     return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
 
 
-def base_digests(folder: Path | None) -> dict[str, str]:
-    """Digests of a base model: its weights, and its settings; None for one that is not here."""
+def base_digests(folder: Path | None, name: str) -> dict[str, str]:
+    """Digests of a base model: its weights, and its settings.
+
+    Args:
+        folder: Its folder; None for one that is not on this machine.
+        name: Its name on the hub, which stands for one that is not here.
+
+    Returns:
+        Digest by part.
+    """
     if folder is None:
-        return {"base weights": UNKNOWN, "base settings": UNKNOWN}
+        return dict.fromkeys(("base weights", "base settings"), f"{UNKNOWN} ({name})")
     weights = sorted(folder.glob("*.safetensors"))
     return {"base weights": _of_files(weights), "base settings": _of_names(folder, _MODEL)}
 
@@ -74,6 +83,17 @@ def base_digests(folder: Path | None) -> dict[str, str]:
 def tokenizer_digest(folder: Path) -> str:
     """Digest of the files of a tokenizer."""
     return _of_names(folder, _TOKENIZER)
+
+
+def known_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Parts that both know, or that both do not know and call by a name."""
+    both = [part for part in now if part in before]
+    return [p for p in both if before[p].startswith(UNKNOWN) == now[p].startswith(UNKNOWN)]
+
+
+def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Parts that are not what they were; those that one of both does not know are not compared."""
+    return [part for part in known_parts(before, now) if before[part] != now[part]]
 
 
 def optimizer_digest(file: Path) -> str:

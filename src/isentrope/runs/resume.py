@@ -16,7 +16,7 @@ from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.runs.folder import differences
 from isentrope.runs.origin import (
-    UNKNOWN,
+    changed_parts,
     checkpoint_digests,
     data_digest,
     digest_of,
@@ -103,8 +103,7 @@ def require_same_origin(what: Path, before: Mapping[str, str], now: Mapping[str,
     Raises:
         ValueError: Naming what changed.
     """
-    both = [part for part in now if UNKNOWN not in (before.get(part, UNKNOWN), now[part])]
-    if changed := [part for part in both if before[part] != now[part]]:
+    if changed := changed_parts(before, now):
         raise ValueError(
             f"{what} was made from other {' and '.join(changed)} than are there now: restore them, "
             "remove that folder to have it made anew, or choose another --out."

@@ -18,8 +18,10 @@ from isentrope.config.train import TrainConfig
 from isentrope.runs.origin import (
     UNKNOWN,
     base_digests,
+    changed_parts,
     checkpoint_digests,
     data_digest,
+    known_parts,
     local_folder,
     task_digest,
     tokenizer_digest,
@@ -88,7 +90,7 @@ def training_origin(config: TrainConfig) -> dict[str, str]:
         del adapter["contract"]
         return parts | adapter
     tokenizer = UNKNOWN if folder is None else tokenizer_digest(folder)
-    return parts | base_digests(folder) | {"tokenizer": tokenizer}
+    return parts | base_digests(folder, config.model.path) | {"tokenizer": tokenizer}
 
 
 def require_same_training(
@@ -107,10 +109,11 @@ def require_same_training(
         ConfigError: Naming the key and both values, or what changed.
     """
     before = contract.get("made_from", {})
-    known = {p for p in made_from if UNKNOWN not in (before.get(p, UNKNOWN), made_from[p])}
+    known = known_parts(before, made_from)
     if "config" in contract:
         then, now = _flat(_read(checkpoint, contract["config"])), _flat(_plain(config))
-        same = {key for key, parts in BY_CONTENT.items() if known.intersection(parts)}
+        named = {*before, *made_from}
+        same = {k for k, parts in BY_CONTENT.items() if named.intersection(parts) <= {*known}}
         for key in sorted({*then, *now}):
             fixed = key not in same and not key.startswith(MAY_CHANGE)
             if fixed and then.get(key) != now.get(key):
@@ -120,7 +123,7 @@ def require_same_training(
                     f"with another --out. {may_change()}"
                 )
     _require_same_schedule(checkpoint, contract, config)
-    if changed := [part for part in known if before[part] != made_from[part]]:
+    if changed := changed_parts(before, made_from):
         raise ConfigError(
             f"{checkpoint} was trained from other {' and '.join(sorted(changed))} than are there "
             "now: restore them to resume the run, or start a new run with another --out."
@@ -164,7 +167,8 @@ def _require_same_schedule(
 ) -> None:
     """Refuse another number of steps where the learning rates of all steps depend on it."""
     schedule = config.trainer.get("lr_scheduler_type", "constant")
-    shares = config.trainer.get("warmup_ratio") or 0 < config.trainer.get("warmup_steps", 0) < 1
+    given = config.trainer
+    shares = given.get("warmup_ratio") or 0 < (given.get("warmup_steps") or 0) < 1
     if schedule == "constant" or (schedule in _WITHOUT_END and not shares):
         return
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
