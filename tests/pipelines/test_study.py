@@ -140,10 +140,8 @@ def test_checkpoints_of_runs_that_trained_alike_are_one_study(tmp_path):
     ],
 )
 def test_checkpoints_of_runs_that_trained_differently_are_refused(tmp_path, changes):
-    runs = [
-        contract(tmp_path / "one", config={"trainer": {}}),
-        contract(tmp_path / "two", **changes),
-    ]
+    one = contract(tmp_path / "one", config={"trainer": {}})
+    two = contract(tmp_path / "two", **changes)
     key = "trainer" if "config" in changes else next(iter(changes))
     with pytest.raises(ValueError, match=rf"one .*two .*{key} was .*checkpoint\.allow_mixed"):
         require_one_contract([one, two])
