@@ -129,6 +129,8 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, calls):
         ("flush", "a"),
         ("flush", "inner"),
         ("flush", "b"),
+        ("flush", "manifest.json.partial"),
+        ("rename", "manifest.json"),
         ("flush", ".m.partial"),
         ("rename", "m"),
         ("flush", "run"),

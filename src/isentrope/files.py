@@ -4,6 +4,11 @@ This is the only module that writes under a temporary name. A file is written as
 folder as `.NAME.partial`, both beside their target. The content is flushed to the disk, then
 renamed, then the rename is flushed. So a name never refers to an incomplete file, even if the
 process is killed or the machine loses power. The next write removes what a killed process left.
+
+The last file of a folder is manifest.json, the size and SHA-256 of every other one (`manifest`
+verifies it). No file of such a folder is changed afterwards.
+
+    {"schema": "isentrope/manifest/1", "files": {"U.parquet": {"sha256": "9f…", "size": 4711}}}
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = "isentrope/manifest/1"
 _FULL = 2**16
 """Free bytes below which a disk is full."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -112,7 +119,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def publish_folder(complete: Path, target: Path) -> None:
-    """Flush a complete folder to the disk, then give it its name.
+    """Flush a complete folder to the disk with its manifest, then give it its name.
 
     Args:
         complete: The folder, on the same file system as its target.
@@ -121,9 +128,59 @@ def publish_folder(complete: Path, target: Path) -> None:
     for folder, _, names in os.walk(complete, topdown=False):
         for name in names:
             _sync(Path(folder, name))
-        _sync(Path(folder))
+        if Path(folder) != complete:
+            _sync(Path(folder))
+    write_manifest(complete)
     os.replace(complete, target)
     _sync(target.parent)
+
+
+def write_manifest(folder: Path) -> Path:
+    """List the files of a folder with their sizes and digests; the manifest is on the disk after.
+
+    Args:
+        folder: The folder, whose files are complete.
+
+    Returns:
+        The manifest.
+    """
+    files = {
+        path.relative_to(folder).as_posix(): {
+            "sha256": sha256_of_file(path),
+            "size": path.stat().st_size,
+        }
+        for path in files_below(folder)
+    }
+    return write_bytes(folder / MANIFEST, manifest_text(files).encode())
+
+
+def manifest_text(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """The only text of a manifest of these files, so that every other one is a damaged one."""
+    ordered = {name: dict(files[name]) for name in sorted(files)}
+    return json.dumps({"schema": MANIFEST_SCHEMA, "files": ordered}, indent=2) + "\n"
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The files that a folder's manifest lists.
+
+    Hidden files, those of hidden folders, and the contents of inner folders that have a manifest
+    of their own are not among them.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        In the order of their names, the manifest itself not among them.
+    """
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name == MANIFEST:
+            continue
+        if not path.is_dir():
+            found.append(path)
+        elif not (path / MANIFEST).exists():
+            found += files_below(path)
+    return found
 
 
 def remove_folder(folder: Path, renamed: str) -> None:
@@ -233,15 +290,15 @@ def sha256(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of the content of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def sha256_of_files(paths: Iterable[Path]) -> str:
     """SHA-256 over the digests of files, in this order."""
-
-    def digests() -> Iterator[bytes]:
-        for path in paths:
-            with path.open("rb") as file:
-                yield hashlib.file_digest(file, "sha256").digest()
-
-    return sha256(digests())
+    return sha256(bytes.fromhex(sha256_of_file(path)) for path in paths)
 
 
 def short_digest(text: str, size: int) -> bytes:

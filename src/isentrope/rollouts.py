@@ -21,7 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from isentrope.errors import FileError
 from isentrope.files import sha256, write_file
+from isentrope.reading import read_arrow, reading
+from isentrope.rollout_columns import require_column
 from isentrope.vectors import tensor_bytes
 
 PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
@@ -189,20 +192,21 @@ class Rollouts:
         return len(set(self.prompt_index.tolist()))
 
     def require_vocabulary(self, size: int) -> None:
-        """Refuse responses with tokens that a policy cannot draw.
+        """Refuse tokens that a policy does not have.
 
         Args:
             size: Entries of its vocabulary.
 
         Raises:
-            ValueError: Naming the first such response.
+            ValueError: Naming the first such response or prompt.
         """
-        for i, ids in enumerate(self.response_ids):
-            if int(ids.max()) >= size:
-                raise ValueError(
-                    f"Response {i} has the token id {int(ids.max())}, and the model's vocabulary "
-                    f"has {size} entries: it was encoded with another tokenizer."
-                )
+        for what, column in (("Response", self.response_ids), ("Prompt", self.prompt_ids)):
+            for i, ids in enumerate(column):
+                if int(ids.max()) >= size:
+                    raise ValueError(
+                        f"{what} {i} has the token id {int(ids.max())}, and the model's vocabulary "
+                        f"has {size} entries: it was encoded with another tokenizer."
+                    )
 
     def require_positions(self, size: int | None) -> None:
         """Refuse sequences that are longer than a model was made for.
@@ -288,23 +292,29 @@ class Rollouts:
             The rollouts.
 
         Raises:
-            ValueError: If a needed column is missing or an unknown one is there.
+            FileError: If a column is missing, unknown, or holds something else than it should.
         """
-        table = pq.read_table(path)
-        columns = table.to_pydict()
-        missing = {"prompt_ids", "response_ids", "prompt_index"} - set(columns)
-        if missing or set(columns) - set(_COLUMNS):
-            raise ValueError(
+        table = read_arrow(path, _CURE)
+        missing = {"prompt_ids", "response_ids", "prompt_index"} - set(table.column_names)
+        unknown = set(table.column_names) - set(_COLUMNS)
+        if missing or unknown:
+            raise FileError(
+                path,
                 f"{path} is not a rollouts file: missing {sorted(missing)}, "
-                f"unknown {sorted(set(columns) - set(_COLUMNS))}."
+                f"unknown {sorted(unknown)}.",
             )
-        length = (table.schema.metadata or {}).get(_LENGTH)
-        return cls(**columns, max_new_tokens=None if length is None else int(length))
+        with reading(path, _CURE):
+            for name in table.column_names:
+                require_column(name, table.column(name))
+            length = (table.schema.metadata or {}).get(_LENGTH)
+            limit = None if length is None else int(length)
+            return cls(**table.to_pydict(), max_new_tokens=limit)
 
 
 _COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
 _LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
 _LENGTH = b"max_new_tokens"
+_CURE = "Restore the file, or draw the batch again."
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:

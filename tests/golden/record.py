@@ -21,8 +21,11 @@ TIMES = re.compile(r"(^|\.)timing\.|seconds|per_second")
 HASHES = re.compile(r"sha256|digest|made_from")
 NOISE = re.compile(r"closure|rounding_floor\.|smallest_eta|rounding(_se)?$|replay_error")
 OPTIONAL = re.compile(r"(^|\.)provenance\.packages\.")
-FOREIGN = ("adapter_config.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json")
-"""Files that other libraries fill; they are listed."""
+FOREIGN = (
+    *("adapter_config.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json"),
+    "manifest.json",
+)
+"""Files that other libraries fill, and digests of them; they are listed."""
 LONG = 24
 """Lists of more numbers than this are digested like a column."""
 ESTIMATE = {"value", "se", "ci_low", "ci_high"}

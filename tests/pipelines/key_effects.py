@@ -132,6 +132,7 @@ CALLS = {
     "checkpoint.base_model": (FAST, "@/base", "from_checkpoint"),
     "checkpoint.allow_hub": (FAST, "true", "from_checkpoint"),
     "checkpoint.device_map": (FAST, "cuda:7", "from_checkpoint"),
+    "checkpoint.verify": (FAST, "false", "from_checkpoint"),
     "checkpoint.quantization": (
         (*FAST, "precision.runtime_dtype=float32"),
         "8bit",

@@ -88,7 +88,9 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(evaluated, tiny):
 def test_a_step_has_its_records_and_the_same_numbers_as_estimates(evaluated):
     made = evaluated()
     folder = made.folder / "step_4"
-    assert sorted(p.name for p in folder.iterdir()) == ["metrics.json", "records.parquet"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        *("manifest.json", "metrics.json", "records.parquet")
+    ]
     said = json.loads((folder / "metrics.json").read_text())
     records = pd.read_parquet(folder / "records.parquet")
     assert records.groupby("decoding").size().to_dict() == {"sampled": 24 * 4, "greedy": 24}

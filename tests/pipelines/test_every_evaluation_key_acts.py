@@ -35,6 +35,7 @@ CALLS = {  # the calls up to this function are others; each evaluation ends ther
     "checkpoint.base_model": (QUICK, "@/other_base", "from_checkpoint"),
     "checkpoint.allow_hub": (QUICK, "true", "from_checkpoint"),
     "checkpoint.device_map": (QUICK, "cuda:7", "from_checkpoint"),
+    "checkpoint.verify": (QUICK, "false", "from_checkpoint"),
     "checkpoint.quantization": (
         (*QUICK, "precision.runtime_dtype=float32"),
         "8bit",

@@ -113,7 +113,8 @@ def test_results_are_not_taken_for_another_seed(here, verb, seed, file):
         VERBS[verb](here, f"{seed}=7")
     text = (here / file).read_text()
     (here / file).write_text(text.replace("  seed: 0\n", "  seed: 7\n").replace("d: 2\n", "d: 7\n"))
-    with pytest.raises(ValueError, match="made from other settings"):
+    words = "was changed after it was written" if verb == "study" else "made from other settings"
+    with pytest.raises(ValueError, match=words):
         VERBS[verb](here, f"{seed}=7")
     (here / file).unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=r"no config\.yaml"):
@@ -133,5 +134,6 @@ def test_results_without_digests_are_continued_with_a_warning(here, caplog):
         content = json.loads(file.read_text())
         del content["provenance"]["made_from"]
         file.write_text(json.dumps(content))
+        (file.parent / "manifest.json").unlink()  # older versions wrote none
     study(here)
     assert "holds no digests" in caplog.text

@@ -7,17 +7,15 @@ the first group's), and the initial rate that a scheduler leaves in each group.
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from isentrope.checks.finding import Finding
-from isentrope.recording.contract import CONTRACT
-from isentrope.update.optimizer_state import SETTINGS, OptimizerState
+from isentrope.errors import FileError
+from isentrope.reading import read_json, read_torch
+from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.update.optimizer_state import SETTINGS, OptimizerState, read_names
 from isentrope.update.parameter_names import SIDECAR
 
 NAME = "rates of the param groups"
@@ -90,11 +88,11 @@ def _plain(value: Any) -> str:
 
 
 def _contract(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
-    groups = json.loads((folder / CONTRACT).read_text(encoding="utf-8")).get("param_groups")
+    groups = read_contract(folder).get("param_groups")
     names = folder / SIDECAR
     if not groups or not names.is_file():
         return False, None
-    lists = json.loads(names.read_text(encoding="utf-8"))
+    lists = read_names(names)
     if lists and isinstance(lists[0], str):
         lists = [lists]
     if len(lists) != len(groups):
@@ -112,8 +110,8 @@ def _contract(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
 
 def _scheduler(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
     try:
-        saved = torch.load(folder / SCHEDULER, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError):
+        saved = read_torch(folder / SCHEDULER)
+    except FileError:
         return False, None
     rates = saved.get("_last_lr") if isinstance(saved, Mapping) else None
     if not rates or len(rates) <= max(state.group_index.values()):
@@ -129,7 +127,7 @@ def _scheduler(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
 
 def _trainer_state(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
     """The logged rate is of an earlier step: it differs where it is another group's."""
-    content = json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))
+    content = read_json(folder / TRAINER_STATE, finite=False)  # transformers writes NaN
     log = content.get("log_history", []) if isinstance(content, Mapping) else []
     logged = [float(row["learning_rate"]) for row in log if "learning_rate" in row]
     rates = {i: float(state.groups[name]["lr"]) for name, i in state.group_index.items()}

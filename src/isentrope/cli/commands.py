@@ -73,7 +73,7 @@ VERBS = (
     ),
     Verb(
         "evaluate",
-        options.configured,
+        options.evaluated,
         through="isentrope.cli.running:evaluating",
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
         show="isentrope.cli.evaluation_table:print_evaluation",
@@ -125,7 +125,7 @@ VERBS = (
         "try",
         options.tried,
         through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.trial:find_trial",
+        run="isentrope.cli.trial_table:find_trial",
         show="isentrope.cli.trial_table:print_trial",
         help="Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
     ),

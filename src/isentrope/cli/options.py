@@ -29,6 +29,10 @@ Repeats = Annotated[
     int | None,
     typer.Option("--repeats", min=1, help="Fresh update batches at each checkpoint."),
 ]
+NoVerify = Annotated[
+    bool,
+    typer.Option("--no-verify", help="Read files that were changed after they were written."),
+]
 
 Asked = tuple[Any, ...]
 """What a verb is called with."""
@@ -52,9 +56,11 @@ def _changes(
     folder: str | None,
     checkpoints: list[str] | None = None,
     repeats: int | None = None,
+    no_verify: bool = False,
     **more: Any,
 ) -> Changes:
     values = {
+        "checkpoint.verify": False if no_verify else None,
         "output.directory": folder,
         "checkpoint.checkpoint_path": checkpoints or None,
         "batch_config.repeats": repeats,
@@ -62,9 +68,24 @@ def _changes(
     return Changes(settings, values | more)
 
 
-def configured(config: ConfigFile, settings: Overrides = None, folder: OutFolder = None) -> Asked:
-    """A configuration and its overrides."""
+def configured(
+    config: ConfigFile,
+    settings: Overrides = None,
+    folder: OutFolder = None,
+    no_verify: NoVerify = False,
+) -> Asked:
+    """A configuration and its overrides; `session` acts on `no_verify`."""
     return config, _changes(settings, folder)
+
+
+def evaluated(
+    config: ConfigFile,
+    settings: Overrides = None,
+    folder: OutFolder = None,
+    no_verify: NoVerify = False,
+) -> Asked:
+    """A configuration of checkpoints, and its overrides."""
+    return config, _changes(settings, folder, no_verify=no_verify)
 
 
 def checked(
@@ -74,9 +95,10 @@ def checked(
     ],
     settings: Overrides = None,
     folder: OutFolder = None,
+    no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration, or the folder of a checkpoint."""
-    return config, _changes(settings, folder)
+    return config, _changes(settings, folder, no_verify=no_verify)
 
 
 def measured(
@@ -85,9 +107,10 @@ def measured(
     repeats: Repeats = None,
     settings: Overrides = None,
     folder: OutFolder = None,
+    no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration that may be put to several checkpoints and update batches."""
-    return config, _changes(settings, folder, checkpoints, repeats)
+    return config, _changes(settings, folder, checkpoints, repeats, no_verify)
 
 
 def tried(
@@ -110,6 +133,7 @@ def tried(
     ] = None,
     settings: Overrides = None,
     folder: OutFolder = None,
+    no_verify: NoVerify = False,
 ) -> Asked:
     """Controls, and how strong.
 
@@ -128,7 +152,7 @@ def tried(
         "trial.strengths": strength or None,
         "trial.change": change,
     }
-    return config, _changes(settings, folder, checkpoints, repeats, **trial)
+    return config, _changes(settings, folder, checkpoints, repeats, no_verify, **trial)
 
 
 def trained(
@@ -140,6 +164,7 @@ def trained(
     ] = None,
     settings: Overrides = None,
     folder: OutFolder = None,
+    no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration to start with, or a run to resume.
 
@@ -168,6 +193,7 @@ def reported(
         list[str] | None,
         typer.Option(metavar="FOLDER", help="An evaluation of the run; repeatable."),
     ] = None,
+    no_verify: NoVerify = False,
 ) -> Asked:
     """One run or two."""
     return run, other, checkpoint, evaluation or ()

@@ -32,6 +32,7 @@ from isentrope.cli.commands import Verb
 from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
 from isentrope.errors import IsentropeError
+from isentrope.manifest import NOT_VERIFIED, verification, verifying
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""
@@ -58,7 +59,10 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     _quieten_libraries()
     _show_log()
     try:
-        load(verb.through)(verb, *verb.options(**given))
+        with verification(not given.get("no_verify")):
+            if not verifying():
+                logging.getLogger("isentrope").warning(NOT_VERIFIED)
+            load(verb.through)(verb, *verb.options(**given))
         sys.stdout.flush()
     except (typer.Exit, typer.Abort, typer.BadParameter):  # ways to end, not errors
         raise

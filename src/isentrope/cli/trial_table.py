@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
+from isentrope.pipelines import trial
+from isentrope.pipelines.prepare import Prepared
+from isentrope.progress import Progress
 from isentrope.reports.trial_figure import trial_figure
 from isentrope.runs.results import TrialResult
 
@@ -17,8 +21,18 @@ TITLES = {
 }
 
 
+def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
+    """What controls would do to the next step, with the figure trial.png among its files."""
+    result = trial.find_trial(ready, progress)
+
+    def draw(folder: Path) -> None:
+        trial_figure(result).savefig(folder / "trial.png", dpi=160)
+
+    return replace(result, save_more=draw)
+
+
 def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
-    """Print what each control gains over vanilla, and write trial.png beside the results."""
+    """Print what each control gains over vanilla."""
     name, lines = result.policy.name, []
     for part, words in TITLES.items():
         plain = result.vanilla[part]
@@ -27,7 +41,6 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
         print_table(console, title, _gains(result, part))
         said = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
         lines.append(f"  vanilla      {said} (ΔH in {unit}), {part}")
-    trial_figure(result).savefig(folder / "trial.png", dpi=160)
     lines.append(f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}")
     for entry in result.tried.values():
         if entry.predicted is not None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from isentrope.config.measure import MeasureConfig
+from isentrope.reading import read_columns, read_text
 from isentrope.training.settings_rules import Obstacle, Use
 from isentrope.training.trainer_fields import KEYS
 from isentrope.training.training_settings import TrainingSettings, read_training_settings
@@ -244,7 +243,7 @@ def _brings_advantages(config: MeasureConfig) -> bool:
     path = config.batch_config.U_file
     if path is None or config.estimator.advantages is not None or Path(path).suffix != ".parquet":
         return False
-    return "advantages" in pq.read_schema(path).names
+    return "advantages" in read_columns(path)
 
 
 def _brings_entropy_weights(config: MeasureConfig) -> bool:
@@ -253,9 +252,8 @@ def _brings_entropy_weights(config: MeasureConfig) -> bool:
     if path is None or not path.is_file():
         return False
     if path.suffix == ".parquet":
-        return "entropy_weights" in pq.read_schema(path).names
-    with path.open(encoding="utf-8") as file:
-        return '"entropy_weights"' in file.readline()
+        return "entropy_weights" in read_columns(path)
+    return '"entropy_weights"' in read_text(path).partition("\n")[0]
 
 
 def _same(own: Any, trained: Any) -> bool:

@@ -72,6 +72,8 @@ class PolicyConfig(Section):
     """Precision of a frozen base under an adapter (4bit and 8bit need bitsandbytes)."""
     allow_hub: bool = False
     """Load a base that the adapter itself names from the model hub; base_model needs no leave."""
+    verify: bool = True
+    """Refuse files that were changed after they were written; false warns in the results."""
 
     @field_validator("checkpoint_path")
     @classmethod

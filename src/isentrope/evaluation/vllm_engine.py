@@ -7,7 +7,6 @@ random numbers have one seed per prompt, and that a response may depend on its b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from packaging.version import Version
 
 from isentrope.evaluation.responses import Decoding
+from isentrope.policy.adapter import adapter_settings
 from isentrope.policy.base_model import adapter_base
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
@@ -95,10 +95,9 @@ class VllmEngine:
         """
         from vllm import LLM  # pyright: ignore[reportMissingImports]
 
-        file = checkpoint / "adapter_config.json"
-        adapter = json.loads(file.read_text()) if file.is_file() else None
+        adapter = adapter_settings(checkpoint)
         lora: dict[str, Any] = {}
-        if adapter is not None:
+        if adapter:
             rank = next(r for r in LORA_RANKS if r >= adapter["r"])
             lora = {"enable_lora": True, "max_lora_rank": rank}
         base = str(checkpoint)

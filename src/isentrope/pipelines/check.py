@@ -20,6 +20,7 @@ from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.config.as_trained import AsTrained, settle
 from isentrope.config.measure import EstimatorConfig, MeasureConfig
 from isentrope.config.stages import PrecisionConfig
+from isentrope.manifest import verification
 from isentrope.pipelines.batches import Sampler
 from isentrope.pipelines.check_batches import check_batches
 from isentrope.pipelines.precision_stages import at_precision
@@ -43,27 +44,28 @@ from isentrope.vectors import Vector
 def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
     findings = {}
-    for subject in require_inputs(config):
-        alone, settled = settle(config, subject.path)
-        where = alone.checkpoint
-        here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
-        obstacles = (*settled.obstacles, *other_base(subject.path, here))
-        settled = replace(settled, obstacles=obstacles)
-        known = replace(subject, as_trained=settled)
-        sampler = Sampler(
-            known.load(alone.checkpoint, alone.sampling),
-            alone.batch_config,
-            alone.sampling,
-            alone.precision.sampling,
-            progress or Progress(),
-        )
-        findings[subject.name] = check_subject(
-            known,
-            sampler,
-            alone.estimator,
-            alone.precision,
-            master_weights=alone.checkpoint.master_weights,
-        )
+    with verification(config.checkpoint.verify):
+        for subject in require_inputs(config):
+            alone, settled = settle(config, subject.path)
+            where = alone.checkpoint
+            here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
+            obstacles = (*settled.obstacles, *other_base(subject.path, here))
+            settled = replace(settled, obstacles=obstacles)
+            known = replace(subject, as_trained=settled)
+            sampler = Sampler(
+                known.load(alone.checkpoint, alone.sampling),
+                alone.batch_config,
+                alone.sampling,
+                alone.precision.sampling,
+                progress or Progress(),
+            )
+            findings[subject.name] = check_subject(
+                known,
+                sampler,
+                alone.estimator,
+                alone.precision,
+                master_weights=alone.checkpoint.master_weights,
+            )
     return findings
 
 

@@ -24,6 +24,7 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.files import write_bytes
+from isentrope.manifest import verification
 from isentrope.pipelines.evaluation_work import Work
 from isentrope.pipelines.train import join_processes
 from isentrope.processes import barrier, gather, rank, world_size
@@ -61,11 +62,12 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of an evaluation with %s.", difference)
     join_processes()
-    checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+    with verification(config.checkpoint.verify):
+        checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
     profile, first = config.evaluation, checkpoints[0]
     directory = evaluation_directory(config.output, config.data.dataset_name, first)
     folder = gather(directory)[0]
-    with one_writer(folder):
+    with one_writer(folder), verification(config.checkpoint.verify):
         require_same_evaluation(folder, config)
         engine = None
         if config.sampling.engine == "vllm":

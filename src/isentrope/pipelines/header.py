@@ -7,6 +7,7 @@ from typing import Any
 from isentrope.config.as_trained import AsTrained
 from isentrope.config.measure import EstimatorConfig
 from isentrope.config.stages import PrecisionConfig
+from isentrope.manifest import verify
 from isentrope.pipelines.batches import Batches, Sampler
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
@@ -63,6 +64,7 @@ def _policy(policy: Policy, subject: Subject, precision: PrecisionConfig) -> Pol
         temperature=policy.temperature,
         device=str(policy.device),
         precision={name: getattr(precision, name) for name in _STAGES},
+        manifest_sha256=verify(subject.path),
     )
 
 

@@ -12,6 +12,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options
 from isentrope.config.trl_sft import sft_options
+from isentrope.manifest import verification
 from isentrope.pipelines.evaluate import require_evaluation_inputs
 from isentrope.pipelines.sft import require_paths
 from isentrope.runs.study import require_inputs
@@ -71,9 +72,11 @@ def intention(config: Config) -> str:
         The end of a sentence that begins with the configuration's name: "it measures step_4".
     """
     if isinstance(config, MeasureConfig):
-        return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
+        with verification(config.checkpoint.verify):
+            return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
     if isinstance(config, EvaluateConfig):
-        found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+        with verification(config.checkpoint.verify):
+            found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
         names = ", ".join(checkpoint.name for checkpoint in found)
         return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)

@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import whole_folder
+from isentrope.manifest import verification
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.progress import Clock, Progress
@@ -81,7 +82,7 @@ def run_verb(
     logging.getLogger("isentrope").setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
-    with writing_study(verb, config) as study:
+    with verification(config.checkpoint.verify), writing_study(verb, config) as study:
         for item in study.left:
             log.info("%s of %s", verb, item.subject.path)
             result = _run_item(verb, analyse, item, progress or Progress())

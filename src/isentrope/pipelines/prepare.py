@@ -13,6 +13,7 @@ from isentrope.config.as_trained import allowed, refuse
 from isentrope.config.control import TrialConfig
 from isentrope.config.measure import EstimatorConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig
+from isentrope.manifest import NOT_VERIFIED, verifying
 from isentrope.pipelines.batches import Batches, Sampler
 from isentrope.pipelines.header import header_of
 from isentrope.pipelines.precision_stages import at_precision
@@ -96,7 +97,8 @@ def prepare_checkpoint(
         stale, notes = stale_batch(policy, batches.U, estimator, drawn_here=data.U_file is None)
         refuse(stale, estimator.ignore_training_settings, subject.name)
         differences = allowed([*of_model, *stale], estimator.ignore_training_settings)
-        warnings = (*subject.as_trained.warnings, *differences, *notes)
+        unverified = () if verifying() else (NOT_VERIFIED,)
+        warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes)
         if estimator.off_policy:
             batches, clipped = _stale(sampler, batches, estimator)
             warnings += clipped

@@ -13,6 +13,7 @@ import torch
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.files import write_bytes
+from isentrope.manifest import verify
 from isentrope.pipelines.prepare_training import prepare_training
 from isentrope.processes import barrier, gather, rank
 from isentrope.progress import Progress
@@ -99,6 +100,7 @@ def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
     if checkpoint is not None:
         sharded, scaled = _sharded(config.trainer), bool(config.trainer.get("fp16"))
         require_resumable(checkpoint, sharded=sharded, scaled=scaled)
+        verify(checkpoint)
         origin = training_origin(config)
         require_same_training(checkpoint, read_contract(checkpoint), config, origin)
         files.require_whole_log(done)

@@ -9,8 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from torch import Tensor, nn
 
+from isentrope.errors import FileError
+from isentrope.reading import read_json, read_tensor_headers, read_tensors, require_types
+
+ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model.safetensors"
 PROMPT_LEARNING = (
     "PROMPT_TUNING",
@@ -22,6 +27,40 @@ PROMPT_LEARNING = (
     "ADAPTION_PROMPT",
 )
 """Kinds of PEFT whose tensors are virtual tokens, not a change of the model's layers."""
+
+
+_FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+_CURE = "Restore the checkpoint, or choose another."
+
+
+class _AdapterSettings(BaseModel):
+    """Types of the settings that are read here; PEFT reads more."""
+
+    peft_type: str
+    base_model_name_or_path: str | None = None
+    r: int = 0
+    lora_alpha: float = 0.0
+    lora_dropout: float = 0.0
+
+
+def adapter_settings(folder: Path) -> dict[str, Any]:
+    """The content of adapter_config.json.
+
+    Args:
+        folder: The adapter's folder.
+
+    Returns:
+        The settings; empty where the folder holds no adapter.
+
+    Raises:
+        FileError: If the file cannot be read, or a setting has another type.
+    """
+    file = folder / ADAPTER_CONFIG
+    if not file.exists():
+        return {}
+    settings = read_json(file, _CURE)
+    require_types(file, settings, _AdapterSettings, _CURE)
+    return settings
 
 
 def require_tunable(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -53,15 +92,20 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
         folder: The adapter's folder.
 
     Raises:
+        FileError: If a tensor of the adapter is of a type that holds no weights.
         ValueError: If the vocabulary was resized and one of two untied embeddings is not saved.
     """
-    from safetensors import safe_open
-
+    headers = read_tensor_headers(folder / ADAPTER, _CURE)
+    for key, (kind, _) in headers.items():
+        if kind not in _FLOATING:
+            raise FileError(
+                folder / ADAPTER,
+                f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {_CURE}",
+            )
     modules = dict(model.named_modules())
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     names = [next((n for n, m in modules.items() if m is end), None) for end in ends]
-    with safe_open(folder / ADAPTER, "pt") as file:
-        saved = {plain_tensor(key): file.get_slice(key).get_shape()[0] for key in file.keys()}  # noqa: SIM118
+    saved = {plain_tensor(key): shape[0] for key, (_, shape) in headers.items() if shape}
     rows = [saved.get(f"{name}.weight") for name in names]
     sizes = {size for size in rows if size is not None}
     here = ends[0].weight.shape[0]
@@ -97,9 +141,8 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         no other; else a sentence.
     """
     from peft import get_peft_model_state_dict
-    from safetensors.torch import load_file
 
-    stored = load_file(Path(folder) / ADAPTER)
+    stored = read_tensors(Path(folder) / ADAPTER, _CURE)
     adapters: Any = getattr(model, "peft_config", {})
     if not adapters:
         return (

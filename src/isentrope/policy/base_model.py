@@ -8,11 +8,16 @@ a configuration is loaded.
 
 from __future__ import annotations
 
-import json
 import os
 import re
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+
+from isentrope.errors import FileError
+from isentrope.manifest import verify
+from isentrope.reading import read_json, reading
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -86,8 +91,8 @@ def _of_run(folder: Path) -> Path | None:
     if folder.resolve().parent.name != "training_state" or not file.is_file():
         return None
     try:
-        named = json.loads(file.read_text(encoding="utf-8")).get("base_model")
-    except (ValueError, AttributeError):  # who needs the contract refuses it
+        named = read_json(file).get("base_model")
+    except FileError:  # who needs the contract refuses it
         return None
     if not isinstance(named, str) or Path(named).is_absolute():
         return None
@@ -121,24 +126,69 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
 
     Raises:
         FileNotFoundError: If it is neither a folder nor available from the hub.
-        OSError: If a folder's files cannot be read.
-        ValueError: If it is one whose code would have to be run.
+        OSError: If a file of the hub cannot be read.
+        FileError: If a folder's files cannot be read, lack weights or differ from its manifest, or
+            if the model's own code would have to be run.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM  # its result has a second part, by output_loading_info
 
     local = Path(source).exists()
-    if not local:
+    if local:
+        verify(source)
+    else:
         _require_reachable(str(source))
+    if local:
+        with loading("model", source, "config.json"):
+            AutoConfig.from_pretrained(source, trust_remote_code=False)
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            source, use_safetensors=True, trust_remote_code=False, **options
-        )
-    except (OSError, ValueError) as error:
-        if "trust_remote_code" in str(error):
-            raise ValueError(own_code("model", source)) from error
-        if local or isinstance(error, ValueError):
+        with loading("model", source):
+            model, loaded = auto.from_pretrained(
+                source,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+    except OSError as error:
+        if local:
             raise
         raise FileNotFoundError(_not_there(str(source))) from error
+    if absent := sorted(loaded["missing_keys"]):
+        raise FileError(
+            source,
+            f"{source} has no weights for {len(absent)} tensors of the model, the first is "
+            f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
+        )
+    return model
+
+
+@contextmanager
+def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
+    """A block in which transformers reads a model or a tokenizer: its failures name the folder.
+
+    Args:
+        what: What is read, "model" or "tokenizer".
+        source: The folder, or a name on the hub.
+        file: Which file of the folder is read; empty for all.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        FileError: If code would have to be run, or a folder cannot be read.
+        OSError: If a model of the hub cannot be read.
+        ValueError: Likewise.
+    """
+    local = Path(source).exists()
+    with reading(Path(source) / file) if local else nullcontext():
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if "trust_remote_code" in str(error):
+                raise FileError(source, own_code(what, source)) from error
+            raise
 
 
 def own_code(what: str, source: str | Path) -> str:

@@ -7,19 +7,28 @@ Pickled weights are refused: they can run code. Optimizer states are read by `up
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from isentrope.policy.adapter import adapter_mismatch, fit_vocabulary, require_tunable
-from isentrope.policy.base_model import adapter_base, causal_lm, own_code
+from isentrope import manifest
+from isentrope.manifest import verification
+from isentrope.policy.adapter import (
+    ADAPTER_CONFIG,
+    adapter_mismatch,
+    adapter_settings,
+    fit_vocabulary,
+    require_tunable,
+)
+from isentrope.policy.base_model import adapter_base, causal_lm, loading
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
 from isentrope.policy.trainable import train_only
+from isentrope.reading import reading
 
 QUANTIZATIONS = ("4bit", "8bit")
 
@@ -32,6 +41,7 @@ def load_policy(
     device_map: str | None = None,
     quantization: str | None = None,
     trainable_patterns: Sequence[str] | None = None,
+    verify: bool = True,
     **options: Any,
 ) -> Policy:
     """Load a checkpoint as a policy.
@@ -44,27 +54,30 @@ def load_policy(
         quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for
             the whole adapter, or all weights.
+        verify: Whether to compare the checkpoint and its base with their manifests, where they have
+            them.
         **options: Passed to `Policy`.
 
     Returns:
         The policy, its adapter or all its weights trainable, in evaluation mode.
     """
-    folder = require_checkpoint(path)
-    model = load_model(
-        folder,
-        base_model=base_model,
-        allow_hub=allow_hub,
-        device_map=device_map,
-        quantization=quantization,
-    )
-    if trainable_patterns is not None:
-        train_only(model, trainable_patterns)
-    tokenizer = options.pop("tokenizer", None) or _load_tokenizer(folder, model)
-    return Policy(model, tokenizer, **options)
+    with verification(verify):
+        folder = require_checkpoint(path)
+        model = load_model(
+            folder,
+            base_model=base_model,
+            allow_hub=allow_hub,
+            device_map=device_map,
+            quantization=quantization,
+        )
+        if trainable_patterns is not None:
+            train_only(model, trainable_patterns)
+        tokenizer = options.pop("tokenizer", None) or _load_tokenizer(folder, model)
+        return Policy(model, tokenizer, **options)
 
 
 def require_checkpoint(path: str | Path) -> Path:
-    """Refuse a folder that holds no model in safetensors.
+    """Refuse a folder that holds no model in safetensors, or one that was changed.
 
     Args:
         path: A folder.
@@ -75,6 +88,7 @@ def require_checkpoint(path: str | Path) -> Path:
     Raises:
         FileNotFoundError: If the folder or a weights file is missing.
         ValueError: If the weights are pickled only.
+        FileError: If a file differs from the folder's manifest.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -94,6 +108,7 @@ def require_checkpoint(path: str | Path) -> Path:
                 "run code: save them with safe_serialization=True."
             )
         raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
+    manifest.verify(folder)
     return folder
 
 
@@ -122,10 +137,10 @@ def load_model(
         ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
             tensors do not all arrive in the model.
     """
-    adapter = folder / "adapter_config.json"
+    adapter = folder / ADAPTER_CONFIG
     if quantization is not None and not adapter.exists():
         raise ValueError("Only a frozen base under an adapter can be quantised.")
-    settings: dict[str, Any] = json.loads(adapter.read_text()) if adapter.exists() else {}
+    settings = adapter_settings(folder)
     source: str | Path = folder
     if adapter.exists():
         named = settings.get("base_model_name_or_path")
@@ -137,14 +152,33 @@ def load_model(
         quantization_config=_quantization(quantization),
     )
     if adapter.exists():
-        from peft import PeftModel
-
         require_tunable(folder, settings)
         fit_vocabulary(model, folder)
-        model = PeftModel.from_pretrained(model, folder, is_trainable=True)
+        model = with_adapter(model, folder)
         if missing := adapter_mismatch(model, folder):
             raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return model.eval()
+
+
+def with_adapter(model: Any, folder: Path) -> Any:
+    """A base model with the adapter of a folder, trainable.
+
+    Args:
+        model: The base model, which is changed.
+        folder: The adapter's folder.
+
+    Returns:
+        The PEFT model.
+
+    Raises:
+        FileError: If the adapter cannot be read, or does not fit the model.
+    """
+    from peft import PeftConfig, PeftModel
+
+    with reading(folder / ADAPTER_CONFIG):
+        PeftConfig.from_pretrained(str(folder))
+    with reading(folder):
+        return PeftModel.from_pretrained(model, folder, is_trainable=True)
 
 
 def _quantization(quantization: str | None) -> Any:
@@ -179,15 +213,15 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    saved_as = get_tokenizer_config(source).get("tokenizer_class")
+    local = Path(source).is_dir()
+    if local:
+        manifest.verify(source)
+    with reading(Path(source) / "tokenizer_config.json") if local else nullcontext():
+        saved_as = get_tokenizer_config(source).get("tokenizer_class")
     plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
     kind = PreTrainedTokenizerFast if plain else AutoTokenizer
-    try:
+    with loading("tokenizer", source):
         return kind.from_pretrained(source, trust_remote_code=False, **options)
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ValueError(own_code("tokenizer", source)) from error
 
 
 def _load_tokenizer(folder: Path, model: nn.Module) -> Any:

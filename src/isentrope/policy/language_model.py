@@ -121,8 +121,9 @@ class Policy:
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: `base_model`, `allow_hub`, `device_map` and `quantization` go to
-                `policy.checkpoint.load_model`; the rest to `Policy`.
+            **options: `base_model`, `allow_hub`, `device_map`, `quantization`,
+                `trainable_patterns` and `verify` go to `policy.checkpoint.load_policy`; the rest
+                to `Policy`.
 
         Returns:
             The policy.

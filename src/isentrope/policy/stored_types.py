@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from isentrope.policy.adapter import ADAPTER, plain_tensor
+from isentrope.reading import read_tensor_headers
 
 _TYPES = {
     "F64": torch.float64,
@@ -50,8 +51,5 @@ def _on_disk(name: str) -> str:
 
 
 def _types_in(file: Path) -> dict[str, torch.dtype]:
-    from safetensors import safe_open
-
-    with safe_open(file, "pt") as content:
-        kinds = {key: content.get_slice(key).get_dtype() for key in content.keys()}  # noqa: SIM118
-    return {plain_tensor(key): _TYPES[kind] for key, kind in kinds.items() if kind in _TYPES}
+    headers = read_tensor_headers(file)
+    return {plain_tensor(key): _TYPES[kind] for key, (kind, _) in headers.items() if kind in _TYPES}

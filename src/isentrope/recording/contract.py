@@ -13,16 +13,20 @@ training_state/step_N/
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from pydantic import BaseModel, Field
+from safetensors.torch import save_file
 from torch import nn
 
 from isentrope.files import sha256, whole_folder
+from isentrope.manifest import verify
+from isentrope.reading import read_json, read_tensors, require_types
 from isentrope.rollouts import Rollouts
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.vectors import Vector, tensor_bytes
@@ -52,6 +56,56 @@ _MAY_BE_MISSING = ("eos_token_ids",)
 """Settings that older checkpoints do not hold and that cannot be inferred."""
 _OLD_DEFAULTS = {"control": None}
 """Settings that older checkpoints do not hold, and their values there."""
+
+
+CURE = "Restore the checkpoint, or choose another."
+_UPDATE_CURE = "Restore the folder, or remove it: the checkpoint itself does not need it."
+
+
+class _ContractTypes(BaseModel):
+    """Types of the settings of a contract; older contracts lack some, newer ones have more."""
+
+    objective: str = ""
+    plain_objective: str | None = None
+    advantages: str | None = None
+    control: dict[str, Any] | None = None
+    loss_type: str = ""
+    normaliser: str | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)] = 1
+    eos_token_ids: list[int] = []
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    max_grad_norm: Annotated[float, Field(ge=0)] | None = None
+    prompts_per_step: Annotated[int, Field(ge=1)] = 1
+    group_size: Annotated[int, Field(ge=1)] = 1
+    micro_batch: Annotated[int, Field(ge=1)] = 1
+    gradient_accumulation_steps: Annotated[int, Field(ge=1)] = 1
+    world_size: Annotated[int, Field(ge=1)] = 1
+    seed: int = 0
+    sampler: str = ""
+    replayable: bool = True
+    base_model: str = ""
+    frozen_sha256: str = ""
+    trainable: dict[str, list[int]] = {}
+    dataset: str = ""
+    dataset_sha256: str = ""
+    environment: dict[str, Any] = {}
+    step: Annotated[int, Field(ge=0)] = 0
+    learning_rate_next: Annotated[float, Field(ge=0)] = 0.0
+    optimizer: str = ""
+    param_groups: list[dict[str, Any]] = []
+
+
+class _UpdateTypes(BaseModel):
+    """Types of the numbers of a recorded step."""
+
+    step: Annotated[int, Field(ge=0)] = 0
+    loss: float | None = None
+    learning_rate: Annotated[float, Field(ge=0)] | None = None
+    gradient_norm: Annotated[float, Field(ge=0)] | None = None
+    max_grad_norm: Annotated[float, Field(ge=0)] | None = None
+    replayable: bool = True
+    replay_error: float = 0.0
+    controlled: bool = False
 
 
 def frozen_hash(model: nn.Module) -> str:
@@ -126,10 +180,13 @@ def read_contract(folder: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: If the checkpoint has none.
     """
+    verify(folder)
     path = folder / CONTRACT
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
-    return json.loads(path.read_text(encoding="utf-8"))
+    contract = read_json(path, CURE)
+    require_types(path, contract, _ContractTypes, CURE)
+    return contract
 
 
 def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -203,7 +260,8 @@ def read_control(checkpoint: str | Path) -> Vector | None:
         ValueError: If something was added and its file is missing.
     """
     folder = Path(checkpoint) / NEXT_UPDATE
-    update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    verify(folder)
+    update = _read_update(folder)
     if not update.get("controlled", False):
         return None
     if not (folder / CONTROL).is_file():
@@ -211,7 +269,7 @@ def read_control(checkpoint: str | Path) -> Vector | None:
             f"{folder} has no {CONTROL}: the step was corrected by a control, and without it the "
             "step cannot be replayed."
         )
-    return load_file(folder / CONTROL)
+    return read_tensors(folder / CONTROL)
 
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
@@ -229,14 +287,22 @@ def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:
         raise FileNotFoundError(
             f"{folder} does not exist: the run took no step from this checkpoint."
         )
-    update = json.loads((folder / "update.json").read_text(encoding="utf-8"))
+    verify(folder)
+    update = _read_update(folder)
     if update.get("replayable") is False:
         raise ValueError(
             f"{folder} does not replay its step: the gradient of its token weights is off by "
-            f"{update['replay_error']:.2g} of the one that was used. Train without router "
-            "losses, dropout and packing, or measure with an objective by name."
+            f"{update.get('replay_error', math.nan):.2g} of the one that was used. Train without "
+            "router losses, dropout and packing, or measure with an objective by name."
         )
     return Rollouts.load(folder / "rollouts.parquet"), update
+
+
+def _read_update(folder: Path) -> dict[str, Any]:
+    path = folder / "update.json"
+    update = read_json(path, _UPDATE_CURE)
+    require_types(path, update, _UpdateTypes, _UPDATE_CURE)
+    return update
 
 
 def environment() -> dict[str, Any]:

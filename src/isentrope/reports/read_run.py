@@ -10,7 +10,6 @@ is reported, and a sentence says what is not there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,11 +18,12 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from isentrope.checkpoint_names import step_within
+from isentrope.errors import IsentropeError
+from isentrope.reading import read_log
 from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
 from isentrope.runs.result import Result
-from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.results import (
     AuditResult,
     InfluenceResult,
@@ -173,7 +173,7 @@ def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measu
             continue
         try:
             result = kinds[verb].load(path)
-        except ResultsError as error:
+        except IsentropeError as error:
             missing.append(f"{error} {verb} is left out.")
             continue
         found[verb][name] = Measurement(verb, name, path, result)
@@ -189,12 +189,7 @@ def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
     path = folder / "logs" / "metrics.jsonl"
     if not path.exists():
         return None
-    rows, lost = [], 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            lost += 1
+    rows, lost = read_log(path)
     if lost:
         missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
     return pd.DataFrame(rows) if rows else None

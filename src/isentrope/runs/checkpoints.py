@@ -65,6 +65,7 @@ class Checkpoint:
             precision="float32",
             max_tokens=sampling.max_tokens,
             vocab_chunk=sampling.vocab_chunk,
+            verify=where.verify,
         )
 
 

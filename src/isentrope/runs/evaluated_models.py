@@ -7,12 +7,13 @@ together: it is refused by the names of two checkpoints and of what differs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from isentrope.files import sha256_of_files
+from isentrope.policy.adapter import adapter_settings
+from isentrope.reading import read_json, read_tensor_headers
 from isentrope.runs.checkpoints import Checkpoint
 
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
@@ -47,15 +48,15 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
 
 def _description(path: Path, base_model: str | None) -> dict[str, Any]:
     """What a checkpoint is, by aspect; None where its files do not tell."""
-    adapter = path / "adapter_config.json"
-    if not adapter.is_file():
+    settings = adapter_settings(path)
+    if not settings:
         return {
             "base model": None,
             "adapter": None,
             "architecture": _architecture(path),
             "tokenizer": _tokenizer(path),
         }
-    base = base_model or json.loads(adapter.read_text()).get("base_model_name_or_path")
+    base = base_model or settings.get("base_model_name_or_path")
     return {
         "base model": base,
         "adapter": _shapes(path / "adapter_model.safetensors"),
@@ -68,7 +69,7 @@ def _architecture(folder: Path) -> dict[str, Any] | None:
     file = folder / "config.json"
     if not file.is_file():
         return None
-    return {k: v for k, v in json.loads(file.read_text()).items() if k not in _VOLATILE}
+    return {k: v for k, v in read_json(file).items() if k not in _VOLATILE}
 
 
 def _tokenizer(folder: Path) -> str | None:
@@ -77,10 +78,7 @@ def _tokenizer(folder: Path) -> str | None:
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    from safetensors import safe_open
-
-    with safe_open(file, "pt") as weights:
-        return {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+    return {name: tuple(shape) for name, (_, shape) in read_tensor_headers(file).items()}
 
 
 def _words(aspect: str, one: dict[str, Any], other: dict[str, Any]) -> str:

@@ -3,9 +3,11 @@
 eval_runs/<name>_<dataset>/
   config.yaml                    resolved; a restart with other settings is refused by key
   consolidated_metrics.csv       one row per step and decoding
-  step_N/metrics.json            the same numbers as Estimates; its presence says the step is done
   step_N/records.parquet         one row per response
-  step_N/.chunks/                finished chunks of prompts, until the step is done
+  step_N/metrics.json            the same numbers as Estimates
+  step_N/manifest.json           written last: digests of both; its presence says the step is done
+  step_N/.chunks/                finished chunks of prompts, until the step is done; a chunk's name
+                                 has a digest of its content, its number and `made_from`
 
 Every file is written under another name and renamed, so a reader never sees half of one.
 """
@@ -23,8 +25,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from isentrope.files import csv_cell, parquet, write_bytes, write_json
+from isentrope.errors import FileError
+from isentrope.files import (
+    MANIFEST,
+    csv_cell,
+    parquet,
+    sha256,
+    sha256_of_file,
+    write_bytes,
+    write_json,
+    write_manifest,
+)
 from isentrope.formatting import known
+from isentrope.manifest import verify
+from isentrope.reading import read_json, read_table
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.resume import require_same_origin
 
@@ -33,6 +47,7 @@ log = logging.getLogger("isentrope")
 TABLE, NEW_TABLE = "consolidated_metrics.csv", "consolidated_metrics.new.csv"
 
 METRICS = "metrics.json"
+_CURE = "Remove the folder to evaluate this checkpoint again."
 
 HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")
 """Columns before those of the metrics."""
@@ -58,9 +73,22 @@ class StepFolder:
         return self.path / ".chunks"
 
     def result(self) -> EvaluationResult | None:
-        """What metrics.json holds, or None if the step is not done."""
-        file = self.path / METRICS
-        return EvaluationResult.load(file) if file.is_file() else None
+        """What metrics.json holds, or None if the step is not done.
+
+        A step with a manifest is done. One of an earlier version has none, and no chunks: a step
+        with chunks and no manifest was stopped while it was finished, and is finished again.
+
+        Returns:
+            The result.
+
+        Raises:
+            FileError: If the step is done and a file of it was changed, or cannot be read.
+        """
+        done = (self.path / MANIFEST).is_file()
+        if not done and (self._chunks.exists() or not (self.path / METRICS).is_file()):
+            return None
+        verify(self.path)
+        return EvaluationResult.load(self.path / METRICS)
 
     def require_same_origin(self) -> None:
         """Refuse to continue from results or chunks of other weights or data.
@@ -72,7 +100,7 @@ class StepFolder:
         done = self.result()
         if done is None and not file.is_file():
             return
-        before = done.made_from if done else json.loads(file.read_text(encoding="utf-8"))
+        before = done.made_from if done else read_json(file, _CURE)
         require_same_origin(self.path, before, self.made_from)
 
     def begin(self) -> None:
@@ -93,25 +121,61 @@ class StepFolder:
         Returns:
             Whether its file is there; if it is, it is whole.
         """
-        return self._file(decoding, number).is_file()
+        return bool(self._files(decoding, number))
 
     def save(self, decoding: str, number: int, records: pd.DataFrame) -> None:
         """Write the records of a chunk."""
-        write_bytes(self._file(decoding, number), parquet(records))
+        content = parquet(records)
+        digest = self._digest(decoding, number, sha256([content]))
+        write_bytes(self._chunks / f"{decoding}_{number:06d}_{digest}.parquet", content)
 
     def load(self, decoding: str, chunks: int) -> pd.DataFrame:
-        """Join the chunks of a decoding, in order."""
-        parts = [pd.read_parquet(self._file(decoding, number)) for number in range(chunks)]
+        """Join the chunks of a decoding, in order.
+
+        Args:
+            decoding: "sampled" or "greedy".
+            chunks: Their number.
+
+        Returns:
+            The records of all of them.
+
+        Raises:
+            FileError: If a chunk was changed, or is another one under this one's name.
+        """
+        parts = [self._load(decoding, number) for number in range(chunks)]
         return pd.concat(parts, ignore_index=True)
 
+    def _load(self, decoding: str, number: int) -> pd.DataFrame:
+        paths = self._files(decoding, number)
+        if len(paths) != 1:
+            raise FileError(
+                self._chunks,
+                f"{self._chunks} has {len(paths)} files of chunk {number} ({decoding}) in place of "
+                "one: remove the folder, and the same command makes its chunks again.",
+            )
+        path = paths[0]
+        if self._digest(decoding, number, sha256_of_file(path)) != path.stem.rpartition("_")[2]:
+            raise FileError(
+                path,
+                f"{path} is not the chunk that was written under this name: remove it, and the "
+                "same command makes it again.",
+            )
+        return read_table(path)
+
+    def _digest(self, decoding: str, number: int, content: str) -> str:
+        """Which chunk of which evaluation the content of this digest is."""
+        place = json.dumps([decoding, number, dict(self.made_from), content], sort_keys=True)
+        return sha256([place.encode()])[:32]
+
     def finish(self, records: pd.DataFrame, result: EvaluationResult) -> None:
-        """Write the step's tables, the one that says it is done last, and let the chunks go."""
+        """Write the step's tables and their manifest, which says it is done; let the chunks go."""
         write_bytes(self.path / "records.parquet", parquet(records))
         replace(result, made_from=dict(self.made_from)).save(self.path / METRICS)
+        write_manifest(self.path)
         self.remove_chunks()
 
-    def _file(self, decoding: str, number: int) -> Path:
-        return self._chunks / f"{decoding}_{number:06d}.parquet"
+    def _files(self, decoding: str, number: int) -> list[Path]:
+        return sorted(self._chunks.glob(f"{decoding}_{number:06d}_*.parquet"))
 
 
 def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from isentrope.files import write_json
+from isentrope.reading import read_text
 from isentrope.runs.result_coding import Value, decode, encode
 
 
@@ -82,7 +83,7 @@ class EvaluationResult:
     @classmethod
     def load(cls, file: Path) -> EvaluationResult:
         """Read metrics.json."""
-        return decode(_adapter(), file.read_text(encoding="utf-8"), file)
+        return decode(_adapter(), read_text(file, "Remove the folder to evaluate it again."), file)
 
 
 @cache

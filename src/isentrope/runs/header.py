@@ -24,6 +24,8 @@ class PolicyRecord:
         temperature: Of the distribution that is measured.
         device: Where it was computed.
         precision: Of each stage: "measuring", "updating" and "sampling".
+        manifest_sha256: SHA-256 of the checkpoint's manifest, which every file of it agreed with;
+            None where there is no manifest, or it was not verified.
     """
 
     name: str
@@ -34,6 +36,7 @@ class PolicyRecord:
     temperature: float
     device: str
     precision: dict[str, Precision]
+    manifest_sha256: str | None = None
 
 
 @dataclass(frozen=True)

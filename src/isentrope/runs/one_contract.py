@@ -7,12 +7,11 @@ join two different steps.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.recording.contract import CONTRACT
+from isentrope.recording.contract import CONTRACT, read_contract
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.origin import changed_parts
 from isentrope.training.settings_rules import Obstacle
@@ -91,11 +90,4 @@ def _settings(contract: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(checkpoint: Path) -> dict[str, Any] | None:
-    file = checkpoint / CONTRACT
-    if not file.is_file():
-        return None
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): restore it, or remove it.") from error
-    return content if isinstance(content, dict) else None
+    return read_contract(checkpoint) if (checkpoint / CONTRACT).is_file() else None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from isentrope.files import sha256, sha256_of_files
+from isentrope.files import sha256
+from isentrope.manifest import file_digest
+from isentrope.policy.adapter import adapter_settings
 from isentrope.policy.base_model import adapter_base
 from isentrope.recording.contract import CONTRACT
 from isentrope.sampling.tasks.python_file import NAME
@@ -50,7 +51,7 @@ def checkpoint_digests(
     file = folder / "adapter_config.json"
     base: Path | None = folder
     if file.is_file():
-        settings = _json(file)
+        settings = adapter_settings(folder)
         named = settings.pop("base_model_name_or_path", None)
         parts["adapter settings"] = digest_of(settings)
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
@@ -141,25 +142,4 @@ def _of_names(folder: Path, names: Iterable[str]) -> str:
 
 
 def _of_files(files: Iterable[Path]) -> str:
-    return _cached(tuple((str(file), _identity(file)) for file in files))
-
-
-def _identity(file: Path) -> tuple[int, ...]:
-    """What changes whenever a file's content does: no program can set the time of the inode."""
-    stat = file.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-@lru_cache(maxsize=4096)
-def _cached(files: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
-    return sha256_of_files(Path(file) for file, _ in files)
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read ({error}): restore it.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} cannot be read (it holds no settings): restore it.")
-    return content
+    return sha256(bytes.fromhex(file_digest(file)) for file in files)

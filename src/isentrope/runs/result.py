@@ -8,7 +8,6 @@ This is the only module that reads or writes results.json. Keys of the file are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,11 +17,15 @@ from typing import Annotated, Any, ClassVar, Self
 import pandas as pd
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from isentrope.errors import FileError
 from isentrope.files import write_json
+from isentrope.manifest import verify
+from isentrope.reading import parse_json, read_table, read_text, reading
 from isentrope.runs.header import Header
 from isentrope.runs.result_coding import ResultsError, decode, encode
 
 RESULTS = "results.json"
+_CURE = "Run the command that made it again."
 _OURS = ("E", "U")
 """Parquet files of a folder that are batches, not tables."""
 
@@ -36,7 +39,8 @@ class Tables(Mapping[str, pd.DataFrame]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self:
             raise KeyError(name)
-        return pd.read_parquet(self.folder / f"{name}.parquet")
+        verify(self.folder)
+        return read_table(self.folder / f"{name}.parquet")
 
     def __contains__(self, name: object) -> bool:
         return name not in _OURS and (self.folder / f"{name}.parquet").is_file()
@@ -105,7 +109,9 @@ class Result(Header):
 
         Raises:
             ResultsError: If the file cannot be read, or is of another verb.
+            FileError: If a file of the folder was changed after it was written.
         """
+        verify(folder)
         path, wanted = folder / RESULTS, f"isentrope/{cls.verb}/1"
         text, schema = read_schema(folder)
         if schema != wanted:
@@ -127,12 +133,11 @@ def read_schema(folder: Path) -> tuple[str, str]:
     """
     path = folder / RESULTS
     try:
-        text = path.read_text(encoding="utf-8")
-        return text, json.loads(text)["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ResultsError(
-            f"{path} cannot be read ({error}): run the command that made it again."
-        ) from error
+        text = read_text(path, _CURE)
+        with reading(path, _CURE):
+            return text, str(parse_json(text)["schema"])
+    except (FileNotFoundError, FileError) as error:
+        raise ResultsError(str(error)) from error
 
 
 @cache

@@ -13,8 +13,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError
 
+from isentrope.errors import IsentropeError
 from isentrope.estimate import Estimate
 from isentrope.files import finite
+from isentrope.reading import parse_json, reading
 
 T = TypeVar("T")
 
@@ -22,7 +24,7 @@ _WITHHELD = ("value", "se", "ci_low", "ci_high")
 """Numbers of an Estimate that may be NaN."""
 
 
-class ResultsError(ValueError):
+class ResultsError(IsentropeError, ValueError):
     """A results.json that cannot be read."""
 
 
@@ -69,6 +71,8 @@ def decode(adapter: TypeAdapter[T], text: str, path: Path) -> T:
     Raises:
         ResultsError: If a key is missing, or its value has another type.
     """
+    with reading(path, "Run the command that made it again."):
+        parse_json(text)
     try:
         return adapter.validate_json(text, by_alias=True)
     except ValidationError as error:

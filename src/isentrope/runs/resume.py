@@ -34,6 +34,7 @@ MAY_CHANGE = (
     "output.",
     "checkpoint.device_map",
     "checkpoint.allow_hub",
+    "checkpoint.verify",
     "sampling.batch_size",
     "sampling.max_tokens",
     "sampling.vocab_chunk",
@@ -187,7 +188,7 @@ def _of_measurement(config: MeasureConfig) -> dict[str, Any]:
     """Every key that moves a number, the checkpoint by its resolved path."""
     sections = config.model_dump(exclude={"output", "provenance", "detailed_logging"})
     flat = {f"{s}.{k}": value for s, keys in sections.items() for k, value in keys.items()}
-    for permission in ("allow_hub", "allow_mixed"):
+    for permission in ("allow_hub", "allow_mixed", "verify"):
         del flat[f"checkpoint.{permission}"]
     where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
     return flat | {"checkpoint.checkpoint_path": str(where.resolve())}

@@ -7,7 +7,6 @@ model and data. config.yaml may differ from it in settings that change no number
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import relative_to_run
 from isentrope.config.train import TrainConfig
+from isentrope.reading import read_json
 from isentrope.runs.origin import (
     UNKNOWN,
     base_digests,
@@ -171,7 +171,7 @@ def _require_same_schedule(
     shares = given.get("warmup_ratio") or 0 < (given.get("warmup_steps") or 0) < 1
     if schedule == "constant" or (schedule in _WITHOUT_END and not shares):
         return
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(checkpoint / "trainer_state.json", finite=False)
     saved = contract.get("config", {}).get("training", {}).get("steps", state.get("max_steps"))
     if saved is not None and saved != config.training.steps:
         raise ConfigError(

@@ -5,18 +5,17 @@ Dropout in an adapter is refused, because the update would be random and could n
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from isentrope.policy.adapter import adapter_mismatch, require_tunable
+from isentrope.policy.adapter import adapter_mismatch, adapter_settings, require_tunable
 from isentrope.policy.base_model import adapter_base, causal_lm
-from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint
+from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint, with_adapter
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -124,13 +123,14 @@ def find_model(path: str) -> str:
 def _with_saved_adapter(
     folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
 ) -> nn.Module:
-    settings = json.loads((folder / "adapter_config.json").read_text())
-    pairs = {"rank": (settings["r"], lora_rank), "alpha": (settings["lora_alpha"], lora_alpha)}
-    for name, (saved, requested) in pairs.items():
-        if saved != requested:
+    settings = adapter_settings(folder)
+    saved = (settings.get("r"), settings.get("lora_alpha"))
+    pairs = {"rank": (saved[0], lora_rank), "alpha": (saved[1], lora_alpha)}
+    for name, (there, requested) in pairs.items():
+        if there != requested:
             raise ValueError(
-                f"{folder} holds an adapter of {name} {saved}, and model.lora_{name} is "
-                f"{requested}: set it to {saved} to continue training that adapter, or set "
+                f"{folder} holds an adapter of {name} {there}, and model.lora_{name} is "
+                f"{requested}: set it to {there} to continue training that adapter, or set "
                 "model.path to the folder of the base model for a new one."
             )
     if settings.get("lora_dropout"):
@@ -142,7 +142,7 @@ def _with_saved_adapter(
     source = source if not Path(source).exists() else str(Path(source).resolve())
     require_tunable(folder, settings)
     base = causal_lm(source, dtype=getattr(torch, dtype))
-    model = PeftModel.from_pretrained(base, folder, is_trainable=True)  # pyright: ignore
+    model = with_adapter(base, folder)
     model.peft_config["default"].base_model_name_or_path = source
     if missing := adapter_mismatch(model, folder):
         raise ValueError(f"The adapter in {folder} did not load: {missing}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 
 from isentrope.checkpoint_names import step_name
+from isentrope.reading import read_json, reading
+from isentrope.recording.contract import CONTRACT
 
-CONTRACT, STATE = "contract.json", "isentrope_state.json"
+STATE = "isentrope_state.json"
 CONTROL_STATE = "step_control.safetensors"
 _ALWAYS = (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
 _REMEDY = (
@@ -76,23 +78,16 @@ def _has_content(path: Path) -> bool:
 
 def _controlled(state: Path) -> bool:
     """Whether the saved state contains that of a step control."""
-    if not _has_content(state):
-        return False
-    try:
-        return "step_control" in json.loads(state.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{state} cannot be read ({error}).") from error
+    return _has_content(state) and "step_control" in read_json(state, _REMEDY, finite=False)
 
 
 def _processes(contract: Path) -> int:
-    try:
-        return int(json.loads(contract.read_text(encoding="utf-8")).get("world_size", 1))
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"{contract} cannot be read ({error}).") from error
+    content = read_json(contract, _REMEDY)
+    with reading(contract, _REMEDY):
+        return operator.index(content.get("world_size", 1))
 
 
 def _step_in(file: Path) -> int:
-    try:
-        return int(json.loads(file.read_text(encoding="utf-8"))["global_step"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} cannot be read ({error}).") from error
+    content = read_json(file, _REMEDY, finite=False)
+    with reading(file, _REMEDY):
+        return operator.index(content["global_step"])

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from isentrope.checkpoint_names import step_name, step_of_folder, written_step
 from isentrope.files import append_line, finite, remove_folder, write_bytes
+from isentrope.reading import parse_json, reading
 
 log = logging.getLogger("isentrope")
 
@@ -141,18 +142,20 @@ def _readable(path: Path) -> tuple[list[tuple[int, str]], list[int]]:
     Returns:
         The lines, and the numbers.
     """
-    lines, damaged = [], []
-    content = path.read_bytes() if path.is_file() else b""
+    lines, damaged, content = [], [], b""
+    if path.is_file():
+        with reading(path):
+            content = path.read_bytes()
     for number, raw in enumerate(content.splitlines(keepends=True), 1):
         if not raw.strip() or not raw.endswith(b"\n"):
             continue
         try:
-            step = json.loads(raw)["step"]
             text = raw.decode("utf-8")
-        except (ValueError, KeyError, TypeError):
+            step = parse_json(text)["step"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             damaged.append(number)
             continue
-        if isinstance(step, int):
+        if isinstance(step, int) and not isinstance(step, bool):
             lines.append((step, text))
         else:
             damaged.append(number)

@@ -24,7 +24,7 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from trl.models.utils import unwrap_model_for_generation
@@ -37,6 +37,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.probe.requirements import require_known_optimizer
 from isentrope.processes import barrier, rank, world_size
+from isentrope.reading import read_json, read_tensors, reading
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.observing import evaluating
 from isentrope.recording.token_record import TokenRecorder
@@ -371,7 +372,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
                 missing in it.
         """
-        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        state = read_json(checkpoint / STATE, finite=False)
         control = self.step_control
         parts = set(self.stateful) | ({"step_control"} if control else set())
         if not set(state) <= parts <= set(state) | _LATER_PARTS:
@@ -381,10 +382,20 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 "when it was saved."
             )
         if control is not None:
-            tensors = load_file(checkpoint / CONTROL_STATE)
-            control.load_state_dict(state["step_control"], tensors)
+            tensors = read_tensors(checkpoint / CONTROL_STATE)
+            with reading(checkpoint / STATE):
+                control.load_state_dict(state["step_control"], tensors)
         for name in set(state) & set(self.stateful):
-            self.stateful[name].load_state_dict(state[name])
+            with reading(checkpoint / STATE):
+                self.stateful[name].load_state_dict(state[name])
+                _require_same_state(name, state[name], self.stateful[name].state_dict())
+
+
+def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
+    """Refuse a state of which a part does not arrive as it was written."""
+    for key in saved:
+        if key not in restored or json.dumps(saved[key]) != json.dumps(restored[key]):
+            raise ValueError(f"{name}.{key} is not as it was written")
 
 
 _LATER_PARTS = {"alarm"}

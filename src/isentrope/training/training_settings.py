@@ -8,13 +8,13 @@ filtered sampling, a stale batch) are obstacles; they depend on how the step is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.recording.contract import CONTRACT
+from isentrope.reading import read_json
+from isentrope.recording.contract import CONTRACT, read_contract
 from isentrope.training.saved_arguments import (
     TRAINING_ARGS,
     SavedArguments,
@@ -120,13 +120,12 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
 
 
 def _json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; of one with NaN too, which transformers writes."""
     if not path.is_file():
         return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): restore it, or remove it.") from error
-    return content if isinstance(content, dict) else {}
+    if path.name == CONTRACT:
+        return read_contract(path.parent)
+    return read_json(path, "Restore it, or remove it.", finite=False)
 
 
 def _uncontrolled(contract: Mapping[str, Any]) -> str | None:

@@ -8,8 +8,6 @@ turned to float64. What does not fit is an error: a state is never replaced by a
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.errors import FileError, IsentropeError
+from isentrope.manifest import verify
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_file
+from isentrope.reading import read_json, read_torch, reading
+from isentrope.update.optimizer_checks import require_moment, require_plausible, require_steps
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import (
     PARTLY_FROZEN,
@@ -103,9 +105,28 @@ def load_optimizer_state(
         FileNotFoundError: If the path has no optimizer state.
         ValueError: If the file holds something else, or names, counts, shapes, learning rates or
             the rule do not fit; the message names the first parameter that does not.
+        FileError: The same of a file.
+        IsentropeError: As it is.
     """
+    if not isinstance(optimizer, (str, Path)):
+        return _by_name(policy, optimizer, rule, names)
+    file = file_of(optimizer)
+    with reading(file):
+        try:
+            return _by_name(policy, optimizer, rule, names)
+        except IsentropeError:
+            raise
+        except ValueError as error:
+            raise FileError(file, f"{file}: {error}") from error
+
+
+def _by_name(
+    policy: Policy, optimizer: OptimizerLike, rule: str | None, names: Names | None
+) -> OptimizerState:
     saved, parameters, sidecar = _source(optimizer)
     groups, states = groups_and_states(saved)
+    for i, group in enumerate(groups):
+        require_plausible(group, f"param group {i}")
     rule = choose_rule(groups, rule)
     ordered, source = names_of_states(
         policy, groups, chosen=names, parameters=parameters, sidecar=sidecar
@@ -141,17 +162,6 @@ _FRESH = "The optimizer is fresh: its moments are zero and this is its first ste
 _UNDERSTOOD = {"step", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"}
 
 
-_UNREADABLE = (  # what unpickling something else than torch.save's tensors can raise
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-)
-
-
 def _source(optimizer: OptimizerLike) -> tuple[Any, list[nn.Parameter] | None, Any]:
     """The state_dict, the live Parameters if there are any, the sidecar if there is one."""
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -163,20 +173,28 @@ def _source(optimizer: OptimizerLike) -> tuple[Any, list[nn.Parameter] | None, A
     return optimizer, None, None
 
 
+def file_of(path: str | Path) -> Path:
+    """The optimizer's file, given itself or by its folder."""
+    return Path(path) / "optimizer.pt" if Path(path).is_dir() else Path(path)
+
+
 def _read(path: Path) -> tuple[Any, Any]:
     """The saved state_dict, and the content of the sidecar or None."""
-    file = path / "optimizer.pt" if path.is_dir() else path
+    file = file_of(path)
     if not file.is_file():
         raise FileNotFoundError(f"There is no optimizer state at {file}.")
+    verify(file.parent)
     try:
-        saved = torch.load(file, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        raise ValueError(
+        saved = read_torch(file)
+    except FileError as error:
+        cause = error.__cause__ or error
+        raise FileError(
+            file,
             f"{file} is refused: it is not an optimizer state of tensors and plain values "
-            f"({type(error).__name__}). {_origin(file, str(error))}".rstrip()
+            f"({type(cause).__name__}). {_origin(file, str(cause))}".rstrip(),
         ) from error
     sidecar = file.with_name(SIDECAR)
-    return saved, _read_names(sidecar) if sidecar.is_file() else None
+    return saved, read_names(sidecar) if sidecar.is_file() else None
 
 
 def _origin(file: Path, reason: str) -> str:
@@ -193,16 +211,13 @@ def _origin(file: Path, reason: str) -> str:
     return "Save optimizer.state_dict() with torch.save."
 
 
-def _read_names(sidecar: Path) -> Names:
-    try:
-        names = json.loads(sidecar.read_text())
-    except ValueError as error:
-        raise ValueError(f"{sidecar} is not JSON ({error}).") from error
-    parts = names if isinstance(names, list) else [None]
-    flat = [x for part in parts for x in (part if isinstance(part, list) else [part])]
+def read_names(sidecar: Path) -> Names:
+    """The names of an optimizer's parameters, from parameter_names.json."""
+    names = read_json(sidecar, kind="a list")
+    flat = [x for part in names for x in (part if isinstance(part, list) else [part])]
     if not all(isinstance(name, str) for name in flat):
-        raise ValueError(
-            f"{sidecar} must be a list of parameter names, or one list per param group."
+        raise FileError(
+            sidecar, f"{sidecar} must be a list of parameter names, or one list per param group."
         )
     return names
 
@@ -226,6 +241,7 @@ def _moments(
                 "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
                 "computed."
             )
+    require_steps({name: (state or {}).get("step") for name, state in states.items()})
     return {
         name: {
             key: _entry(policy, name, key, (states[name] or {}).get(key))
@@ -258,6 +274,7 @@ def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
     if key == "step":
         return float(value)
     _require_shape(policy, name, value, f"{key!r} of the optimizer")
+    require_moment(key, value, f"{key!r} of parameter {name!r}")
     return value.double()
 
 

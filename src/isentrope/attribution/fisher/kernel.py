@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
@@ -31,6 +31,7 @@ from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.files import sort_metadata, write_file
 from isentrope.policy.language_model import Policy
+from isentrope.reading import read_table, read_tensor_notes, read_tensors, reading
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -188,20 +189,21 @@ class FisherKernel:
         Returns:
             The kernel, without its source.
         """
-        from safetensors import safe_open
-
         folder = Path(folder)
         file = folder / "kernel.safetensors"
-        with safe_open(file, "pt") as opened:
-            metadata = opened.metadata()
-        return cls(
-            load_file(file)["matrix"],
-            pd.read_parquet(folder / "rows.parquet"),
-            pd.read_parquet(folder / "columns.parquet"),
-            metadata["symmetric"] == "True",
-            int(metadata["parameters"]),
-            float(metadata["rounding"]),
-        )
+        rows, columns = (read_table(folder / f"{name}.parquet") for name in ("rows", "columns"))
+        shapes = {"matrix": (len(rows), len(columns))}
+        matrix = read_tensors(file, shapes=shapes)["matrix"]
+        metadata = read_tensor_notes(file)
+        with reading(file):
+            return cls(
+                matrix,
+                rows,
+                columns,
+                {"True": True, "False": False}[metadata["symmetric"]],
+                int(metadata["parameters"]),
+                float(metadata["rounding"]),
+            )
 
 
 @gradient_arguments

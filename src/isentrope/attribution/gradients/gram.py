@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
@@ -25,6 +25,7 @@ from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, p
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.files import sha256, write_file
 from isentrope.policy.language_model import Policy
+from isentrope.reading import read_tensors
 from isentrope.vectors import Vector, require_same_names, tensor_bytes
 
 
@@ -134,6 +135,9 @@ def _rows_of(token_sum: TokenSum, start: int, end: int, shift: int = 0) -> Token
     return token_sum.select(inside, row_of[inside] - shift)
 
 
+_CURE = "Remove the file: the same computation makes it again."
+
+
 class _Tiles:
     """Finished tiles on disk, named by a fingerprint of everything they depend on."""
 
@@ -168,7 +172,7 @@ class _Tiles:
         """A finished tile, or None."""
         if self._folder is None or not self._path(k).exists():
             return None
-        return load_file(self._path(k))["tile"]
+        return read_tensors(self._path(k), _CURE)["tile"]
 
     def save(self, k: int, tile: Tensor) -> None:
         """Write a tile atomically."""

@@ -6,14 +6,13 @@ not have. Seconds are read from timing.jsonl where they are not among them.
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from isentrope.formatting import percent
+from isentrope.reading import read_log
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
@@ -66,13 +65,7 @@ def _timing(reading: Reading) -> pd.DataFrame | None:
     path = reading.folder / "logs" / "timing.jsonl"
     if not path.exists():
         return None
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue  # a line that was cut off: the step has no time
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(read_log(path)[0])  # of a line that was cut off, the step has no time
     return table.drop_duplicates("step", keep="last") if "step" in table else None
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from isentrope.errors import FileError
+from isentrope.reading import read_csv
 from isentrope.reports.panel import Source
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
 
@@ -96,9 +98,9 @@ def _read(folder: Path, missing: list[str]) -> Evaluation | None:
     path = _table_file(folder)
     assert path is not None
     try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        missing.append(f"{path} cannot be read ({error}): the evaluation is left out.")
+        table = read_csv(path)
+    except (OSError, FileError) as error:
+        missing.append(f"{error} The evaluation is left out.")
         return None
     if not {"step", "decoding"} <= set(table.columns) or not len(table):
         missing.append(f"{path} has no rows yet: the evaluation is left out.")

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from safetensors.numpy import load_file
 
 from isentrope.attribution.fisher.spectrum import marchenko_pastur_eigenvalues
 from isentrope.estimate import Estimate
+from isentrope.reading import read_table, read_tensors
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
@@ -65,7 +65,7 @@ def _draw_null(axes: Axes, null: NullRecord, values: np.ndarray, **style: Any) -
 
 
 def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
-    rows = pd.read_parquet(kernel.folder / block / "rows.parquet")
+    rows = read_table(kernel.folder / block / "rows.parquet", columns=["prompt"])
     order = np.argsort(rows["prompt"].to_numpy(), kind="stable")
     cosines = _cosines(kernel, block)[np.ix_(order, order)]
     prompts = rows["prompt"].to_numpy()[order]
@@ -110,7 +110,7 @@ def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
 
 
 def _cosines(kernel: Measurement[KernelResult], block: str) -> np.ndarray:
-    matrix = load_file(kernel.folder / block / "kernel.safetensors")["matrix"].astype(float)
+    matrix = read_tensors(kernel.folder / block / "kernel.safetensors")["matrix"].double().numpy()
     scale = np.sqrt(np.clip(np.diag(matrix), 0, None))
     scale[scale == 0] = np.inf
     return np.clip(matrix / np.outer(scale, scale), -1, 1)

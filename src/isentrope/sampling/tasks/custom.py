@@ -12,7 +12,6 @@ output), "sampler_logprobs", "token_weights" and "entropy_weights".
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from typing import Any, cast
 import torch
 
 from isentrope.policy.language_model import Policy
+from isentrope.reading import read_json_lines
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
@@ -146,14 +146,8 @@ def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | 
 
 def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
     rows: list[tuple[str, dict[str, Any]]] = []
-    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
+    for i, row in read_json_lines(path, "Correct the line."):
         where = f"{path}, line {i}"
-        try:
-            row: Any = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where} is not JSON: {error.msg}.") from error
         known = cast("dict[str, Any]", row) if isinstance(row, dict) else None
         if known is None or set(known) - fields:
             unknown = cast(Any, row) if known is None else sorted(set(known) - fields)

@@ -11,7 +11,6 @@ where not.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from fractions import Fraction
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from isentrope.reading import read_json_lines
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.epochs import shuffled_epochs
 
@@ -183,8 +183,8 @@ def _prompt(content: Any, i: int, split: str, template: str) -> Prompt:
 
 def _rows_from_file(path: Path, split: str) -> list[dict[str, Any]]:
     file = path / f"{split}.jsonl" if path.is_dir() else path
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
+    rows = read_json_lines(file, "Correct the line.")
+    return [row if isinstance(row, dict) else {} for _, row in rows]
 
 
 def _rows_from_hub(split: str) -> list[dict[str, Any]]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import torch
 
 from isentrope.policy.language_model import Policy
+from isentrope.reading import read_arrow, read_columns
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import as_prompts
 
@@ -34,7 +34,7 @@ def is_trl_completions(path: str | Path) -> bool:
     Returns:
         True if it has.
     """
-    return set(pq.read_schema(path).names) >= NEEDED
+    return set(read_columns(path)) >= NEEDED
 
 
 def read_trl_completions(
@@ -61,7 +61,7 @@ def read_trl_completions(
     """
     if policy.tokenizer is None:
         raise ValueError(f"{path} holds texts, but the policy has no tokenizer to encode them.")
-    table = pd.DataFrame(pq.read_table(path).to_pydict())
+    table = pd.DataFrame(read_arrow(path).to_pydict())
     if table["step"].nunique() != 1:
         raise ValueError(
             f"{path} holds {table['step'].nunique()} training steps: the update batch is the "
