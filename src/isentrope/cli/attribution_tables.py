@@ -69,9 +69,9 @@ def _shares(shares: SharesRecord) -> str:
     )
 
 
-def _reliability(found: Mapping[str, Estimate]) -> str:
-    said = ", ".join(f"{of} {_number(printed_reliability(r))}" for of, r in found.items())
-    return f"  reliability  rank correlation with an infinite E, about: {said}"
+def _reliability(estimates: Mapping[str, Estimate]) -> str:
+    text = ", ".join(f"{of} {_number(printed_reliability(r))}" for of, r in estimates.items())
+    return f"  reliability  rank correlation with an infinite E, about: {text}"
 
 
 def _errors(result: InfluenceResult) -> str:
@@ -125,39 +125,39 @@ def _print_most(
 def print_kernel(console: Console, result: KernelResult, _: Path) -> None:
     """Print the structure of each block, its spectrum and the truncations."""
     name = result.policy.name
-    for block, found in result.blocks.items():
-        if found.structure is not None:
-            _print_structure(console, f"{name}, {block}", found.structure)
-        lines = [f"{name}, {block}: {found.rows} x {found.columns}", *_block_lines(found)]
+    for block, record in result.blocks.items():
+        if record.structure is not None:
+            _print_structure(console, f"{name}, {block}", record.structure)
+        lines = [f"{name}, {block}: {record.rows} x {record.columns}", *_block_lines(record)]
         print_lines(console, lines, [])
     if result.truncations is not None:
         _print_truncations(console, name, result.truncations)
     print_lines(console, [], result.warnings)
 
 
-def _block_lines(found: BlockRecord) -> list[str]:
+def _block_lines(record: BlockRecord) -> list[str]:
     lines = []
-    if found.same_less_other_prompt:
-        difference = _difference(found.same_less_other_prompt)
+    if record.same_less_other_prompt:
+        difference = _difference(record.same_less_other_prompt)
         lines.append(f"  difference   same less other prompts: {difference}")
-    if found.spectrum is not None:
-        nulls = [f"{null.name} {_number(null.effective_rank)}" for null in found.spectrum.nulls]
-        above = [null.above for null in found.spectrum.nulls if null.name == "observed norms"]
+    if record.spectrum is not None:
+        nulls = [f"{null.name} {_number(null.effective_rank)}" for null in record.spectrum.nulls]
+        above = [null.above for null in record.spectrum.nulls if null.name == "observed norms"]
         lines.append(
-            f"  spectrum     effective rank {measured(found.spectrum.effective_rank)} "
+            f"  spectrum     effective rank {measured(record.spectrum.effective_rank)} "
             f"(null: {', '.join(nulls)})"
             + "".join(f"; {k} eigenvalues above those of observed norms" for k in above)
         )
-    if found.block_model is not None:
-        model = found.block_model
+    if record.block_model is not None:
+        model = record.block_model
         parts = [f"{k.replace('_', ' ')} {measured(model[k])}" for k in _SHARES if model.get(k)]
         lines.append(f"  |K|² by      {', '.join(parts)}")
-    if found.clusters is not None:
-        agreement = measured(found.clusters.prompt_agreement)
+    if record.clusters is not None:
+        agreement = measured(record.clusters.prompt_agreement)
         lines.append(f"  clusters     agree with prompts to {agreement} (adjusted Rand index)")
-    if found.sketch is not None:
-        error = measured(found.sketch.error)
-        lines.append(f"  sketch       {found.sketch.dimension}: error {error}")
+    if record.sketch is not None:
+        error = measured(record.sketch.error)
+        lines.append(f"  sketch       {record.sketch.dimension}: error {error}")
     return lines
 
 
@@ -195,11 +195,11 @@ def print_audit(console: Console, result: AuditResult, _: Path) -> None:
     print_lines(console, [_reliability(result.reliability).strip()], result.warnings)
 
 
-def _difference(found: Mapping[str, Estimate]) -> str:
+def _difference(estimates: Mapping[str, Estimate]) -> str:
     """One number each, with its own interval."""
     parts = [
         f"{name.replace('_', ' ')} {_number(x.value)} {bounds(x.ci_low, x.ci_high)}"
-        for name, x in found.items()
+        for name, x in estimates.items()
         if name != "mean"
     ]
     return ", ".join(parts)

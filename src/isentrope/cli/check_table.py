@@ -12,18 +12,18 @@ from isentrope.checks import Finding
 MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim]"}
 
 
-def print_findings(out: Console, err: Console, found: dict[str, list[Finding]]) -> None:
+def print_findings(out: Console, err: Console, by_checkpoint: dict[str, list[Finding]]) -> None:
     """Print a table per checkpoint, and whether it can be measured.
 
     Args:
         out: Where to.
         err: Where failures are counted.
-        found: Findings by the checkpoint's name.
+        by_checkpoint: Findings by the checkpoint's name.
 
     Raises:
         Exit: With status 1, if a check failed.
     """
-    for name, findings in found.items():
+    for name, findings in by_checkpoint.items():
         table = Table(title=name, title_justify="left")
         for column in ("", "check", "what was seen, and what to do"):
             table.add_column(column, overflow="fold")
@@ -32,7 +32,7 @@ def print_findings(out: Console, err: Console, found: dict[str, list[Finding]]) 
             seen = escape(finding.detail) + advice
             table.add_row(MARKS[finding.passed], escape(finding.name), seen)
         out.print(table)
-    broken = sum(f.passed is False for findings in found.values() for f in findings)
+    broken = sum(f.passed is False for findings in by_checkpoint.values() for f in findings)
     if broken:
         err.print(f"{broken} checks failed.", style="red")
         raise typer.Exit(1)

@@ -79,8 +79,8 @@ def demo(
             raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
         torch.set_num_threads(1)  # the toy is too small to share
         story = Story(where, steps, evaluation_size, seed, progress)
-        said = f"What was finished is in {where}. Run it again with another --out."
-        with noted_if_interrupted(lambda: said):
+        advice = f"What was finished is in {where}. Run it again with another --out."
+        with noted_if_interrupted(lambda: advice):
             story.train(fine_tuning_steps)
             story.evaluate()
             story.measure()
@@ -121,44 +121,44 @@ class Story:
     def train(self, fine_tuning_steps: int) -> None:
         """Fine-tune, then reinforce with the probe on."""
         _chapter("supervised fine-tuning")
-        asked = fine_tuning(self.folder, fine_tuning_steps, self.seed)
-        model = sft(load_config(asked, root=SftConfig), progress=self.progress).model
+        settings = fine_tuning(self.folder, fine_tuning_steps, self.seed)
+        model = sft(load_config(settings, root=SftConfig), progress=self.progress).model
         shutil.copytree(model, model.parent / "step_0")  # a checkpoint among the others
         _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
-        asked = training(self.folder, model, self.steps, self.checkpoints[0], self.seed)
-        train(load_config(asked, root=TrainConfig), progress=self.progress)
+        settings = training(self.folder, model, self.steps, self.checkpoints[0], self.seed)
+        train(load_config(settings, root=TrainConfig), progress=self.progress)
 
     def evaluate(self) -> None:
         """How accurate, and how certain, is each checkpoint?"""
         _chapter("evaluation")
-        asked = evaluation(self.folder, self.checkpoints, self.seed)
-        asked = load_config(asked, root=EvaluateConfig)
-        print_rows(out, evaluate_checkpoints(asked, progress=self.progress).results)
+        settings = evaluation(self.folder, self.checkpoints, self.seed)
+        config = load_config(settings, root=EvaluateConfig)
+        print_rows(out, evaluate_checkpoints(config, progress=self.progress).results)
 
     def measure(self) -> None:
         """What does one more step do to the entropy?"""
         _chapter("measure: what one more step does to entropy")
-        run = measure(self._asked(), progress=self.progress, draw=entropy_change_figure)
+        run = measure(self._config(), progress=self.progress, draw=entropy_change_figure)
         print_measurement(out, run.results[-1:])
 
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
-        asked = self._asked()
+        config = self._config()
         _chapter("influence: which tokens do it")
-        run = run_verb("influence", find_influence, asked, self.progress)
+        run = run_verb("influence", find_influence, config, self.progress)
         print_influence(out, run.results[-1], list(run.measurements.values())[-1])
         _chapter("kernel and audit: how responses are tied, and what the proxies see")
-        run_verb("kernel", find_kernel, asked, self.progress)
-        run_verb("audit", find_audit, asked, self.progress)
+        run_verb("kernel", find_kernel, config, self.progress)
+        run_verb("audit", find_audit, config, self.progress)
 
     def report(self) -> None:
         """One page with all of it."""
         _chapter("report")
         say(f"Wrote {write_report(self.folder).page}\n")
 
-    def _asked(self) -> MeasureConfig:
-        asked = measurement(self.folder, self.checkpoints, self.evaluation_size, self.seed)
-        return load_config(asked)
+    def _config(self) -> MeasureConfig:
+        settings = measurement(self.folder, self.checkpoints, self.evaluation_size, self.seed)
+        return load_config(settings)
 
 
 def fine_tuning(folder: Path, steps: int, seed: int) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
         results: One per checkpoint.
     """
     rows = [(result.checkpoint, row) for result in results for row in result.rows]
-    given = [name for name, found in rows[0][1].metrics.items() if found]
+    given = [name for name, estimate in rows[0][1].metrics.items() if estimate]
     passes = [name for name in given if name.startswith("pass_at_")]
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
     shown |= {name: title for name, title in COLUMNS.items() if name in given}
@@ -77,7 +77,7 @@ def notes(results: Sequence[EvaluationResult]) -> list[str]:
     Returns:
         The warnings of all estimates.
     """
-    said = [
+    sentences = [
         sentence
         for result in results
         for row in result.rows
@@ -85,12 +85,12 @@ def notes(results: Sequence[EvaluationResult]) -> list[str]:
         if estimate is not None
         for sentence in estimate.warnings
     ]
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(sentences))
 
 
 def _value(row: EvaluatedRow, name: str) -> float | None:
-    found = row.metrics.get(name)
-    return None if found is None else known(found.value)
+    estimate = row.metrics.get(name)
+    return None if estimate is None else known(estimate.value)
 
 
 def _measured(estimate: Estimate | None) -> str:

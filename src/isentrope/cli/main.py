@@ -11,8 +11,8 @@ from isentrope.cli.commands import CONFIG_VERBS, VERBS, add_to
 __all__ = ["app"]
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"isentrope {__version__}")
         raise typer.Exit
 

@@ -32,48 +32,48 @@ def overrides(changes: Changes) -> list[str]:
 
 def measuring(verb: Verb, config: str, changes: Changes) -> None:
     """Measure, and print one table for all checkpoints."""
-    asked = load_config(config, overrides(changes))
+    settings = load_config(config, overrides(changes))
     draw = load("isentrope.reports.figures:entropy_change_figure")
     with Progress(err) as progress:
-        run = load(verb.run)(asked, progress=progress, draw=draw)
+        run = load(verb.run)(settings, progress=progress, draw=draw)
     load(verb.show)(out, run.results)
-    for made in run.measurements.values():
-        say_written(made)
+    for folder in run.measurements.values():
+        say_written(folder)
 
 
 def attributing(verb: Verb, config: str, changes: Changes) -> None:
     """Analyse each checkpoint by influence, kernel, noise, audit or try, and print its tables."""
-    asked, analyse = load_config(config, overrides(changes)), load(verb.run)
+    settings, analyse = load_config(config, overrides(changes)), load(verb.run)
     with Progress(err) as progress:
-        run = run_verb(verb.name, analyse, asked, progress)  # type: ignore[arg-type]
-    for result, made in zip(run.results, run.measurements.values(), strict=True):
-        load(verb.show)(out, result, made)
-        say_written(made)
+        run = run_verb(verb.name, analyse, settings, progress)  # type: ignore[arg-type]
+    for result, folder in zip(run.results, run.measurements.values(), strict=True):
+        load(verb.show)(out, result, folder)
+        say_written(folder)
 
 
 def evaluating(verb: Verb, config: str, changes: Changes) -> None:
     """Evaluate, and print a row per checkpoint and decoding."""
-    asked = load_config(config, overrides(changes), EvaluateConfig)
+    settings = load_config(config, overrides(changes), EvaluateConfig)
     with Progress(err) as progress:
-        made = load(verb.run)(asked, progress=progress)
+        evaluated = load(verb.run)(settings, progress=progress)
     if rank() == 0:
-        load(verb.show)(out, made.results)
-        say_written(made.table)
+        load(verb.show)(out, evaluated.results)
+        say_written(evaluated.table)
 
 
 def fine_tuning(verb: Verb, config: str, changes: Changes) -> None:
     """Fine-tune, and print the last loss and where the model is."""
-    asked = load_config(config, overrides(changes), SftConfig)
+    settings = load_config(config, overrides(changes), SftConfig)
     with Progress(err) as progress:
-        made = load(verb.run)(asked, progress=progress)
+        fine_tuned = load(verb.run)(settings, progress=progress)
     if rank() == 0:
-        load(verb.show)(made)
+        load(verb.show)(fine_tuned)
 
 
-def print_fine_tuned(made: FineTuned) -> None:
+def print_fine_tuned(fine_tuned: FineTuned) -> None:
     """Print what fine-tuning made."""
-    say(f"Loss of the last step: {made.loss:.4f} nats per token")
-    say_written(made.model)
+    say(f"Loss of the last step: {fine_tuned.loss:.4f} nats per token")
+    say_written(fine_tuned.model)
 
 
 def training(verb: Verb, config: str | None, resume: str | None, changes: Changes) -> None:
@@ -81,20 +81,20 @@ def training(verb: Verb, config: str | None, resume: str | None, changes: Change
     with Progress(err) as progress:
         if resume is not None:
             go_on = load("isentrope.pipelines.train:resume")
-            made = go_on(resume, overrides(changes), progress=progress)
+            folder = go_on(resume, overrides(changes), progress=progress)
         else:
-            asked = load_config(str(config), overrides(changes), TrainConfig)
-            made = load(verb.run)(asked, progress=progress)
+            settings = load_config(str(config), overrides(changes), TrainConfig)
+            folder = load(verb.run)(settings, progress=progress)
     if rank() == 0:
-        load(verb.show)(made)
+        load(verb.show)(folder)
 
 
 def checking(verb: Verb, config: str, changes: Changes) -> None:
     """Check, and print a table of findings per checkpoint."""
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err) as progress:
-        found = load(verb.run)(load_config(source, overrides(changes)), progress)
-    load(verb.show)(out, err, found)
+        findings = load(verb.run)(load_config(source, overrides(changes)), progress)
+    load(verb.show)(out, err, findings)
 
 
 def reporting(
@@ -104,29 +104,29 @@ def reporting(
     load(verb.show)(load(verb.run)(run, other, checkpoint=checkpoint, evaluations=evaluations))
 
 
-def print_report(made: Report) -> None:
+def print_report(report: Report) -> None:
     """Print the sentences of a report that was written."""
-    for sentence in made.claims:
+    for sentence in report.claims:
         out.print(f"- {sentence}", markup=False, highlight=False)
-    if made.missing:
+    if report.missing:
         out.print("\nNot in the report:", markup=False, highlight=False)
-    for sentence in made.missing:
+    for sentence in report.missing:
         out.print(f"- {sentence}", markup=False, highlight=False)
     out.print()
-    say_written(made.page)
+    say_written(report.page)
 
 
 def demonstrating(verb: Verb, *sizes: Any) -> None:
     """Run every verb in turn, each with its own tables, and print three sentences."""
     with Progress(err) as progress:
-        made = load(verb.run)(*sizes, progress)
-    load(verb.show)(out, made)
+        story = load(verb.run)(*sizes, progress)
+    load(verb.show)(out, story)
 
 
 def showing(verb: Verb, config: str | None, kind: Any, settings: Sequence[str]) -> None:
     """Print the settings as YAML, with what each does."""
-    asked = load_any(config, settings) if config else defaults(kind or "measure", settings)
-    text = load(verb.run)(asked, comments=True)
+    loaded = load_any(config, settings) if config else defaults(kind or "measure", settings)
+    text = load(verb.run)(loaded, comments=True)
     load(verb.show)(text)
 
 
@@ -137,5 +137,5 @@ def print_text(text: str) -> None:
 
 def validating(verb: Verb, config: str, settings: Sequence[str]) -> None:
     """Print what a configuration would do."""
-    asked = load(verb.run)(config, settings)
-    out.print(f"{config} is valid: {load(verb.show)(asked)}.", highlight=False, soft_wrap=True)
+    loaded = load(verb.run)(config, settings)
+    out.print(f"{config} is valid: {load(verb.show)(loaded)}.", highlight=False, soft_wrap=True)

@@ -39,8 +39,8 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
         unit = plain["deltaH"].unit
         title = f"{name}: gained over vanilla in one step, {words}"
         print_table(console, title, _gains(result, part))
-        said = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
-        lines.append(f"  vanilla      {said} (ΔH in {unit}), {part}")
+        changes = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
+        lines.append(f"  vanilla      {changes} (ΔH in {unit}), {part}")
     lines.append(f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}")
     for entry in result.tried.values():
         if entry.predicted is not None:

@@ -166,15 +166,15 @@ def _training(
 
 def _given(config: MeasureConfig) -> set[str]:
     """Keys that the configuration itself sets."""
-    found = set()
+    keys = set()
     for key in KEYS:
         section, name = key.split(".")
         is_set = (
             section in config.model_fields_set and name in getattr(config, section).model_fields_set
         )
         if is_set and not (key in _NULL_IS_UNSET and _value(config, key) is None):
-            found.add(key)
-    return found
+            keys.add(key)
+    return keys
 
 
 def _value(config: MeasureConfig, key: str) -> Any:

@@ -116,19 +116,19 @@ def inert_reasons(config: TrainConfig) -> list[str]:
     control, name = config.control.build(), config.control.name
     if control is None:
         return []
-    found = []
+    reasons = []
     if not getattr(control, "on_policy", True) and config.trainer.get("num_iterations", 1) < 2:
-        found.append(
+        reasons.append(
             f"control.name={name} does nothing in this run: it acts through ratios of the policy "
             "to its sampler other than 1, and with trainer.num_iterations=1 every ratio is 1."
         )
     if getattr(control, "strength", None) == 0:
-        found.append(f"control.name={name} does nothing in this run: its strength is 0.")
+        reasons.append(f"control.name={name} does nothing in this run: its strength is 0.")
     if isinstance(control, EntropyMask) and control.quantile == 0:
-        found.append(
+        reasons.append(
             "control.name=entropy_mask does nothing in this run: with quantile=0 no token is below."
         )
-    return found
+    return reasons
 
 
 def measures(config: TrainConfig) -> bool:

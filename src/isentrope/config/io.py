@@ -83,9 +83,9 @@ def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[s
         for key, value in section.items():
             if f"{name}.{key}" in omit:
                 continue
-            said = model.model_fields[key].description if comments and model else None
-            if said:
-                lines.append(f"  # {said}")
+            description = model.model_fields[key].description if comments and model else None
+            if description:
+                lines.append(f"  # {description}")
             lines += [f"  {line}" for line in dump({key: value}).rstrip("\n").split("\n")]
     return "\n".join([FIRST_LINE, *lines, LAST_LINE]) + "\n"
 
@@ -142,9 +142,9 @@ def _alternatives(kind: Any) -> list[Any]:
 
 def _require_no_secrets(content: Mapping[str, Any]) -> None:
     """Nothing that is read here may be a secret, because all of it is written into run folders."""
-    if found := next(secrets_in(content), None):
+    if secret := next(secrets_in(content), None):
         raise ConfigError(
-            f"{found} is a secret, and configurations are written into run folders: leave it out, "
+            f"{secret} is a secret, and configurations are written into run folders: leave it out, "
             "and log in by `hf auth login` or the environment (HF_TOKEN, WANDB_API_KEY)."
         )
 

@@ -76,8 +76,8 @@ def intention(config: Config) -> str:
             return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
     if isinstance(config, EvaluateConfig):
         with verification(config.checkpoint.verify):
-            found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
-        names = ", ".join(checkpoint.name for checkpoint in found)
+            checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
         return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):

@@ -21,22 +21,22 @@ BatchScores = tuple[Rollouts, tuple[Scores, ...]]
 """Rollouts with their scores at θ, and the derivatives along v that are known."""
 
 
-def log_weights(policy: Policy, found: Measurement) -> Tensor:
+def log_weights(policy: Policy, measurement: Measurement) -> Tensor:
     """Log-weight of each sequence of E at the rate of interest, by one more evaluation.
 
     Args:
         policy: The policy at θ.
-        found: What was found.
+        measurement: What was found.
 
     Returns:
         (n,) S(θ + ηv) − S(sampler), nats; NaN where the moved policy cannot be scored.
     """
-    rate = found.rate
+    rate, E = measurement.rate, measurement.batches.E
     try:
-        moved = score(policy, found.batches.E, policy.parameters_along(found.step.direction, rate))
+        moved = score(policy, E, policy.parameters_along(measurement.step.direction, rate))
     except NotFiniteError:
-        return torch.full((len(found.batches.E),), torch.nan, dtype=torch.float64)
-    return (moved.logprobs - found.change.sample.sampler_logprobs).sum(1)
+        return torch.full((len(E),), torch.nan, dtype=torch.float64)
+    return (moved.logprobs - measurement.change.sample.sampler_logprobs).sum(1)
 
 
 def sequence_table(
@@ -136,27 +136,27 @@ def token_table(policy: Policy, batches: dict[str, BatchScores]) -> pd.DataFrame
     return pd.concat(parts, ignore_index=True)
 
 
-def raw_tensors(found: Measurement) -> dict[str, Tensor]:
+def raw_tensors(measurement: Measurement) -> dict[str, Tensor]:
     """The step and the scores of E as named tensors.
 
     Args:
-        found: What was found.
+        measurement: What was found.
 
     Returns:
         "direction.<parameter>", "preconditioner.…", "momentum.…", "decay.…", "gradient.…", and
         "E.logprobs", "E.entropies" and their derivatives along v as "E.d1_…", "E.d2_…".
     """
     vectors = {
-        "direction": found.step.direction,
-        "preconditioner": found.step.preconditioner,
-        **found.step.components,
+        "direction": measurement.step.direction,
+        "preconditioner": measurement.step.preconditioner,
+        **measurement.step.components,
     }
     tensors = {
         f"{kind}.{name}": tensor.detach().cpu().contiguous().clone()
         for kind, vector in vectors.items()
         for name, tensor in vector.items()
     }
-    for order, scores in enumerate(found.change.sample.series):
+    for order, scores in enumerate(measurement.change.sample.series):
         prefix = f"E.d{order}_" if order else "E."
         tensors[f"{prefix}logprobs"] = scores.logprobs.clone()
         tensors[f"{prefix}entropies"] = scores.entropies.clone()

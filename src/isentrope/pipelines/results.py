@@ -45,70 +45,70 @@ SUSPECT_Z = Z_LIMIT
 """|z| from which an identity is said to fail."""
 
 
-def measure_result(ready: Prepared, found: Measurement) -> MeasureResult:
+def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
     """The result of `measure` at one checkpoint.
 
     Args:
         ready: The checkpoint.
-        found: What was found.
+        measurement: What was found.
 
     Returns:
         The result; of the step's warnings and the timing the loop takes care.
     """
-    change, header = found.change, ready.header
+    change, header = measurement.change, ready.header
     estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
-    values = {name: part.value for name, part in found.budget.items()}
-    errors = {f"{name}_se": part.se for name, part in found.budget.items()}
+    values = {name: part.value for name, part in measurement.budget.items()}
+    errors = {f"{name}_se": part.se for name, part in measurement.budget.items()}
     return MeasureResult(
         **vars(header)
         | {
             "estimator": estimator,
-            "step": replace(header.step, rate_of_interest=found.rate),
+            "step": replace(header.step, rate_of_interest=measurement.rate),
         },
-        entropy={name: found.entropies[name] for name in sorted(found.entropies)},
+        entropy={name: measurement.entropies[name] for name in sorted(measurement.entropies)},
         first_order=change.first_order,
         pathwise=change.pathwise,
         second_order=change.second_order,
-        sweep=tuple(_row(found, eta) for eta in found.etas),
-        linear_range=_linear_range(found),
+        sweep=tuple(_row(measurement, eta) for eta in measurement.etas),
+        linear_range=_linear_range(measurement),
         budget=values | errors,
-        checks=_checks(found),
-        warnings=tuple(warnings_of(found)),
+        checks=_checks(measurement),
+        warnings=tuple(warnings_of(measurement)),
     )
 
 
-def warnings_of(found: Measurement) -> list[str]:
+def warnings_of(measurement: Measurement) -> list[str]:
     """Sentences on what limits the use of the numbers."""
-    said: list[str] = []
+    warnings: list[str] = []
     for name in ("martingale_z", "score_identity_z"):
-        z = getattr(found.checks, name)
+        z = getattr(measurement.checks, name)
         if z is not None and abs(z) > SUSPECT_Z:
-            said.append(
+            warnings.append(
                 f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
                 "part of it; run isentrope check."
             )
-    said += [f"At θ: {sentence}" for sentence in found.change.entropy.warnings]
-    if (reach := found.change.linear_range) and math.isfinite(reach.ci_low):
-        said += [f"Linear range η*: {sentence}" for sentence in reach.warnings]
+    warnings += [f"At θ: {sentence}" for sentence in measurement.change.entropy.warnings]
+    if (reach := measurement.change.linear_range) and math.isfinite(reach.ci_low):
+        warnings += [f"Linear range η*: {sentence}" for sentence in reach.warnings]
     by_sentence: dict[str, list[str]] = {}
-    measured = [(point.eta, point.change) for point in found.change.points]
-    for eta, estimate in (*measured, *found.fresh.items()):
+    measured = [(point.eta, point.change) for point in measurement.change.points]
+    for eta, estimate in (*measured, *measurement.fresh.items()):
         for sentence in estimate.warnings:
             by_sentence.setdefault(sentence, []).append(f"{eta:g}")
-    said += [f"At η = {', '.join(etas)}: {sentence}" for sentence, etas in by_sentence.items()]
-    first = found.change.first_order
-    smallest = found.checks.floor.smallest_eta(first.value) if first else 0.0
-    if below := [eta for eta in found.etas if eta < smallest]:
-        said.append(
+    warnings += [f"At η = {', '.join(etas)}: {sentence}" for sentence, etas in by_sentence.items()]
+    first = measurement.change.first_order
+    smallest = measurement.checks.floor.smallest_eta(first.value) if first else 0.0
+    if below := [eta for eta in measurement.etas if eta < smallest]:
+        warnings.append(
             f"{len(below)} learning rates lie below {smallest:.2g}, where ΔH is below three times "
             "the rounding floor or θ + ηv is rounded to a step more than 1 % off: use "
             "precision.runtime_dtype=float64 or larger rates."
         )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(warnings))
 
 
-def _row(found: Measurement, eta: float) -> SweepRow:
-    change, fresh = found.change, found.fresh.get(eta)
+def _row(measurement: Measurement, eta: float) -> SweepRow:
+    change, fresh = measurement.change, measurement.fresh.get(eta)
     point = next((p for p in change.points if p.eta == eta), None)
     measured = point.change if point else fresh
     assert measured is not None
@@ -162,16 +162,16 @@ def _verdict_of_fresh(estimate: Estimate) -> str:
     return "trust" if math.isfinite(estimate.ci_low) else "smooth"
 
 
-def _linear_range(found: Measurement) -> LinearRange | None:
-    reach = found.change.linear_range
+def _linear_range(measurement: Measurement) -> LinearRange | None:
+    reach = measurement.change.linear_range
     if reach is None:
         return None
-    ratio = found.rate / reach.value if reach.value else None
+    ratio = measurement.rate / reach.value if reach.value else None
     return LinearRange(**vars(reach), rate_over_range=ratio)
 
 
-def _checks(found: Measurement) -> Checks:
-    checks, first = found.checks, found.change.first_order
+def _checks(measurement: Measurement) -> Checks:
+    checks, first = measurement.checks, measurement.change.first_order
     score, martingale = checks.score_identity_z, checks.martingale_z
     tests = sum(z is not None for z in (score, martingale))
     return Checks(

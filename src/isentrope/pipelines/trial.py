@@ -143,15 +143,15 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         for part in PARTS
         for against in candidate.compared(part)
     ]
-    found = paired.changes(pairs)
-    entries = {candidate.name: _entry(candidate, found) for candidate in candidates}
+    measured = paired.changes(pairs)
+    entries = {candidate.name: _entry(candidate, measured) for candidate in candidates}
     return TrialResult(
         **vars(ready.header),
         eta=eta,
-        vanilla={part: _changes("", found.changes[f"{VANILLA}/{part}"]) for part in PARTS},
+        vanilla={part: _changes("", measured.changes[f"{VANILLA}/{part}"]) for part in PARTS},
         tried=entries,
-        warnings=(*out_of_reach, *_warnings(candidates, found)),
-        tables={"trial": _table(candidates, entries, found, eta)},
+        warnings=(*out_of_reach, *_warnings(candidates, measured)),
+        tables={"trial": _table(candidates, entries, measured, eta)},
     )
 
 
@@ -237,21 +237,24 @@ def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
     return True
 
 
-def _entry(one: Candidate, found: PairedChanges) -> Tried:
+def _entry(one: Candidate, measured: PairedChanges) -> Tried:
     return Tried(
         control=one.control,
         strength=one.strength,
         predicted=one.predicted,
         did=one.numbers,
-        step=_part(one, "step", found),
-        gradient=_part(one, "gradient", found),
+        step=_part(one, "step", measured),
+        gradient=_part(one, "gradient", measured),
         did_gradient=one.of_gradient,
         reasons=one.reasons or None,
     )
 
 
 def _table(
-    candidates: list[Candidate], entries: dict[str, Tried], found: PairedChanges, eta: float
+    candidates: list[Candidate],
+    entries: dict[str, Tried],
+    measured: PairedChanges,
+    eta: float,
 ) -> pd.DataFrame:
     rows = []
     for one in candidates:
@@ -259,9 +262,9 @@ def _table(
         entry = entries[one.name]
         for part, changes in zip(PARTS, (entry.step, entry.gradient), strict=True):
             flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
-            verdict = found.verdicts[f"{one.name}/{part}"]
-            said = {"part": part, "eta": eta, "verdict": verdict}
-            rows.append(head | one.did(part) | said | flat)
+            verdict = measured.verdicts[f"{one.name}/{part}"]
+            labels = {"part": part, "eta": eta, "verdict": verdict}
+            rows.append(head | one.did(part) | labels | flat)
     table = pd.DataFrame(rows)
     for part in PARTS:
         here = table["part"] == part
@@ -269,11 +272,11 @@ def _table(
     return table
 
 
-def _part(one: Candidate, part: str, found: PairedChanges) -> dict[str, Estimate]:
+def _part(one: Candidate, part: str, measured: PairedChanges) -> dict[str, Estimate]:
     name = f"{one.name}/{part}"
-    estimates = _changes("", found.changes[name])
+    estimates = _changes("", measured.changes[name])
     for prefix, against in zip(("gained_", "over_random_"), one.compared(part), strict=False):
-        estimates |= _changes(prefix, found.differences[name, against])
+        estimates |= _changes(prefix, measured.differences[name, against])
     return estimates
 
 
@@ -303,19 +306,19 @@ def on_frontier(table: pd.DataFrame) -> list[bool]:
     return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
 
 
-def _warnings(candidates: list[Candidate], found: PairedChanges) -> list[str]:
+def _warnings(candidates: list[Candidate], measured: PairedChanges) -> list[str]:
     warnings = []
-    weak = [name for name, verdict in found.verdicts.items() if verdict != "trust"]
+    weak = [name for name, verdict in measured.verdicts.items() if verdict != "trust"]
     if weak:
         warnings.append(
-            f"{len(weak)} of {len(found.verdicts)} steps move the policy too far for an interval "
-            f"at this learning rate, {weak[0]} first: lower estimator.single_eta."
+            f"{len(weak)} of {len(measured.verdicts)} steps move the policy too far for an "
+            f"interval at this learning rate, {weak[0]} first: lower estimator.single_eta."
         )
-    met: dict[tuple[str, str], list[str]] = {}
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for one in candidates:
         for part, reason in one.reasons.items():
-            met.setdefault((reason, part), []).append(one.name)
-    for (reason, part), names in met.items():
+            by_reason.setdefault((reason, part), []).append(one.name)
+    for (reason, part), names in by_reason.items():
         where = "the whole step" if part == "step" else "the gradient part"
         cut = reason in ("out_of_range", "too_large")
         what = "shortens its correction" if cut else "makes no correction"

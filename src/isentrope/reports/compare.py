@@ -40,14 +40,14 @@ class Difference:
         start = f"{self.name}: {with_interval(self.first)} and {with_interval(self.second)}"
         if self.difference is None:
             return f"{start}; an error is not known, so the difference has no interval."
-        found = self.difference
-        interval = f"[{number(found.ci_low)}, {number(found.ci_high)}]"
+        difference = self.difference
+        interval = f"[{number(difference.ci_low)}, {number(difference.ci_high)}]"
         verdict = (
             "which may be chance"
-            if found.ci_low <= 0 <= found.ci_high
-            else f"{'higher' if found.value > 0 else 'lower'} in B"
+            if difference.ci_low <= 0 <= difference.ci_high
+            else f"{'higher' if difference.value > 0 else 'lower'} in B"
         )
-        return f"{start}; difference {number(found.value)} {interval}, {verdict}."
+        return f"{start}; difference {number(difference.value)} {interval}, {verdict}."
 
 
 def differences(first: Panel, second: Panel) -> list[Difference]:

@@ -181,7 +181,7 @@ def _alone(columns: Sequence[Column]) -> list[str]:
     """Sentences on panels that one of two runs has alone."""
     if len(columns) == 1:
         return []
-    said = []
+    sentences = []
     for column, other in (columns, columns[::-1]):
         titles = [
             panel.title
@@ -190,8 +190,8 @@ def _alone(columns: Sequence[Column]) -> list[str]:
             if _find(other, panel.key) is None
         ]
         if titles:
-            said.append(f"Only {column.label} ({column.name}) has: {'; '.join(titles)}.")
-    return said
+            sentences.append(f"Only {column.label} ({column.name}) has: {'; '.join(titles)}.")
+    return sentences
 
 
 def show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> Shown:

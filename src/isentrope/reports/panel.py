@@ -30,12 +30,12 @@ class Source:
     @property
     def versions(self) -> str:
         """Versions and seeds in one line."""
-        said = self.made_with
-        parts = [f"isentrope {said.isentrope}"] if said.isentrope else []
-        if said.git:
-            parts.append(f"commit {said.git[:8]}{'+' * ('dirty' in said.git)}")
-        parts += [f"python {said.python}"] if said.python else []
-        parts += [f"{name} {version}" for name, version in said.packages.items()]
+        made_with = self.made_with
+        parts = [f"isentrope {made_with.isentrope}"] if made_with.isentrope else []
+        if made_with.git:
+            parts.append(f"commit {made_with.git[:8]}{'+' * ('dirty' in made_with.git)}")
+        parts += [f"python {made_with.python}"] if made_with.python else []
+        parts += [f"{name} {version}" for name, version in made_with.packages.items()]
         return ", ".join(parts) or "not recorded"
 
     @property

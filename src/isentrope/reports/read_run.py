@@ -148,22 +148,22 @@ def read_run(
     missing: list[str] = []
     measurements = _measurements(folder, missing)
     metrics = _metrics(folder, missing)
-    found = find_evaluations(folder, evaluations, missing)
-    if metrics is None and not found and not any(measurements.values()):
+    evaluated = find_evaluations(folder, evaluations, missing)
+    if metrics is None and not evaluated and not any(measurements.values()):
         raise ValueError(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
-    missing += _absent(measurements, metrics, found)
+    missing += _absent(measurements, metrics, evaluated)
     focus = _focus(measurements, checkpoint, folder)
     missing += _not_at(focus, measurements)
     sections = read_sections(folder, missing)
-    return Reading(folder, sections, measurements, metrics, found, focus, missing)
+    return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 
 
 def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measurement[Any]]]:
     kinds = {kind.verb: kind for kind in KINDS}
-    found: dict[str, dict[str, Measurement[Any]]] = {verb: {} for verb in VERBS}
+    by_verb: dict[str, dict[str, Measurement[Any]]] = {verb: {} for verb in VERBS}
     for path in sorted((folder / "measurements").glob("*")):
         verb, _, name = path.name.lstrip(".").partition("_")
         if verb not in VERBS or not path.is_dir():
@@ -176,8 +176,8 @@ def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measu
         except IsentropeError as error:
             missing.append(f"{error} {verb} is left out.")
             continue
-        found[verb][name] = Measurement(verb, name, path, result)
-    return {verb: dict(sorted(of.items(), key=_order)) for verb, of in found.items()}
+        by_verb[verb][name] = Measurement(verb, name, path, result)
+    return {verb: dict(sorted(of.items(), key=_order)) for verb, of in by_verb.items()}
 
 
 def _order(item: tuple[str, Any]) -> tuple[int, str]:
@@ -207,12 +207,12 @@ def _absent(
         "noise": "There are no noise scales",
         "audit": "There is no audit of proxies",
     }
-    said = [f"{lacks[verb]}: run isentrope {verb}." for verb in VERBS if not measurements[verb]]
+    texts = [f"{lacks[verb]}: run isentrope {verb}." for verb in VERBS if not measurements[verb]]
     if metrics is None:
-        said.append("There is no training log: the run was not made by isentrope train.")
+        texts.append("There is no training log: the run was not made by isentrope train.")
     if not evaluations:
-        said.append("There is no evaluation of this run: run isentrope evaluate.")
-    return said
+        texts.append("There is no evaluation of this run: run isentrope evaluate.")
+    return texts
 
 
 def _focus(

@@ -123,17 +123,17 @@ def _column(label: str, reading: Reading) -> Column:
 
 
 def _about(reading: Reading) -> str:
-    said = []
+    parts = []
     if reading.focus is not None:
         names = dict.fromkeys(name for of in reading.measurements.values() for name in of)
         more = f", the last of {len(names)} measured" if len(names) > 1 else ""
-        said.append(f"{reading.focus}{more}")
+        parts.append(f"{reading.focus}{more}")
     if reading.metrics is not None:
-        said.append(f"{len(reading.metrics)} training steps")
+        parts.append(f"{len(reading.metrics)} training steps")
     data = reading.config.get("data") or reading.config.get("batch_config") or {}
     if data.get("dataset_name"):
-        said.append(str(data["dataset_name"]))
-    return " · ".join(said)
+        parts.append(str(data["dataset_name"]))
+    return " · ".join(parts)
 
 
 def sections_of(reading: Reading) -> Iterator[Section]:

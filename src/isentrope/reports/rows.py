@@ -45,8 +45,8 @@ def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
     """
     columns = [metric or "value"]
     columns += [f"{metric}_{name}" if metric else name for name in NAMES[1:]]
-    found = [row.get(column) for column in columns]
-    value, se, low, high = (math.nan if x is None or pd.isna(x) else float(x) for x in found)
+    values = [row.get(column) for column in columns]
+    value, se, low, high = (math.nan if x is None or pd.isna(x) else float(x) for x in values)
     return Estimate(value, se, low, high, n, "", "")
 
 

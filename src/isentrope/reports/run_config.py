@@ -37,5 +37,5 @@ def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
 def provenance_of(config: Sections) -> Provenance:
     """With what a run was made."""
     known = {field.name for field in fields(Provenance)}
-    said = config.get("provenance", {})
-    return Provenance(**{key: value for key, value in said.items() if key in known and value})
+    content = config.get("provenance", {})
+    return Provenance(**{key: value for key, value in content.items() if key in known and value})

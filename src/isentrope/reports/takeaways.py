@@ -22,12 +22,12 @@ TOP = "0.02"
 
 
 def takeaways(reading: Reading) -> list[str]:
-    """Every sentence that the run's results allow."""
-    return [said for said in (_training(reading), _step(reading), _tokens(reading)) if said]
+    """Every text that the run's results allow."""
+    return [text for text in (_training(reading), _step(reading), _tokens(reading)) if text]
 
 
 def _training(reading: Reading) -> str:
-    said = []
+    parts = []
     for evaluation in reading.evaluations[:1]:
         rows = evaluation.sampled()
         if len(rows) > 1 and {"pass_at_1", "entropy_per_token"} <= set(rows.columns):
@@ -37,14 +37,14 @@ def _training(reading: Reading) -> str:
                 f"{with_interval(estimate_in(last, metric))}"
                 for metric in ("pass_at_1", "entropy_per_token")
             )
-            said.append(f"training took pass@1 {right} and entropy {h} nats per token")
+            parts.append(f"training took pass@1 {right} and entropy {h} nats per token")
     if (law := law_of(reading)) is not None and not law.warnings:
         a, ceiling = (with_interval(x) for x in (law.a, law.ceiling))
-        said.append(
+        parts.append(
             f"along the run reward follows b − a exp(h) with a = {a}, which leaves a reward of "
             f"{ceiling} for when all entropy is spent"
         )
-    return _sentence("; ".join(said))
+    return _sentence("; ".join(parts))
 
 
 def _step(reading: Reading) -> str:
@@ -53,18 +53,18 @@ def _step(reading: Reading) -> str:
     if measured is None or row is None or not abs(row.deltaH_true) > 0:
         return ""
     result = measured.result
-    said = (
+    text = (
         f"one more step at η = {number(result.rate)} changes the entropy of {measured.name} by "
         f"{with_interval(result.change_at(row))} {result.unit}"
     )
     if math.isfinite(row.deltaH_approx):
         predicted = with_error(bare(row.deltaH_approx, row.deltaH_approx_se))
-        said += f", where first order alone says {predicted}"
+        text += f", where first order alone says {predicted}"
     momentum, total = result.part("momentum"), result.part("total")
     if momentum is not None and total is not None and total.value:
         share = percent(momentum.value / total.value)
-        said += f"; {share} of the first order is momentum, decided before the batch was drawn"
-    return _sentence(said)
+        text += f"; {share} of the first order is momentum, decided before the batch was drawn"
+    return _sentence(text)
 
 
 def _tokens(reading: Reading) -> str:
@@ -76,7 +76,7 @@ def _tokens(reading: Reading) -> str:
     share = own.get(f"negative_share@{TOP}")
     if share is None or "spearman" not in usual:
         return ""
-    said = (
+    text = (
         f"{float(TOP) * 100:g} % of the batch's tokens carry {percent(share.value)} ± "
         f"{percent(share.se)} of its fall in entropy; their covariance with the advantage, the "
         f"usual proxy, ranks tokens with a correlation of {with_interval(usual['spearman'])} to "
@@ -85,12 +85,12 @@ def _tokens(reading: Reading) -> str:
     reliability = audit.result.reliability.get("tokens")
     known = None if reliability is None else printed_reliability(reliability)
     if known is not None:
-        said += (
+        text += (
             f", which itself has a rank correlation of about {number(known, 2)} with that of an "
             "infinite E"
         )
-    return _sentence(said)
+    return _sentence(text)
 
 
-def _sentence(said: str) -> str:
-    return f"{said[:1].upper()}{said[1:]}." if said else ""
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

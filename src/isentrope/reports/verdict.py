@@ -70,15 +70,15 @@ def _change(measured: Measurement[MeasureResult]) -> Claim:
     if row is None or math.isnan(row.deltaH_true):
         if rate is None:
             return Claim("What happens", "")
-        said = f"ΔH at the training rate η = {number(rate)} was not measured."
-        return Claim("What happens", said, "doubt")
+        text = f"ΔH at the training rate η = {number(rate)} was not measured."
+        return Claim("What happens", text, "doubt")
     change = result.change_at(row)
     size = f"ΔH = {with_interval(change)} {unit}, {percent(abs(change.value / entropy.value))}"
     start = f"One step at the training rate η = {number(rate)} from {measured.name}"
     of = f"of {number(entropy.value)}"
     if not has_interval(change):
-        said = f"{start} seems to {_verb(change.value)} entropy: {size} {of}."
-        return Claim("What happens", f"{said} The weights are too uneven for an interval.", "doubt")
+        text = f"{start} seems to {_verb(change.value)} entropy: {size} {of}."
+        return Claim("What happens", f"{text} The weights are too uneven for an interval.", "doubt")
     if change.ci_low <= 0 <= change.ci_high:
         return Claim("What happens", f"{start} may raise or lower entropy: {size} {of}.", "doubt")
     return Claim("What happens", f"{start} {_verb(change.value)}s entropy: {size} {of}.")
@@ -100,12 +100,12 @@ def _first_order(result: MeasureResult) -> Claim:
     else:
         how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
     predicted = with_error(bare(row.deltaH_approx, row.deltaH_approx_se))
-    said = f"First order says {predicted} and {how}"
+    text = f"First order says {predicted} and {how}"
     reach = result.linear_range
     if reach is None or reach.rate_over_range is None:
-        return Claim("First order", f"{said}.")
+        return Claim("First order", f"{text}.")
     part = f"{number(reach.rate_over_range, 2)} of the linear range"
-    return Claim("First order", f"{said}; the training rate is {part} η* = {without_error(reach)}.")
+    return Claim("First order", f"{text}; the training rate is {part} η* = {without_error(reach)}.")
 
 
 def _parts(result: MeasureResult) -> str:
@@ -134,10 +134,10 @@ def _split(parts: Mapping[str, Estimate], whole: Estimate | None) -> str:
     }
     aligned = all(part.value * total > 0 for part in acting.values())
     if aligned:
-        said = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
-        return f"Of the first order, {listed(said)}."
-    said = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
-    return f"The parts of the first order pull apart: {listed(said)} per unit η."
+        terms = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
+        return f"Of the first order, {listed(terms)}."
+    terms = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
+    return f"The parts of the first order pull apart: {listed(terms)} per unit η."
 
 
 def _shares(shares: SharesRecord) -> str:
@@ -146,14 +146,14 @@ def _shares(shares: SharesRecord) -> str:
         "same_prompt": "responses to the same prompt",
         "other_prompt": "responses to other prompts",
     }
-    found = {words: getattr(shares, name) for name, words in names.items()}
-    said = [f"{words} {with_interval(e)}" for words, e in found.items() if e is not None]
-    if not said:
+    by_relation = {words: getattr(shares, name) for name, words in names.items()}
+    parts = [f"{words} {with_interval(e)}" for words, e in by_relation.items() if e is not None]
+    if not parts:
         return ""
     whole = shares.gradient
     return (
         f"On other responses than those of E, {shares.measured_on}, the gradient's part is "
-        f"{with_interval(whole)} {whole.unit}: {listed(said)}."
+        f"{with_interval(whole)} {whole.unit}: {listed(parts)}."
     )
 
 
@@ -165,13 +165,13 @@ def _training(reading: Reading) -> list[Claim]:
             continue
         first, last = rows.iloc[0], rows.iloc[-1]
         unit = {"pass_at_1": "pass@1", "entropy_per_token": "entropy per token"}
-        said = [
+        parts = [
             f"{words} went from {with_interval(estimate_in(first, m))} to "
             f"{with_interval(estimate_in(last, m))}"
             for m, words in unit.items()
         ]
         steps = f"From step {first['step']:.0f} to {last['step']:.0f}"
-        return [Claim("Training", f"{steps}, {listed(said)}.")]
+        return [Claim("Training", f"{steps}, {listed(parts)}.")]
     return []
 
 
@@ -182,9 +182,9 @@ def _soundness(reading: Reading) -> list[Claim]:
     failed = [check for check in checks if check.passed is False]
     if not failed:
         passed = sum(check.passed is True for check in checks)
-        said = f"The instrument is sound: {passed} of {len(checks)} checks passed, none failed."
-        return [Claim("Are the checks passed?", said, "sound")]
+        text = f"The instrument is sound: {passed} of {len(checks)} checks passed, none failed."
+        return [Claim("Are the checks passed?", text, "sound")]
     names = listed([check.name for check in failed])
     plural = len(failed) > 1
-    said = f"{names} {'are' if plural else 'is'} not as {'they' if plural else 'it'} should be"
-    return [Claim("Are the checks passed?", f"With care: {said}; see the checks below.", "doubt")]
+    text = f"{names} {'are' if plural else 'is'} not as {'they' if plural else 'it'} should be"
+    return [Claim("Are the checks passed?", f"With care: {text}; see the checks below.", "doubt")]

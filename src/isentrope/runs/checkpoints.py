@@ -99,8 +99,8 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
         FileNotFoundError: If nothing matches, or a checkpoint is missing.
     """
     given = [where.checkpoint_path] if isinstance(where.checkpoint_path, str) else None
-    found = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
-    paths = [require_checkpoint(path) for path in found]
+    folders = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
+    paths = [require_checkpoint(path) for path in folders]
     return [Checkpoint(*pair) for pair in zip(paths, _names(paths), strict=True)]
 
 
@@ -118,13 +118,13 @@ def find_subjects(where: CheckpointConfig) -> list[Subject]:
         ValueError: If one optimizer path is given for several checkpoints.
     """
     given = where.optimizer_path
-    found = find_checkpoints(where)
-    if len(found) > 1 and given is not None:
+    checkpoints = find_checkpoints(where)
+    if len(checkpoints) > 1 and given is not None:
         raise ValueError(
-            f"checkpoint.optimizer_path names one optimizer for {len(found)} checkpoints: leave it "
-            "out, and each is read from its own folder."
+            f"checkpoint.optimizer_path names one optimizer for {len(checkpoints)} checkpoints: "
+            "leave it out, and each is read from its own folder."
         )
-    return [Subject(c.path, c.name, _optimizer(c.path, given)) for c in found]
+    return [Subject(c.path, c.name, _optimizer(c.path, given)) for c in checkpoints]
 
 
 def _matches(entry: str) -> list[Path]:
@@ -132,10 +132,10 @@ def _matches(entry: str) -> list[Path]:
     if path.exists() or not any(c in entry for c in "*?["):
         return _inside(path) or [path]
     anchor = Path(path.anchor)
-    found = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
-    if not found:
+    folders = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
+    if not folders:
         raise FileNotFoundError(f"No checkpoint folder matches {entry}.")
-    return _in_natural_order(found)
+    return _in_natural_order(folders)
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -171,8 +171,8 @@ def _elsewhere(file: Path) -> str:
     """Where an optimizer's state lies that was not asked for."""
     folder = file.parent
     places = [folder / "optimizer.bin", folder.parent / file.name, folder.parent / "optimizer.bin"]
-    found = next((path for path in places if path.is_file()), None)
-    return f"={found}, which is there" if found else ""
+    place = next((path for path in places if path.is_file()), None)
+    return f"={place}, which is there" if place else ""
 
 
 def _names(paths: list[Path]) -> list[str]:

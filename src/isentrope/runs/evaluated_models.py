@@ -33,15 +33,15 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
     first, *others = checkpoints
     known = _description(first.path, base_model)
     for other in others:
-        found = _description(other.path, base_model)
-        both = [key for key in known if None not in (known[key], found[key])]
-        differing = next((key for key in both if known[key] != found[key]), None)
+        description = _description(other.path, base_model)
+        both = [key for key in known if None not in (known[key], description[key])]
+        differing = next((key for key in both if known[key] != description[key]), None)
         if differing is None and both in ([], ["tokenizer"]):
             differing = "kind"
         if differing is not None:
             raise ValueError(
                 f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) are "
-                f"not of one model: they differ in their {_words(differing, known, found)}. "
+                f"not of one model: they differ in their {_words(differing, known, description)}. "
                 "Evaluate them in studies of their own, each with its own --out."
             )
 

@@ -195,7 +195,7 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
         for row in result.rows:
             head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
             numbers = [
-                None if (found := row.metrics[name]) is None else known(getattr(found, field))
+                None if (estimate := row.metrics[name]) is None else known(getattr(estimate, field))
                 for name in names
                 for field in FIELDS.values()
             ]

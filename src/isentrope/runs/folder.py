@@ -73,17 +73,17 @@ def versions() -> dict[str, Any]:
     Returns:
         Version and git commit of isentrope, versions of Python and the packages that matter.
     """
-    found = {}
+    installed = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
     return {
         "isentrope": __version__,
         "git": git_commit(Path(__file__).parents[1]),
         "python": platform.python_version(),
-        "packages": found,
+        "packages": installed,
     }
 
 

@@ -47,7 +47,7 @@ def one_writer(folder: str | Path) -> Iterator[None]:
         OSError: If the folder cannot be made or written into.
     """
     folder = Path(folder)
-    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    created = [p for p in (folder, *folder.parents) if not p.exists()]
     lock: FileLock | None = None
     refusal: OSError | None = None
     if rank() == 0:
@@ -63,7 +63,7 @@ def one_writer(folder: str | Path) -> Iterator[None]:
         if lock is not None:
             _release(lock)
         if rank() == 0:
-            remove_empty(made)
+            remove_empty(created)
 
 
 def _acquire(folder: Path) -> FileLock | None:

@@ -182,7 +182,7 @@ class NoiseResult(Result):
     def scales(self) -> dict[str, dict[str, Value]]:
         """All of them by name, those that were asked for."""
         names = ("gradient", "preconditioned", "entropy", "supervised")
-        return {name: found for name in names if (found := getattr(self, name)) is not None}
+        return {name: scale for name in names if (scale := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,9 +51,9 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
     """
     results = [(item, item.result()) for item in study.items]
     rows = [
-        {**_place(item), "quantity": quantity, "freedom": _freedom(said, numbers), **numbers}
-        for item, said in results
-        for quantity, numbers in numbers_in(vars(said))
+        {**_place(item), "quantity": quantity, "freedom": _freedom(result, numbers), **numbers}
+        for item, result in results
+        for quantity, numbers in numbers_in(vars(result))
     ]
     table = pd.DataFrame(rows)
     confidence = study.items[0].config.estimator.confidence
@@ -160,10 +160,10 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     }
 
 
-def _freedom(said: Result, numbers: dict[str, Any]) -> float:
+def _freedom(result: Result, numbers: dict[str, Any]) -> float:
     """Degrees of freedom of an error over E: its own, or E's prompts less one."""
     own = numbers["degrees_of_freedom"]
-    return max(said.batches.E.prompt_draws - 1 if own is None else own, 1)
+    return max(result.batches.E.prompt_draws - 1 if own is None else own, 1)
 
 
 def _t(update: float, evaluation: float, n: int, freedom: float, confidence: float) -> float:

@@ -81,11 +81,11 @@ def _shared_top(result: AuditResult) -> str:
 def _table(result: AuditResult, statistic: Callable[[Statistics], str]) -> pd.DataFrame:
     rows = []
     for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
-        for proxy, found in record.proxies.items():
-            name = statistic(found)
-            if proxy != "measured" and _has(found, name):
+        for proxy, estimates in record.proxies.items():
+            name = statistic(estimates)
+            if proxy != "measured" and _has(estimates, name):
                 place = {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": name}
-                rows.append(place | found[name].to_dict())
+                rows.append(place | estimates[name].to_dict())
     return pd.DataFrame(rows).drop(columns=["ess", "khat", "warnings"], errors="ignore")
 
 
@@ -117,11 +117,11 @@ def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Any:
     return figure
 
 
-def _bar(found: Estimate) -> tuple[list[float], float]:
+def _bar(estimate: Estimate) -> tuple[list[float], float]:
     """The interval; where there is none, one standard error as a hairline."""
-    if has_interval(found):
-        return [found.ci_low, found.ci_high], 1.8
-    return [found.value - found.se, found.value + found.se], 0.7
+    if has_interval(estimate):
+        return [estimate.ci_low, estimate.ci_high], 1.8
+    return [estimate.value - estimate.se, estimate.value + estimate.se], 0.7
 
 
 def _best(ranks: pd.DataFrame) -> str:
@@ -129,11 +129,11 @@ def _best(ranks: pd.DataFrame) -> str:
     if not len(tokens):
         return "No proxy has a sign to be compared."
     best = tokens.iloc[tokens["value"].abs().argmax()]
-    said = f"By tokens {best['proxy']} ranks best, {with_interval(estimate_in(best))}"
+    caption = f"By tokens {best['proxy']} ranks best, {with_interval(estimate_in(best))}"
     known = tokens[tokens["proxy"] == NAMES["token_covariance"]]
     if len(known) and known.index[0] != best.name:
-        said += f"; the token covariance reaches {with_interval(estimate_in(known.iloc[0]))}"
-    return f"{said}. Hollow: a proxy without sign, against the size of δH."
+        caption += f"; the token covariance reaches {with_interval(estimate_in(known.iloc[0]))}"
+    return f"{caption}. Hollow: a proxy without sign, against the size of δH."
 
 
 def _found(overlaps: pd.DataFrame, share: str) -> str:

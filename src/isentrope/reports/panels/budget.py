@@ -121,13 +121,13 @@ def _step(name: str, value: float, se: float | None, kind: str) -> Row:
 
 def _caption(data: pd.DataFrame, total: float, unit: str) -> str:
     parts = data[data["kind"] == "part"].head(3)
-    said = [
+    terms = [
         f"{row['name']} {number(row['value'])}"
         + (f" ({percent(row['value'] / total)})" if total else "")
         for _, row in parts.iterrows()
         if abs(row["value"]) > 0.0005 * abs(total)
     ]
-    return f"First order {number(total)} {unit} is {listed(said)}." if said else "Nothing moved."
+    return f"First order {number(total)} {unit} is {listed(terms)}." if terms else "Nothing moved."
 
 
 def _draw(data: pd.DataFrame, label: str) -> Any:
@@ -174,34 +174,34 @@ def _room_for_values(axes: Any, data: pd.DataFrame) -> None:
 
 
 def _shares(influence: Measurement[InfluenceResult], shares: SharesRecord) -> Panel:
-    found: dict[str, Estimate] = {
+    relations: dict[str, Estimate] = {
         words: estimate
         for key, words in SHARES.items()
         if (estimate := getattr(shares, key)) is not None
     }
-    data = pd.DataFrame([{"share": words, **e.to_dict()} for words, e in found.items()])
-    figure, (axes,) = canvas(90 + 44 * len(found))
-    for k, estimate in enumerate(found.values()):
+    data = pd.DataFrame([{"share": words, **e.to_dict()} for words, e in relations.items()])
+    figure, (axes,) = canvas(90 + 44 * len(relations))
+    for k, estimate in enumerate(relations.values()):
         colour = by_sign(estimate.value)
         if has_interval(estimate):
             axes.plot([estimate.ci_low, estimate.ci_high], [k, k], color=colour, linewidth=2)
         axes.plot(estimate.value, k, "o", color=colour, markersize=7)
     zero_line(axes, vertical=True)
-    axes.set_yticks(range(len(found)), list(found))
-    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_yticks(range(len(relations)), list(relations))
+    axes.set_ylim(len(relations) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(lambda value, _: number(value, 2))
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(f"part of δH₁ ({shares.gradient.unit})")
     grid(axes, "x")
-    said = [f"{words} {with_interval(e)}" for words, e in found.items() if words != "together"]
+    parts = [f"{words} {with_interval(e)}" for words, e in relations.items() if words != "together"]
     whole = shares.gradient
     caption = (
         f"Not the population of the budget, which is measured on E: on {shares.measured_on} the "
-        f"gradient's part is {with_interval(whole)} {whole.unit}, {listed(said)}."
+        f"gradient's part is {with_interval(whole)} {whole.unit}, {listed(parts)}."
     )
-    numbers = {f"{words}, part of δH₁": estimate for words, estimate in found.items()}
+    numbers = {f"{words}, part of δH₁": estimate for words, estimate in relations.items()}
     return Panel(
         "shares",
         "Whose responses moved whose, on U's prompts",

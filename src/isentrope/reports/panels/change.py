@@ -57,24 +57,24 @@ def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:
 
 def _numbers(result: MeasureResult) -> dict[str, Estimate]:
     reach, row = result.linear_range, result.at_rate()
-    found = {
+    estimates = {
         "entropy": result.at_theta,
         "first order δH₁": result.first_order,
         "linear range η*": reach and replace(reach, se=math.nan),
     }
     if row is not None:
-        found[f"ΔH at η = {number(row.eta)}"] = result.change_at(row)
-    return {name: estimate for name, estimate in found.items() if estimate is not None}
+        estimates[f"ΔH at η = {number(row.eta)}"] = result.change_at(row)
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def _caption(result: MeasureResult) -> str:
     verdicts = [row.verdict for row in result.sweep]
     trusted = sum(verdict == "trust" for verdict in verdicts)
-    said = f"{trusted} of {len(verdicts)} learning rates are measured with an interval"
+    caption = f"{trusted} of {len(verdicts)} learning rates are measured with an interval"
     agree = _agreeing(result)
     if agree is not None:
-        said += f"; up to η = {number(agree)} first order is within 5 % of what is measured"
-    return f"{said}."
+        caption += f"; up to η = {number(agree)} first order is within 5 % of what is measured"
+    return f"{caption}."
 
 
 def _agreeing(result: MeasureResult) -> float | None:
@@ -93,10 +93,10 @@ def _caption_per_rate(result: MeasureResult) -> str:
     if first is None:
         return "Level where entropy changes in proportion to the learning rate."
     slope = f"{number(first.value)} ± {number(first.se, 2)}"
-    said = f"Level at δH₁ = {slope} while the step is small"
+    caption = f"Level at δH₁ = {slope} while the step is small"
     if reach is None:
-        return f"{said}."
-    return f"{said}; first and second order are as large at η* = {without_error(reach)}."
+        return f"{caption}."
+    return f"{caption}; first and second order are as large at η* = {without_error(reach)}."
 
 
 def _figure(result: MeasureResult, power: int, label: str) -> Figure:

@@ -59,8 +59,8 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
     }
     for label, (z, words) in identities.items():
         passed = None if z is None else abs(z) <= SUSPECT_Z
-        said = words if z is None else f"{words} ({in_words(p_value(z), len(identities))})"
-        yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, said)
+        about = words if z is None else f"{words} ({in_words(p_value(z), len(identities))})"
+        yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, about)
     rate, smallest = result.rate, checks.rounding_floor.smallest_eta
     if rate is not None and smallest is not None:
         words = "smallest η at which neither ΔH nor θ + ηv is lost to rounding"
@@ -88,9 +88,9 @@ def _of_influence(reading: Reading) -> Iterator[Check]:
     words = "influences of all tokens, momentum and decay sum to δH₁"
     passed = abs(closure) <= 1e-6 * abs(total)
     yield Check("parts sum to the total", number(closure, 2), "below 10⁻⁶ of δH₁", passed, words)
-    for of, found in result.reliability.items():
+    for of, estimate in result.reliability.items():
         words = f"rank correlation of the {of} with those of an infinite E, about"
-        value = printed_reliability(found)
+        value = printed_reliability(estimate)
         passed = None if value is None else value >= LEAST_RELIABLE
         yield Check(f"ranking of {of}", number(value, 2), f"≥ {LEAST_RELIABLE:g}", passed, words)
 
@@ -149,12 +149,12 @@ def _table(checks: list[Check]) -> Markup:
     }
     rows = Markup("")
     for check in checks:
-        kind, mark, said = marks[check.passed]
+        kind, mark, word = marks[check.passed]
         rows += Markup(
             '<tr><td class="mark {}" aria-label="{}">{}</td>'
             '<th scope="row">{}<small>{}</small></th><td class="number" data-says="seen">{}</td>'
             '<td data-says="should be">{}</td></tr>'
-        ).format(kind, said, mark, check.name, check.about, check.seen, check.should)
+        ).format(kind, word, mark, check.name, check.about, check.seen, check.should)
     head = Markup(
         '<thead><tr><th></th><th scope="col">check</th><th scope="col" class="number">seen</th>'
         '<th scope="col">should be</th></tr></thead>'
@@ -165,11 +165,11 @@ def _table(checks: list[Check]) -> Markup:
 
 
 def _notes(warnings: dict[str, list[str]]) -> Markup:
-    said = [(verb, sentence) for verb, of in warnings.items() for sentence in of]
-    if not said:
+    notes = [(verb, sentence) for verb, of in warnings.items() for sentence in of]
+    if not notes:
         return Markup("")
     items = Markup("").join(
-        Markup("<li><b>{}</b> {}</li>").format(verb, sentence) for verb, sentence in said
+        Markup("<li><b>{}</b> {}</li>").format(verb, sentence) for verb, sentence in notes
     )
     return Markup(
         '<h4>What the results say of their own limits</h4><ul class="notes">{}</ul>'

@@ -147,9 +147,9 @@ def _measured_change(reading: Reading, rows: pd.DataFrame) -> pd.DataFrame | Non
     if not {*names, "probe/trust"} <= set(metrics.columns) or per_token != "per_token":
         return None
     trusted = metrics[metrics["probe/trust"] == 1]  # the errors of others mean nothing
-    found = trusted[["step", *names]].rename(columns=names).dropna()
-    found = found[found["step"].isin(rows["step"])]
-    return found if len(found) else None
+    measured = trusted[["step", *names]].rename(columns=names).dropna()
+    measured = measured[measured["step"].isin(rows["step"])]
+    return measured if len(measured) else None
 
 
 _AMONG = {
@@ -175,35 +175,35 @@ def _tokens(reading: Reading, table: pd.DataFrame, name: str) -> Panel | None:
         rows = table.dropna(subset=[column])
         axes.plot(rows["step"], rows[column], color=colours[column].light)
         _finish(axes, labels[column], last=axes is panels[-1])
-    said = []
+    sentences = []
     if "touched" in shown:
         parts = [words.format(_mean(table, c)) for c, words in _AMONG.items() if c in table]
         held = _known(table, "touched_entropy")
         if held is not None:
             parts.append(f"their mean entropy was {number(float(held['touched_entropy'].mean()))}")
-        said.append(
+        sentences.append(
             f"On average {name} touched {_mean(table, 'touched')} of the tokens"
             + (f"; of those {', '.join(parts)}." if parts else ".")
         )
     if "changed" in shown:
-        said.append(f"It changed {_mean(table, 'changed')} of the weight.")
+        sentences.append(f"It changed {_mean(table, 'changed')} of the weight.")
     if cost:
-        said.append(cost)
+        sentences.append(cost)
     columns = ["step", *shown, *_AMONG, "touched_entropy", "seconds"]
     title = "What was changed, and what it cost"
-    return _panel(reading, "control_tokens", title, " ".join(said), table, columns, figure)
+    return _panel(reading, "control_tokens", title, " ".join(sentences), table, columns, figure)
 
 
 def _cost(table: pd.DataFrame) -> str:
     rows = _known(table, "seconds")
     if rows is None:
         return ""
-    said = f"The control took {number(float(rows['seconds'].mean()))} seconds per step"
+    sentence = f"The control took {number(float(rows['seconds'].mean()))} seconds per step"
     whole = _known(rows, "whole")
     if whole is None:
-        return f"{said}."
+        return f"{sentence}."
     share = float(whole["seconds"].sum() / whole["whole"].sum())
-    return f"{said}, {percent(share)} of the time of training."
+    return f"{sentence}, {percent(share)} of the time of training."
 
 
 def _mean(table: pd.DataFrame, column: str) -> str:

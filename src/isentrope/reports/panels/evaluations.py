@@ -60,20 +60,20 @@ def find_evaluations(
     Raises:
         FileNotFoundError: If a folder that was named has no table.
     """
-    found = []
+    folders = []
     for folder in named:
         if _table_file(Path(folder)) is None:
             raise FileNotFoundError(f"{folder} has no {TABLES[1]}: give a folder of eval_runs/.")
-        found.append(Path(folder))
+        folders.append(Path(folder))
     beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
     own = run / "evaluation"
-    if _table_file(own) and own.resolve() not in {other.resolve() for other in found}:
-        found.append(own)
+    if _table_file(own) and own.resolve() not in {other.resolve() for other in folders}:
+        folders.append(own)
     for folder in sorted({p.resolve() for base in beside for p in base.glob("*") if p.is_dir()}):
-        known = {other.resolve() for other in found}
+        known = {other.resolve() for other in folders}
         if folder not in known and _table_file(folder) and _names(read_sections(folder), run):
-            found.append(_short(folder))
-    read = (_read(folder, missing) for folder in found)
+            folders.append(_short(folder))
+    read = (_read(folder, missing) for folder in folders)
     return [evaluation for evaluation in read if evaluation is not None]
 
 

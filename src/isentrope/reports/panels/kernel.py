@@ -81,18 +81,18 @@ def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
         spine.set_linewidth(0.6)
     record = kernel.result.blocks[block]
     structure = record.structure or {}
-    found = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
+    relations = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
     data = pd.DataFrame(
         [
             {"relation": words, "entries": row.entries, "quantity": name} | cosine.to_dict()
-            for words, row in found.items()
+            for words, row in relations.items()
             for name in ("mean_cosine", "rms_cosine")
             if (cosine := getattr(row, name)) is not None
         ]
     )
     numbers = {
         f"rms cosine, {words}": row.rms_cosine
-        for words, row in found.items()
+        for words, row in relations.items()
         if row.rms_cosine is not None
     }
     difference = (record.same_less_other_prompt or {}).get("rms_cosine")
@@ -101,7 +101,7 @@ def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
     return Panel(
         "kernel",
         f"How responses move each other ({block})",
-        _caption(found, n, factor, difference),
+        _caption(relations, n, factor, difference),
         kernel.source(f"{block}/kernel.safetensors", f"{block}/rows.parquet", "results.json"),
         data,
         figure,
@@ -147,18 +147,18 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
 
 
 def _caption(
-    found: dict[str, RelationRecord], n: int, factor: int, difference: Estimate | None
+    relations: dict[str, RelationRecord], n: int, factor: int, difference: Estimate | None
 ) -> str:
     note = f" Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else ""
-    if "same prompt" not in found:
+    if "same prompt" not in relations:
         return f"Cosines of {n} responses: blue-green move together, red apart.{note}"
-    same, other = found["same prompt"].rms_cosine, found.get("other prompts")
-    said = f"Responses to one prompt have an rms cosine of {with_interval(same)}"
+    same, other = relations["same prompt"].rms_cosine, relations.get("other prompts")
+    caption = f"Responses to one prompt have an rms cosine of {with_interval(same)}"
     if other is not None:
-        said += f", responses to different prompts of {with_interval(other.rms_cosine)}"
+        caption += f", responses to different prompts of {with_interval(other.rms_cosine)}"
     if difference is not None:
-        said += f"; the difference is {with_interval(difference)}"
-    return f"{said}; blue-green move together, red apart, numbers are prompts.{note}"
+        caption += f"; the difference is {with_interval(difference)}"
+    return f"{caption}; blue-green move together, red apart, numbers are prompts.{note}"
 
 
 def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:

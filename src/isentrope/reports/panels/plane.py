@@ -101,11 +101,11 @@ def _law(law: EntropyLaw) -> tuple[dict[str, Estimate], str]:
         return {}, f"R = b − a exp(h) was fitted to the training batches. {doubts}"
     fitted = {"a of the law": law.a, "reward at no entropy": law.ceiling}
     a, ceiling = (without_error(x) for x in fitted.values())
-    said = (
+    sentence = (
         f"The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} at "
         f"h = 0 (R² = {number(law.r_squared, 2)})."
     )
-    return fitted, f"{said} {doubts}".strip()
+    return fitted, f"{sentence} {doubts}".strip()
 
 
 def _draw_law(axes: Axes, law: EntropyLaw) -> None:
@@ -137,14 +137,14 @@ def _draw_steps(axes: Axes, metrics: pd.DataFrame) -> None:
 
 
 def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
-    found = pd.DataFrame({"step": rows["step"]})
+    path = pd.DataFrame({"step": rows["step"]})
     bars = {}
     for axis, metric in (("entropy", "entropy_per_token"), ("reward", "reward")):
-        found[axis] = rows[metric]
+        path[axis] = rows[metric]
         bars[axis] = bars_of(rows, metric)
     axes.errorbar(
-        found["entropy"],
-        found["reward"],
+        path["entropy"],
+        path["reward"],
         xerr=bars["entropy"],
         yerr=bars["reward"],
         fmt="-o",
@@ -152,7 +152,7 @@ def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
         linewidth=1.2,
         label="evaluated",
     )
-    for row in (found.iloc[0], found.iloc[-1]):
+    for row in (path.iloc[0], path.iloc[-1]):
         axes.annotate(
             f"step {row['step']:.0f}",
             (row["entropy"], row["reward"]),
@@ -163,7 +163,7 @@ def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
             bbox={"facecolor": PAPER.light, "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
             zorder=5,
         )
-    return found
+    return path
 
 
 def bars_of(rows: pd.DataFrame, metric: str) -> np.ndarray:

@@ -129,8 +129,8 @@ def _draw(axes: Axes, rows: pd.DataFrame, shift: float, colour: str, **style: An
 
 
 def _caption(data: pd.DataFrame, name: str) -> str:
-    found = data[data["quantity"] == name]
-    first, last = found.iloc[0], found.iloc[-1]
+    chosen = data[data["quantity"] == name]
+    first, last = chosen.iloc[0], chosen.iloc[-1]
     short = without_error if name in RANGE else with_error
     ends = (estimate_in(first), estimate_in(last))
     start, end = (with_interval(e) if has_interval(e) else short(e) for e in ends)
@@ -170,12 +170,12 @@ def _fraction(result: MeasureResult) -> Estimate | None:
     reach = result.linear_range
     if reach is None or not reach.rate_over_range:
         return None
-    found = bare(reach.rate_over_range)
-    rate, (low, high) = found.value * reach.value, (known(reach.ci_low), known(reach.ci_high))
+    fraction = bare(reach.rate_over_range)
+    rate, (low, high) = fraction.value * reach.value, (known(reach.ci_low), known(reach.ci_high))
     if low is None:
-        return found
+        return fraction
     ends = (0.0 if high is None else rate / high, rate / low if low else math.nan)
-    return replace(found, ci_low=ends[0], ci_high=ends[1])
+    return replace(fraction, ci_low=ends[0], ci_high=ends[1])
 
 
 def _relation(name: str) -> Pick:

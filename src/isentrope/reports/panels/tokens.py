@@ -164,16 +164,16 @@ def _gap(count: int) -> Markup:
 
 def _token(row: Row, largest: dict[str, float]) -> Markup:
     names = {"deltaH": ("h", "δH"), "deltaJ": ("j", "δJ")}
-    said = [f"position {row['position']}, id {row['token_id']}"]
+    parts = [f"position {row['position']}, id {row['token_id']}"]
     style = []
     for column, top in largest.items():
         letter, symbol = names[column]
         relative = np.sign(row[column]) * np.sqrt(abs(row[column]) / top)
         style.append(f"--{letter}:{relative:.2f}")
-        said.append(f"{symbol} {number(row[column])} ± {number(row[f'{column}_se'], 2)}")
-    said += [f"log π {number(row['s'])}", f"H {number(row['H'])}"]
+        parts.append(f"{symbol} {number(row[column])} ± {number(row[f'{column}_se'], 2)}")
+    parts += [f"log π {number(row['s'])}", f"H {number(row['H'])}"]
     return Markup('<b class="t" style="{}" data-n="{}">{}</b>').format(
-        ";".join(style), " · ".join(said), visible(row["text"], row["token_id"])
+        ";".join(style), " · ".join(parts), visible(row["text"], row["token_id"])
     )
 
 

@@ -200,12 +200,12 @@ def _passes(evaluation: Evaluation, place: int) -> Panel | None:
         _draw(axes, rows, f"pass_at_{k}", f"pass@{k}", REWARD.light, shade)
     _finish(axes, "share of prompts", columns=3)
     first, last = rows.iloc[0], rows.iloc[-1]
-    said = [
+    parts = [
         f"pass@{k} from {with_interval(estimate_in(first, f'pass_at_{k}'))} to "
         f"{with_interval(estimate_in(last, f'pass_at_{k}'))}"
         for k in dict.fromkeys((ks[0], ks[-1]))
     ]
-    caption = f"From step {first['step']:.0f} to {last['step']:.0f}: {'; '.join(said)}."
+    caption = f"From step {first['step']:.0f} to {last['step']:.0f}: {'; '.join(parts)}."
     columns = [
         "step",
         "decoding",
