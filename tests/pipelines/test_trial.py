@@ -11,7 +11,8 @@ from isentrope.cli.main import app
 from isentrope.cli.running import overrides
 from isentrope.config.io import ConfigError, load_config
 from isentrope.pipelines.loop import run_verb
-from isentrope.pipelines.trial import find_trial, largest_strength, on_frontier
+from isentrope.pipelines.trial import find_trial, on_frontier
+from isentrope.pipelines.trial_strengths import largest_strength
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
@@ -19,12 +18,12 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.pipelines.prepare import Prepared
 from isentrope.pipelines.trial_steps import PARTS, RANDOM, TrialSteps
+from isentrope.pipelines.trial_strengths import strength_of_change, strengths_to_try
 from isentrope.progress import Progress
 from isentrope.runs.attribution_records import Tried
 from isentrope.runs.results import TrialResult
 from isentrope.training.control.controls import STEP, TOKEN, build
-from isentrope.training.control.trial import OutOfReachError, Trial, strength_for
-from isentrope.vectors import Vector, dot
+from isentrope.training.control.trial import OutOfReachError, Trial
 
 VANILLA = "vanilla"
 MASKS = 4
@@ -38,20 +37,6 @@ WHY = {
     "too_large": "it would be larger than the option largest allows",
 }
 """Reasons of an isentropic correction in words."""
-MULTIPLES = (0.25, 0.5, 1.0)
-"""Strengths that are tried where none are given, as multiples of a control's default."""
-SMALL = {
-    **dict.fromkeys(("repo_r", "bonus", "lp_reg"), (1.0, 4.0, 16.0)),
-    **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
-    "clip_cov": (1.0, 10.0, 100.0),
-    "negative_scale": (0.5, 1.0, 2.0),
-    RANDOM: (0.1, 0.25, 1.0, 2.5, 4.0),
-}
-"""The same of controls whose published default does little in one step, and of random masks."""
-LARGEST = 64.0
-"""Largest multiple of a default strength that is tried for a wanted change."""
-HALVINGS = 60
-"""Halvings that find the bound of a strength to the last bit."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +150,10 @@ def _candidates(
 ) -> Iterator[tuple[Candidate, Trial]]:
     """The control at each strength, with its step."""
     if section.change is not None:
-        strength, predicted = _strength_for(section, steps, control, eta)
+        strength, predicted = strength_of_change(section, steps, control, eta)
         strengths = [strength]
     else:
-        strengths, predicted = _strengths(section, control), None
+        strengths, predicted = strengths_to_try(section, control), None
     for strength in strengths:
         trial = steps.trial(control, strength)
         share = trial.numbers.get("touched", 0.0)
@@ -177,64 +162,6 @@ def _candidates(
             masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
         did = trial.numbers, predicted, masks, trial.of_gradient, trial.reasons
         yield Candidate(control, strength, *did), trial
-
-
-def _strengths(section: TrialConfig, control: str) -> list[float]:
-    options = section.options.get(control, {})
-    default = build(control, None, options).strength
-    if section.strengths is not None:
-        given = [multiple * default for multiple in section.strengths]
-        return [build(control, strength, options).strength for strength in given]
-    return [multiple * default for multiple in SMALL.get(control, MULTIPLES)]
-
-
-def _strength_for(
-    section: TrialConfig, steps: TrialSteps, control: str, eta: float
-) -> tuple[float, float]:
-    """The strength that changes entropy by the amount asked for, by the first order."""
-    wanted, options = section.change, section.options.get(control, {})
-    assert wanted is not None
-
-    def change(strength: float) -> float:
-        whole: Vector = (
-            steps.plain.direction if not strength else steps.trial(control, strength).whole
-        )
-        return eta * dot(steps.entropy_gradient, whole)
-
-    default = build(control, None, options)
-    largest = largest_strength(control, default.strength, options)
-    both = getattr(default, "two_sided", False)
-    smallest = largest_strength(control, -default.strength, options) if both else 0.0
-    return strength_for(wanted, change, largest, smallest)
-
-
-def largest_strength(control: str, default: float, options: dict[str, Any]) -> float:
-    """The strength farthest from 0 that may be tried: the control's own bound, or `LARGEST`.
-
-    Args:
-        control: Its name.
-        default: Its default strength, or the negative of it.
-        options: Its settings.
-
-    Returns:
-        A strength of the same sign; 0 where none of that sign is allowed.
-    """
-    far = LARGEST * default
-    if _allowed(control, far, options):
-        return far
-    near = default if _allowed(control, default, options) else 0.0
-    for _ in range(HALVINGS):
-        middle = (near + far) / 2
-        near, far = (middle, far) if _allowed(control, middle, options) else (near, middle)
-    return near
-
-
-def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
-    try:
-        build(control, strength, options)
-    except ValueError:
-        return False
-    return True
 
 
 def _entry(one: Candidate, measured: PairedChanges) -> Tried:
