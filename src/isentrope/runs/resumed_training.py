@@ -196,11 +196,11 @@ def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted key → value; a configuration or nested dictionaries."""
     if isinstance(content, TrainConfig):
         content = _plain(content)
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"
-        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return found
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _words(key: str, settings: Mapping[str, Any]) -> str:
