@@ -166,6 +166,17 @@ def test_a_lost_line_is_refused_by_step_with_a_way_out(run, lines, said):
     assert metrics.read_text() == damaged
 
 
+def test_the_way_out_of_a_lost_line_gives_the_same_log(run):
+    metrics = run / "logs" / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole.splitlines()[0] + "\n{\n")
+    with pytest.raises(ValueError, match="remove the checkpoints from step 2 on"):
+        resume(run)
+    shutil.rmtree(run / "training_state" / "step_2")
+    resume(run)
+    assert metrics.read_text() == whole
+
+
 def test_every_process_of_the_run_needs_its_random_state(run):
     contract = run / "training_state" / "step_2" / "contract.json"
     contract.write_text(json.dumps(json.loads(contract.read_text()) | {"world_size": 2}))
