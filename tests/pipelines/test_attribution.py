@@ -180,5 +180,5 @@ def test_bad_settings_are_refused_in_a_sentence(run):
         run("kernel", "fisher_kernel.memory_gb=1e-9", name="a")
     with pytest.raises(ValueError, match="groups"):
         run("influence", "analysis.groups=500", "analysis.overlap=independent", name="b")
-    with pytest.raises(ValueError, match="4 or more"):
+    with pytest.raises(ValueError, match="four prompt groups or more"):
         run("noise", "batch_config.B_U=3", "analysis.overlap=independent", name="c")

@@ -34,6 +34,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.one_contract import other_base
 from isentrope.runs.origin import checkpoint_digests
+from isentrope.runs.room import require_writable
 from isentrope.runs.study import require_inputs
 from isentrope.training.saved_arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -44,6 +45,8 @@ from isentrope.vectors import Vector
 def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
     findings = {}
+    if config.output.directory is not None:
+        require_writable(config.output.directory, "--out (output.directory)")
     with verification(config.checkpoint.verify):
         for subject in require_inputs(config):
             alone, settled = settle(config, subject.path)

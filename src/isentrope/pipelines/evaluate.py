@@ -37,6 +37,7 @@ from isentrope.runs.folder import differences, resolved
 from isentrope.runs.one_contract import other_base
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.resume import CONFIG, evaluation_origin, require_same_evaluation
+from isentrope.runs.room import folder_name
 
 log = logging.getLogger("isentrope")
 
@@ -146,7 +147,7 @@ def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoi
         return Path(output.directory)
     path = first.path.resolve()
     run = path.parent.parent if path.parent.name == "training_state" else path
-    return Path("eval_runs") / f"{output.name or run.name}_{dataset}"
+    return Path("eval_runs") / folder_name(f"{output.name or run.name}_{dataset}")
 
 
 def _vllm(

@@ -77,8 +77,14 @@ def run_verb(
         The folders and the results.
 
     Raises:
-        ValueError: If the rounded step is asked for, whose parts do not sum to v.
+        ValueError: If the rounded step is asked for, whose parts do not sum to v, or a noise scale
+            of fewer than four prompt groups.
     """
+    batch = config.batch_config
+    if verb == "noise" and batch.U_file is None and batch.B_U < 4:
+        raise ValueError(
+            f"A noise scale needs four prompt groups or more, and batch_config.B_U is {batch.B_U}."
+        )
     logging.getLogger("isentrope").setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.contract import run_contract
 from isentrope.config.control_options import inert_reasons, measures, run_control
 from isentrope.config.paths import path_in_run
@@ -36,6 +37,7 @@ from isentrope.runs.resumed_training import (
     require_same_arguments,
     training_origin,
 )
+from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
 from isentrope.training.models import load_trainable
@@ -59,6 +61,7 @@ def prepare_training(
     for reason in inert_reasons(config):
         log.warning(reason)
     model, tokenizer = load_trainable(**config.model.model_dump(), seed=training.seed)
+    _require_room(model, training, files, checkpoint)
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
     task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
@@ -82,6 +85,18 @@ def prepare_training(
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
     )
+
+
+def _require_room(
+    model: Any, training: TrainingConfig, files: RunFiles, checkpoint: Path | None
+) -> None:
+    """Refuse a run whose checkpoints do not fit on the disk."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    weights = sum(p.numel() * p.element_size() for p in trained)
+    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
+    size = checkpoints_size(training, weights, sum(p.numel() for p in trained), done)
+    cure = "set training.keep_last, raise training.save_every, or choose another --out"
+    require_disk(files.folder, size, "Saving its checkpoints", cure)
 
 
 def _base_model(model: Any, given: str, run: Path) -> str:

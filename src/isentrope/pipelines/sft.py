@@ -28,6 +28,7 @@ from isentrope.processes import barrier, gather, rank
 from isentrope.progress import Progress
 from isentrope.runs.folder import differences, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.room import require_disk
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import encode
 from isentrope.training.divergence import require_finite_state
@@ -74,6 +75,8 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
         require_paths(config.model, config.data)
         options = sft_options(config, files.folder)
         model, tokenizer = load_trainable(**config.model.model_dump(), seed=tuning.seed)
+        size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        require_disk(files.folder, size, "Saving the model", "choose another --out")
         rows = _examples(config.data, tuning, model, tokenizer)
         if rank() == 0:
             files.rewind(-1)  # of a run that was stopped

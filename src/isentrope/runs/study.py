@@ -28,6 +28,7 @@ from isentrope.runs.one_writer import one_writer
 from isentrope.runs.result import Result
 from isentrope.runs.results import load_result
 from isentrope.runs.resume import measurement_origin, require_same_measurement
+from isentrope.runs.room import require_writable
 
 log = logging.getLogger("isentrope")
 
@@ -138,6 +139,9 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
         The items.
     """
     folder = run_directory(config.output.directory)
+    logs = config.detailed_logging
+    if logs.enabled and logs.output_directory is not None:
+        require_writable(logs.output_directory, "detailed_logging.output_directory")
     with one_writer(folder):
         study = plan_study(verb, config, folder)
         with noted_if_interrupted(study.how_to_go_on):
