@@ -13,7 +13,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
 from isentrope.pipelines import evaluate, evaluation_work
-from isentrope.runs import checkpoints, evaluation_folder
+from isentrope.runs import checkpoints, evaluation_folder, evaluation_result
 from tests.pipelines.observing import Observed, ReachedError, kept_in, spy
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 
@@ -37,9 +37,10 @@ def settings(folder):
 
 
 def go_on(tiny, folder, phase=None):
-    """Evaluate two checkpoints; die at the fourth entry into a phase, or the second if few."""
-    owner = evaluation_folder if phase in ("write_bytes", "write_json") else evaluation_work
-    last = {"draw_responses": 2, "write_bytes": 4, "estimate_metrics": 3, "write_json": 2}
+    """Evaluate two checkpoints; die at an entry into a phase that leaves something to do."""
+    owners = {"write_bytes": evaluation_folder, "write_json": evaluation_result}
+    owner = owners.get(phase, evaluation_work)
+    last = {"draw_responses": 2, "write_bytes": 4, "estimate_metrics": 3, "write_json": 1}
     if phase is not None:
         plain, entries = getattr(owner, phase), [0]
 
