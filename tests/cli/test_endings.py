@@ -128,3 +128,31 @@ def test_a_signal_ends_a_measurement_with_one_sentence(tiny, tmp_path, number, c
     assert f"Stopped by {cause}. Nothing is kept" in said
     assert "Traceback" not in said
     assert not run.exists()  # neither lock nor half a folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_training_run_that_can_be_resumed(tiny, tmp_path, number):
+    content = {
+        "model": {"path": str(tiny / "base"), "lora_rank": 2},
+        "data": {"dataset_name": "prompts", "dataset_path": str(tiny / "prompts.jsonl")},
+        "sampling": {"max_new_tokens": 3},
+        "training": {"steps": 500, "prompts_per_step": 2, "group_size": 4, "save_every": 1},
+        "entropy_probe": {"enabled": False},
+        "output": {"report_to": []},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
+    run = tmp_path / "run"
+    said, status = stopped(
+        ["train", "config.yaml", "--out", "run"],
+        (run / "training_state" / "step_2").exists,
+        number,
+        tmp_path,
+    )
+    assert status == 128 + number, said
+    assert "Resume the run by `isentrope train --resume run`." in said
+    done = max(int(p.name.removeprefix("step_")) for p in (run / "training_state").glob("step_*"))
+    go_on = ["train", "--resume", "run", "--set", f"training.steps={done + 1}"]
+    again = subprocess.run([*CALL, *go_on], cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert (run / "training_state" / f"step_{done + 1}").is_dir()
