@@ -204,7 +204,12 @@ def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             continue
         if key == "objective" and now[key] == "recorded":
             continue  # these names now cover more: the loss's settings are compared separately
-        before = saved.get(key, _OLD_DEFAULTS[key]) if key in _OLD_DEFAULTS else saved[key]
+        if key not in saved and key not in _OLD_DEFAULTS:
+            raise ValueError(
+                f"The run cannot be resumed: the contract of its checkpoint has no {key!r}, so "
+                f"{words} cannot be compared. Restore {CONTRACT}, or start a new run."
+            )
+        before = saved.get(key, _OLD_DEFAULTS.get(key))
         if before != now[key]:
             differ = _other_shapes if key == "trainable" else _other_value
             raise ValueError(

@@ -10,7 +10,7 @@ is reported, and a sentence says what is not there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,6 +20,7 @@ import pandas as pd
 from isentrope.checkpoint_names import step_within
 from isentrope.errors import IsentropeError
 from isentrope.reading import read_log
+from isentrope.reading import reading as files_of
 from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
@@ -36,6 +37,7 @@ KINDS = (MeasureResult, InfluenceResult, KernelResult, NoiseResult, AuditResult)
 VERBS = tuple(kind.verb for kind in KINDS)
 
 R = TypeVar("R", bound=Result)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,25 @@ class Reading:
         path = self.folder / "logs" / "metrics.jsonl"
         command = f"isentrope train {self.folder / 'config.yaml'} --out NEW_FOLDER"
         return Source(command, (str(path),), made_with)
+
+
+def as_far_as_readable(reading: Reading, what: str, draw: Callable[[], list[T]]) -> list[T]:
+    """What a function makes of the results; where one cannot be read, a sentence in their place.
+
+    Args:
+        reading: The run, which gets the sentence.
+        what: What would be missing.
+        draw: Makes it.
+
+    Returns:
+        What it makes; nothing where a result cannot be read.
+    """
+    try:
+        with files_of(reading.folder):
+            return draw()
+    except (IsentropeError, FileNotFoundError) as error:
+        reading.missing.append(f"{what}: left out, because {error}")
+        return []
 
 
 def read_run(

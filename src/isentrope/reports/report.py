@@ -26,7 +26,7 @@ from isentrope.reports.panels.provenance import provenance_panel
 from isentrope.reports.panels.study import study_panels
 from isentrope.reports.panels.tokens import token_panels
 from isentrope.reports.panels.training import curve_panels
-from isentrope.reports.read_run import Measurement, Reading, read_run
+from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable, read_run
 from isentrope.reports.svg import png_file, svg_file
 from isentrope.reports.verdict import verdict
 from isentrope.runs.one_writer import one_writer
@@ -145,22 +145,22 @@ def sections_of(reading: Reading) -> Iterator[Section]:
     Yields:
         In the order of the page.
     """
-    panels = {
-        "change": _of(reading.shown(MeasureResult), delta_h_panels),
-        "budget": budget_panels(reading),
-        "tokens": _of(reading.shown(InfluenceResult), token_panels),
-        "plane": plane_panels(reading),
-        "kernel": _of(reading.shown(KernelResult), kernel_panels),
-        "audit": _of(reading.shown(AuditResult), audit_panels),
-        "training": curve_panels(reading),
-        "control": control_panels(reading),
-        "checks": [panel for panel in (checks_panel(reading),) if panel is not None],
-        "study": study_panels(reading),
-        "provenance": [provenance_panel(reading)],
+    panels: dict[str, Callable[[], list[Panel]]] = {
+        "change": lambda: _of(reading.shown(MeasureResult), delta_h_panels),
+        "budget": lambda: budget_panels(reading),
+        "tokens": lambda: _of(reading.shown(InfluenceResult), token_panels),
+        "plane": lambda: plane_panels(reading),
+        "kernel": lambda: _of(reading.shown(KernelResult), kernel_panels),
+        "audit": lambda: _of(reading.shown(AuditResult), audit_panels),
+        "training": lambda: curve_panels(reading),
+        "control": lambda: control_panels(reading),
+        "checks": lambda: [x for x in (checks_panel(reading),) if x is not None],
+        "study": lambda: study_panels(reading),
+        "provenance": lambda: [provenance_panel(reading)],
     }
     for key, (title, lead) in HEADINGS.items():
-        if panels[key]:
-            yield Section(key, title, tuple(panels[key]), lead)
+        if drawn := as_far_as_readable(reading, title, panels[key]):
+            yield Section(key, title, tuple(drawn), lead)
 
 
 def _of(

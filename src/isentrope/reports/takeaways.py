@@ -8,11 +8,12 @@ which tokens do it        how few, and whether a published proxy would have foun
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.formatting import percent
 from isentrope.reports.panels.plane import law_of
-from isentrope.reports.read_run import Reading
+from isentrope.reports.read_run import Reading, as_far_as_readable
 from isentrope.reports.rows import bare, estimate_in
 from isentrope.reports.sentences import number, with_error, with_interval
 from isentrope.runs.results import AuditResult, MeasureResult
@@ -23,7 +24,13 @@ TOP = "0.02"
 
 def takeaways(reading: Reading) -> list[str]:
     """Every text that the run's results allow."""
-    return [text for text in (_training(reading), _step(reading), _tokens(reading)) if text]
+    parts = {"Training": _training, "The next step": _step, "Tokens": _tokens}
+    return [
+        text
+        for what, part in parts.items()
+        for text in as_far_as_readable(reading, what, partial(lambda f: [f(reading)], part))
+        if text
+    ]
 
 
 def _training(reading: Reading) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from isentrope.estimate import Estimate
 from isentrope.formatting import listed, percent
 from isentrope.reports.panels.checks import checks_of
-from isentrope.reports.read_run import Measurement, Reading
+from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable
 from isentrope.reports.rows import bare, estimate_in
 from isentrope.reports.sentences import (
     has_interval,
@@ -50,8 +50,15 @@ def verdict(reading: Reading) -> list[Claim]:
     Returns:
         What happens, how first order compares, who did it, and whether to believe it.
     """
+    claims = as_far_as_readable(reading, "The verdict", lambda: _of_results(reading))
+    claims += as_far_as_readable(reading, "Training", lambda: _training(reading))
+    claims += as_far_as_readable(reading, "Soundness", lambda: _soundness(reading))
+    return [claim for claim in claims if claim.text]
+
+
+def _of_results(reading: Reading) -> list[Claim]:
     measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
-    claims = []
+    claims: list[Claim] = []
     if measured is not None:
         claims += [_change(measured), _first_order(measured.result)]
         claims.append(Claim("Who did it", _parts(measured.result)))
@@ -59,8 +66,7 @@ def verdict(reading: Reading) -> list[Claim]:
         claims.append(Claim("Who did it", _parts_of_influence(influence.result.entropy)))
     if influence is not None and influence.result.shares is not None:
         claims.append(Claim("Whose prompts", _shares(influence.result.shares)))
-    claims += [*_training(reading), *_soundness(reading)]
-    return [claim for claim in claims if claim.text]
+    return claims
 
 
 def _change(measured: Measurement[MeasureResult]) -> Claim:

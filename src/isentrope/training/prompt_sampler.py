@@ -19,12 +19,34 @@ sorted by their keys, so the order of the data set has no effect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field
+
+from isentrope.reading import require_types
 
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""
+
+
+STATE = "isentrope_state.json"
+"""The file of a checkpoint that holds the state, for messages."""
+
+
+_Pair = Annotated[
+    list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=2, max_length=2)
+]
+
+
+class _StateTypes(BaseModel):
+    seed: int
+    weighting: str
+    memory: float
+    prompts: int
+    drawn: Annotated[int, Field(ge=0)]
+    put_off: list[str]
+    seen: dict[str, _Pair]
 
 
 class PromptSampler:
@@ -178,6 +200,7 @@ class PromptSampler:
         Raises:
             ValueError: If its seed, weighting, memory or prompts differ from those of this sampler.
         """
+        require_types(STATE, state, _StateTypes)
         places = {key: i for i, key in enumerate(self.keys)}
         if unknown := [key for key in [*state["seen"], *state["put_off"]] if key not in places]:
             raise ValueError(
