@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
@@ -71,7 +73,7 @@ def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path)
     parts["optimizer"] = optimizer_digest(optimizer)
     parts |= {part: data_digest(settings[key]) for part, key in _OF_MEASURE.items()}
     parts["task"] = task_digest(batch.dataset_name, batch.U_dataset_name)
-    return parts | {"settings": digest_of(_without_paths(settings))}
+    return parts | {"settings": _settings_digest(config, settings)}
 
 
 def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str]:
@@ -89,7 +91,7 @@ def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str
     return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
         "data": data_digest(config.data.dataset_path),
         "task": task_digest(config.data.dataset_name),
-        "settings": digest_of(_without_paths(settings)),
+        "settings": _settings_digest(config, settings),
     }
 
 
@@ -208,5 +210,12 @@ def _names(paths: str | list[str] | None) -> Any:
     return None if paths is None else Path(paths).name
 
 
-def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in _PATHS}
+def _settings_digest(config: BaseModel, settings: Mapping[str, Any]) -> str:
+    """Digest of the settings that are not defaults: a version with more keys continues."""
+    chosen = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        field = type(getattr(config, section)).model_fields[name]
+        if key not in _PATHS and value != field.get_default(call_default_factory=True):
+            chosen[key] = value
+    return digest_of(chosen)
