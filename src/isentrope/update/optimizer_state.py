@@ -125,9 +125,9 @@ def _by_name(
 ) -> OptimizerState:
     saved, parameters, sidecar = _source(optimizer)
     groups, states = groups_and_states(saved)
+    rule = choose_rule(groups, rule)
     for i, group in enumerate(groups):
         require_plausible(group, f"param group {i}")
-    rule = choose_rule(groups, rule)
     ordered, source = names_of_states(
         policy, groups, chosen=names, parameters=parameters, sidecar=sidecar
     )
