@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from isentrope.errors import FileError
@@ -38,8 +38,10 @@ class _AdapterSettings(BaseModel):
 
     peft_type: str
     base_model_name_or_path: str | None = None
-    r: int = 0
-    lora_alpha: float = 0.0
+    r: Annotated[int, Field(ge=0)] = 0
+    lora_alpha: Annotated[float, Field(ge=0)] = 0.0
+    use_rslora: bool = False
+    use_dora: bool = False
     lora_dropout: float = 0.0
 
 

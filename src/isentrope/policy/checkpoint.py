@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from isentrope import manifest
+from isentrope.errors import FileError
 from isentrope.manifest import verification
 from isentrope.policy.adapter import (
     ADAPTER_CONFIG,
@@ -208,7 +209,7 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
         The tokenizer.
 
     Raises:
-        ValueError: If it is one whose code would have to be run.
+        FileError: If it cannot be read, or its code would have to be run.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -221,7 +222,12 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
     plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
     kind = PreTrainedTokenizerFast if plain else AutoTokenizer
     with loading("tokenizer", source):
-        return kind.from_pretrained(source, trust_remote_code=False, **options)
+        tokenizer = kind.from_pretrained(source, trust_remote_code=False, **options)
+        if not isinstance(tokenizer.model_max_length, (int, float)):
+            raise FileError(
+                source, f"The tokenizer in {source} has a model_max_length that is not a number."
+            )
+        return tokenizer
 
 
 def _load_tokenizer(folder: Path, model: nn.Module) -> Any:

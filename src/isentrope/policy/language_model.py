@@ -401,7 +401,10 @@ def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[
         if value is None:
             return []
         values = cast("Iterable[Any]", value) if isinstance(value, Iterable) else (value,)
-        return [int(x) for x in values]
+        try:
+            return [int(x) for x in values]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"eos_token_id is {value!r}, not one token id or several.") from error
 
     if chosen is not None:
         return tuple(dict.fromkeys(listed(chosen)))
