@@ -194,6 +194,7 @@ def test_a_checkpoint_from_before_there_was_an_alarm_still_resumes(tmp_path):
     state = json.loads(path.read_text())
     del state["alarm"]
     path.write_text(json.dumps(state))
+    (path.parent / "manifest.json").unlink()
     resume(folder, ["training.steps=3"])
     assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 3
 
