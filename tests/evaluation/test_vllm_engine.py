@@ -57,7 +57,7 @@ def adapters(tmp_path):
     """Two adapters of rank 12."""
     for name in ("step_1", "step_2"):
         (tmp_path / name).mkdir()
-        text = '{"base_model_name_or_path": "some/base", "r": 12}'
+        text = '{"base_model_name_or_path": "some/base", "peft_type": "LORA", "r": 12}'
         (tmp_path / name / "adapter_config.json").write_text(text)
     return [tmp_path / "step_1", tmp_path / "step_2"]
 
