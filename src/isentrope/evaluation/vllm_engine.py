@@ -115,7 +115,7 @@ class VllmEngine:
             logprobs_mode="processed_logprobs",
             **lora,
         )
-        self._adapters: dict[Path, int] | None = None if adapter is None else {}
+        self._adapters: dict[Path, int] | None = {} if adapter else None
         self._temperature, self._length, self._seed = temperature, max_new_tokens, seed
 
     def respond(
