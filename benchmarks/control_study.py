@@ -95,6 +95,12 @@ def read(out: Path) -> list[Mapping[str, Any]]:
     return [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
 
 
+def starts(out: Path) -> dict[str, Mapping[str, float]]:
+    """What was read of each task's fine-tuned model."""
+    files = {task: out / f"sft_{task}" / "reading.json" for task in SETTINGS}
+    return {t: json.loads(file.read_text()) for t, file in files.items() if file.exists()}
+
+
 def main() -> None:
     """Run cells, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -112,7 +118,7 @@ def main() -> None:
     if asked.table:
         from benchmarks.control_study_page import write_page
 
-        print(write_page(read(asked.out), Path("docs/results")))
+        print(write_page(read(asked.out), Path("docs/results"), starts(asked.out)))
         return
     torch.set_num_threads(1)
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)

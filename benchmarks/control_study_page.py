@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -76,7 +77,18 @@ def paragraph(task: str, rows: Sequence[Row]) -> str:
     parts += [f"{failed} runs ended without a reading"] if failed else []
     same = sum(all(d.sign == 0 for d in row.differences.values()) for row in judged)
     parts.append(f"{same} of {len(judged)} settings differ from vanilla in nothing")
-    return f"At equal tokens, by 95 % intervals of paired differences: {'; '.join(parts)}."
+    text = f"At equal tokens, by 95 % intervals of paired differences: {'; '.join(parts)}."
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def start(reading: Mapping[str, float] | None) -> str:
+    """A sentence on the model that all runs of a task start from."""
+    if reading is None:
+        return ""
+    return (
+        f"All runs start from h {reading['entropy']:.3f}, pass@1 {reading['pass_1']:.3f} and "
+        f"coverage {reading['coverage']:.3f}.\n\n"
+    )
 
 
 def _named(row: Row) -> str:
@@ -116,12 +128,15 @@ def figure(tasks: Mapping[str, Sequence[Row]], path: Path) -> None:
     plt.close(drawing)
 
 
-def write_page(cells: Sequence[Content], folder: Path) -> str:
+def write_page(
+    cells: Sequence[Content], folder: Path, starts: Mapping[str, Mapping[str, float]] | None = None
+) -> str:
     """Write control_study.md and its figure.
 
     Args:
         cells: Contents of the files of cells.
         folder: Where to write.
+        starts: What was read of the fine-tuned model, by task.
 
     Returns:
         The text of the page.
@@ -133,8 +148,9 @@ def write_page(cells: Sequence[Content], folder: Path) -> str:
         raise ValueError("There is no cell to make a page of: run the study first.")
     tasks = {t: rows_of(t, cells) for t in METRICS if any(c["task"] == t for c in cells)}
     figure(tasks, folder / "control_study.png")
+    begun = starts or {}
     parts = [
-        f"## {task}\n\n{paragraph(task, rows)}\n\n{table(task, rows)}"
+        f"## {task}\n\n{start(begun.get(task))}{paragraph(task, rows)}\n\n{table(task, rows)}"
         for task, rows in tasks.items()
     ]
     text = TEMPLATE.format(today=date.today(), runs=len(cells), parts="\n\n".join(parts))
@@ -153,8 +169,10 @@ with 95 % t intervals over seeds, and no interval below three seeds. Held-out pr
 token; pass@64 is unbiased. "best T" is pass@64 at the best of the temperatures evaluated, of
 control and vanilla alike, so it says whether a higher temperature would do the same. "above the
 law" is pass@1 minus b − a e^h, fitted to vanilla at several learning rates and stops, with a
-bootstrap interval over seeds. Settings were fixed before the runs; many intervals are compared,
-and one in twenty leaves out 0 by chance.
+bootstrap interval over seeds. "coverage" is the share of the distinct correct answers that are
+found, "forbidden" pass@1 on prompts that forbid a digit of the answer, which no run has seen.
+Settings were fixed before the runs; many intervals are compared, and one in twenty leaves out 0 by
+chance.
 
 {parts}
 

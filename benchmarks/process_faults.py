@@ -98,11 +98,13 @@ class Case:
 
     def found(self) -> dict[str, Any]:
         """What is in the run folder: a golden record, and digests of all weights."""
-        from tests.golden.record import record
+        from tests.golden.record import TIME, record
 
         weights = sorted(p for end in ("safetensors", "pt") for p in self.out.rglob(f"*.{end}"))
         digests = {
-            str(p.relative_to(self.out)): hashlib.sha256(p.read_bytes()).hexdigest()
+            TIME.sub("<time>", str(p.relative_to(self.out))): hashlib.sha256(
+                p.read_bytes()
+            ).hexdigest()
             for p in weights
         }
         return record(self.out, self.places) | {"weights": digests}
