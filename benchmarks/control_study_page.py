@@ -170,9 +170,9 @@ token; pass@64 is unbiased. "best T" is pass@64 at the best of the temperatures 
 control and vanilla alike, so it says whether a higher temperature would do the same. "above the
 law" is pass@1 minus b − a e^h, fitted to vanilla at several learning rates and stops, with a
 bootstrap interval over seeds. "coverage" is the share of the distinct correct answers that are
-found, "forbidden" pass@1 on prompts that forbid a digit of the answer, which no run has seen.
-Settings were fixed before the runs; many intervals are compared, and one in twenty leaves out 0 by
-chance.
+found, "forbidden" pass@1 on prompts that forbid a digit of the answer, which are rare among the
+demonstrations. Settings were fixed before the runs; many intervals are compared, and one in twenty
+leaves out 0 by chance.
 
 {parts}
 
