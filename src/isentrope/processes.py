@@ -24,6 +24,12 @@ def world_size() -> int:
     return dist.get_world_size() if _joined() else 1
 
 
+def leave() -> None:
+    """Close the group of processes: a thread of it that is alive at exit aborts the process."""
+    if _joined():
+        dist.destroy_process_group()
+
+
 def gather(content: T) -> list[T]:
     """Gather one object from every process; the list is the same on each.
 

@@ -33,6 +33,7 @@ from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
 from isentrope.errors import IsentropeError
 from isentrope.manifest import NOT_VERIFIED, verification, verifying
+from isentrope.processes import leave
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""
@@ -73,6 +74,8 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
         raise typer.Exit(PIPE_STATUS) from error
     except Exception as error:
         raise typer.Exit(_failed(verb, error)) from error
+    finally:
+        leave()
 
 
 def _failed(verb: Verb, error: Exception) -> int:

@@ -91,14 +91,21 @@ def run_verb(
     with verification(config.checkpoint.verify), writing_study(verb, config) as study:
         for item in study.left:
             log.info("%s of %s", verb, item.subject.path)
-            result = _run_item(verb, analyse, item, progress or Progress())
+            result = _run_item(
+                verb, analyse, item, progress or Progress(), lambda: study.keep(config)
+            )
             result.finish(result, study.folder / "logs")
-            study.keep(config)
         write_study(verb, study, table=JOINED[verb].table, name=JOINED[verb].name)
         return study.run()
 
 
-def _run_item(verb: Verb, analyse: Analyse[R], item: Item, progress: Progress) -> R:
+def _run_item(
+    verb: Verb,
+    analyse: Analyse[R],
+    item: Item,
+    progress: Progress,
+    keep_configuration: Callable[[], None],
+) -> R:
     config, clock = item.config, Clock()
     ready = prepare_checkpoint(config, item.subject, progress, clock)
     if ready.along is not None and verb != "measure":
@@ -114,6 +121,7 @@ def _run_item(verb: Verb, analyse: Analyse[R], item: Item, progress: Progress) -
     with whole_folder(item.target) as here:
         result.save(here)
         _save_inputs(config, ready, here, item.target)
+        keep_configuration()  # a folder of results is the last thing that appears
     return result
 
 
