@@ -151,6 +151,20 @@ def test_every_reader_verifies_a_file_of_a_whole_folder(tmp_path):
         reading.read_json(tmp_path / "m" / "a.json")
 
 
+def test_a_table_that_is_missing_is_named_in_a_sentence(tmp_path):
+    for read in (reading.read_arrow, reading.read_table, reading.read_columns):
+        with pytest.raises(FileNotFoundError, match=r"There is no file .*t\.parquet\. Restore"):
+            read(tmp_path / "t.parquet")
+
+
+def test_a_table_with_text_that_is_not_utf8_is_refused(tmp_path):
+    pd.DataFrame({"name": ["measured"]}).to_parquet(tmp_path / "t.parquet", compression=None)
+    content = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(content.replace(b"measured", b"mea\xffured"))
+    with pytest.raises(FileError, match=r"t\.parquet cannot be read"):
+        reading.read_table(tmp_path / "t.parquet")
+
+
 # ------------------------------------------------------------------ nobody else parses files
 
 PARSERS = {

@@ -64,7 +64,7 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
     except (IsentropeError, ImportError):
         raise
     except FileNotFoundError as error:
-        if error.errno is None:
+        if error.errno is None and str(error) != str(path):  # pyarrow names the path alone
             raise  # a sentence of isentrope
         raise FileNotFoundError(f"There is no file {error.filename or path}. {cure}") from error
     except Exception as error:
@@ -338,10 +338,8 @@ def read_table(
     Raises:
         UnreadableError: If it is damaged, or a column is missing.
     """
-    import pandas as pd
-
     with reading(path, cure) as file:
-        table = pd.read_parquet(file)
+        table = read_arrow(file, cure).to_pandas()
         if missing := [name for name in columns if name not in table.columns]:
             raise UnreadableError(file, f"it has no column {missing[0]!r}", cure)
         return table
