@@ -128,6 +128,8 @@ DAMAGE = [
     (_group("betas", [0.9]), "betas of param group 0"),
     (_group("eps", -1.0), "eps of param group 0"),
     (_group("weight_decay", True), "weight_decay of param group 0"),
+    (_group("maximize", 0), "maximize of param group 0"),
+    (_group("differentiable", None), "differentiable of param group 0"),
     (_moment("exp_avg_sq", lambda x: -x - 1), "negative"),
     (_moment("exp_avg_sq", lambda x: x + float("inf")), "not finite"),
     (_moment("exp_avg", lambda x: x * float("nan")), "not finite"),

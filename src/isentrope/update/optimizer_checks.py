@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 _NON_NEGATIVE = ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha")
+_FLAGS = ("amsgrad", "decoupled_weight_decay", "differentiable", "maximize", "nesterov")
 _SQUARES = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
 _DAMAGED = "the file was damaged, or is of another program"
 
@@ -31,6 +32,9 @@ def require_plausible(group: Mapping[str, Any], what: str) -> None:
     for key in _NON_NEGATIVE:
         if key in group and not _number(group[key]) >= 0:
             raise ValueError(f"{key} of {what} is {group[key]!r}, not a number of 0 or more.")
+    for key in _FLAGS:
+        if not isinstance(group.get(key, False), bool):
+            raise ValueError(f"{key} of {what} is {group[key]!r}, not true or false.")
     if "betas" in group:
         betas: Any = group["betas"]
         pair = list(cast("list[Any]", betas)) if isinstance(betas, (list, tuple)) else []
