@@ -130,6 +130,8 @@ def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed
     [
         (("first_order", "se"), ABSENT, r"first_order\.se is missing"),
         (("first_order", "n"), "12", r"first_order\.n is wrong"),
+        (("first_order", "warnings"), 1.5, r"first_order\.warnings is wrong"),
+        (("first_order", "warnings"), None, r"first_order\.warnings is wrong"),
         (("sweep", 0, "eta"), "1e-3", r"sweep\.0\.eta is wrong"),
         (("checks",), ABSENT, "checks is missing"),
         (("schema",), "isentrope/measure/9", "isentrope/measure/9"),

@@ -38,7 +38,9 @@ def estimate_from(content: Any) -> Any:
     if not isinstance(content, Mapping):
         return content
     numbers = {key: number_or_nan(content[key]) for key in _WITHHELD if key in content}
-    return {**content, **numbers, "warnings": tuple(content.get("warnings", ()))}
+    warnings = content.get("warnings", ())
+    kept = tuple(warnings) if isinstance(warnings, list) else warnings
+    return {**content, **numbers, "warnings": kept}
 
 
 OPTIONAL: Any = Field(exclude_if=lambda value: value is None)
