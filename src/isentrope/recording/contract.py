@@ -88,7 +88,9 @@ class _ContractTypes(BaseModel):
     trainable: dict[str, list[int]] = {}
     dataset: str = ""
     dataset_sha256: str = ""
-    environment: dict[str, Any] = {}
+    environment: dict[str, str | int] = {}
+    config: dict[str, Any] = {}
+    made_from: dict[str, str] = {}
     step: Annotated[int, Field(ge=0)] = 0
     learning_rate_next: Annotated[float, Field(ge=0)] = 0.0
     optimizer: str = ""
