@@ -20,7 +20,9 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config
 from isentrope.evaluation.metrics import METRICS, metric_names
 from isentrope.pipelines.evaluate import evaluate_checkpoints
-from isentrope.runs.evaluation_folder import HEAD, StepFolder
+from isentrope.reports.panels.evaluations import find_evaluations
+from isentrope.runs.evaluation_folder import HEAD, StepFolder, table_of
+from isentrope.runs.result_coding import ResultsError
 from tests.pipelines import evaluating
 from tests.tiny_checkpoint import copied
 
@@ -179,6 +181,36 @@ def test_a_folder_of_another_kind_is_left_alone(evaluated, tmp_path):
     (tmp_path / "eval" / "config.yaml").write_text("training: {steps: 3}\n")
     with pytest.raises(ConfigError, match="evaluation"):
         evaluated()
+
+
+def test_a_report_takes_the_numbers_that_a_manifest_covers(evaluated, tiny):
+    made = evaluated(both(tiny))
+    made.table.write_text(made.table.read_text().replace("sampled", "greedy"))
+    missing = []
+    (found,) = find_evaluations(made.folder, [made.folder], missing)
+    assert missing == []
+    expected = [result.rows[0].metrics["reward"].value for result in made.results]
+    assert found.sampled()["reward"].tolist() == expected
+    (made.folder / "step_4" / "metrics.json").unlink()
+    assert find_evaluations(made.folder, [made.folder], missing) == []
+    assert "metrics.json is missing" in missing[0]
+
+
+def test_a_result_without_verification_is_marked(evaluated):
+    plain, marked = evaluated(), evaluated("checkpoint.verify=false", name="marked")
+    assert "verified" not in json.loads((plain.folder / "step_4" / "metrics.json").read_text())
+    content = json.loads((marked.folder / "step_4" / "metrics.json").read_text())
+    assert content["verified"] is False
+    missing = []
+    find_evaluations(marked.folder, [marked.folder], missing)
+    assert "READ WITHOUT VERIFICATION" in missing[0]
+
+
+def test_a_result_that_lacks_a_metric_is_named(evaluated):
+    (result,) = evaluated().results
+    assert table_of([result], NAMES)
+    with pytest.raises(ResultsError, match=r"metrics\.json of step_4 has no pass_at_9"):
+        table_of([result], [*NAMES, "pass_at_9"])
 
 
 def test_a_table_that_is_open_elsewhere_is_written_beside(evaluated, monkeypatch, caplog):

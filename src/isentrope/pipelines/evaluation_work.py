@@ -28,6 +28,7 @@ from isentrope.evaluation.responses import (
     skip_random_numbers,
 )
 from isentrope.evaluation.vllm_engine import VllmEngine
+from isentrope.manifest import verifying
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
 from isentrope.processes import gather, rank, world_size
@@ -195,6 +196,7 @@ class Work:
             temperature=self._sampling.temperature,
             max_new_tokens=self._sampling.max_new_tokens,
             rows=rows,
+            verified=verifying(),
         )
 
 

@@ -2,7 +2,7 @@
 
     <run>/measurements/<verb>_<name>/results.json, *.parquet      `Measurement`
     <run>/logs/metrics.jsonl                                      `metrics`
-    <run>/evaluation, eval_runs/*: consolidated_metrics.csv       `Evaluation`
+    <run>/evaluation, eval_runs/*: step_N/metrics.json            `Evaluation`
 
 A file that cannot be read, or a measurement that was begun and not finished, is no error: the rest
 is reported, and a sentence says what is not there.

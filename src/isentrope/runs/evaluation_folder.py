@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -40,6 +41,7 @@ from isentrope.formatting import known
 from isentrope.manifest import verify
 from isentrope.reading import read_json, read_table
 from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.resume import require_same_origin
 
 log = logging.getLogger("isentrope")
@@ -178,6 +180,60 @@ class StepFolder:
         return sorted(self._chunks.glob(f"{decoding}_{number:06d}_*.parquet"))
 
 
+def finished(folder: Path) -> list[EvaluationResult]:
+    """The results of an evaluation's checkpoints that are done, by step.
+
+    Args:
+        folder: The folder of the evaluation.
+
+    Returns:
+        One per checkpoint.
+
+    Raises:
+        FileError: If a file of one was changed.
+        ResultsError: If one cannot be read.
+    """
+    every = (StepFolder(path, {}).result() for path in sorted(folder.iterdir()) if path.is_dir())
+    done = [result for result in every if result is not None]
+    return sorted(done, key=lambda result: -1 if result.step is None else result.step)
+
+
+def columns_of(names: Sequence[str]) -> list[str]:
+    """The columns `HEAD`, then four a metric."""
+    return [*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)]
+
+
+def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[list[Any]]:
+    """The rows of the consolidated table.
+
+    Args:
+        results: One per checkpoint.
+        names: The metrics.
+
+    Returns:
+        A row per checkpoint and decoding; None where there is no number.
+
+    Raises:
+        ResultsError: If a result lacks a metric.
+    """
+    rows = []
+    for result in results:
+        for row in result.rows:
+            if missing := [name for name in names if name not in row.metrics]:
+                raise ResultsError(
+                    f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
+                    "remove its folder, and the same command evaluates it again."
+                )
+            numbers = [
+                None if (estimate := row.metrics[name]) is None else known(getattr(estimate, field))
+                for name in names
+                for field in FIELDS.values()
+            ]
+            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
+            rows.append([*head, row.samples_per_prompt, *numbers])
+    return rows
+
+
 def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
     """The consolidated table.
 
@@ -186,21 +242,12 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
         names: The metrics.
 
     Returns:
-        CSV: the columns `HEAD`, then four a metric; empty where there is no number.
+        CSV; empty where there is no number.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)])
-    for result in results:
-        for row in result.rows:
-            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
-            numbers = [
-                None if (estimate := row.metrics[name]) is None else known(getattr(estimate, field))
-                for name in names
-                for field in FIELDS.values()
-            ]
-            cells = [*head, row.samples_per_prompt, *numbers]
-            writer.writerow([csv_cell(cell) for cell in cells])
+    writer.writerow(columns_of(names))
+    writer.writerows([csv_cell(cell) for cell in row] for row in rows_of(results, names))
     return text.getvalue()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from isentrope.files import write_json
 from isentrope.reading import read_text
@@ -61,6 +61,7 @@ class EvaluationResult:
         max_new_tokens: Of a response.
         rows: One per decoding.
         made_from: Digests of what the numbers depend on (`runs.origin`).
+        verified: Whether what it was made from was compared with its manifests (`--no-verify`).
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True)
@@ -75,6 +76,7 @@ class EvaluationResult:
     max_new_tokens: int
     rows: tuple[EvaluatedRow, ...]
     made_from: dict[str, str] = field(default_factory=dict)
+    verified: Annotated[bool, Field(exclude_if=bool)] = True
 
     def save(self, file: Path) -> None:
         """Write metrics.json."""

@@ -1,4 +1,8 @@
-"""Evaluations that belong to a run: their configuration names one of its checkpoints."""
+"""Evaluations that belong to a run: their configuration names one of its checkpoints.
+
+Numbers are those of the checkpoints' metrics.json, which a manifest covers; the consolidated table
+is read where only that was copied.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from isentrope.errors import FileError
+from isentrope.errors import IsentropeError
+from isentrope.manifest import NOT_VERIFIED
 from isentrope.reading import read_csv
 from isentrope.reports.panel import Source
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
+from isentrope.runs.evaluation_folder import HEAD, columns_of, finished, rows_of
+from isentrope.runs.evaluation_result import EvaluationResult
 
 TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
 """The first is there where another program held the second open."""
@@ -98,11 +105,22 @@ def _read(folder: Path, missing: list[str]) -> Evaluation | None:
     path = _table_file(folder)
     assert path is not None
     try:
-        table = read_csv(path)
-    except (OSError, FileError) as error:
+        results = finished(folder)
+        table = _table_of(results) if results else read_csv(path)
+    except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
         return None
     if not {"step", "decoding"} <= set(table.columns) or not len(table):
         missing.append(f"{path} has no rows yet: the evaluation is left out.")
         return None
+    if unverified := [result.checkpoint for result in results if not result.verified]:
+        missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
     return Evaluation(folder, table, read_sections(folder), path.name)
+
+
+def _table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
+    """The numbers as they are in the verified metrics.json of each checkpoint."""
+    names = [*results[0].rows[0].metrics]
+    table = pd.DataFrame(rows_of(results, names), columns=columns_of(names))
+    numbers = [name for name in table.columns if name not in HEAD]
+    return table.astype(dict.fromkeys(numbers, float))
