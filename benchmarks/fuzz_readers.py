@@ -1,0 +1,382 @@
+"""Everything that isentrope reads, on files that the command line made at the smallest size."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import isentrope
+import isentrope.errors
+import isentrope.reading
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.files import MANIFEST, write_manifest
+from isentrope.manifest import verify
+from isentrope.pipelines.batches import read_rollouts
+from isentrope.recording.contract import read_contract, read_next_update, require_same_run
+from isentrope.reports.panels.evaluations import find_evaluations
+from isentrope.reports.read_run import read_run
+from isentrope.rollouts import Rollouts
+from isentrope.runs.evaluation_folder import StepFolder
+from isentrope.runs.results import load_result
+from isentrope.runs.resumed_training import require_same_training, training_origin
+from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.resumable import require_resumable
+from isentrope.training.run_files import RunFiles
+from isentrope.update.optimizer_state import load_optimizer_state
+from tests.golden.checkpoint import frozen_checkpoint
+from tests.golden.scenes import COMMANDS, call, responses
+
+VERBS = ("measure", "influence", "kernel", "noise", "audit", "try", "evaluate", "train")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A function of the library that reads files.
+
+    Attributes:
+        name: In the table.
+        folder: What the files are in; it is damaged and restored.
+        files: The files that are damaged, by name in the folder.
+        read: Reads them.
+        share: Of all cases: cheap readers get more.
+        manifest: Whether a manifest (or a name that holds a digest) covers the files.
+    """
+
+    name: str
+    folder: Path
+    files: tuple[str, ...]
+    read: Callable[[], Any]
+    share: float
+    manifest: bool = True
+
+
+def make_world(folder: Path, verbs: Sequence[str] = VERBS) -> Path:
+    """Every verb at its smallest, and a manifest for the base, as `isentrope sft` leaves one."""
+    tiny = frozen_checkpoint(folder / "tiny")
+    write_manifest(tiny / "base")
+    for name in verbs:
+        (here := folder / name).mkdir()
+        call(*COMMANDS[name](tiny, here).arguments(here, here / "run"))
+    responses(folder)
+    shutil.copy(folder / "measure/run/measurements/measure_step_4/U.parquet", folder)
+    _stopped_evaluation(folder)
+    logging.getLogger("isentrope").setLevel(logging.CRITICAL)
+    return folder
+
+
+def _stopped_evaluation(folder: Path) -> None:
+    """An evaluation that was stopped before it was finished: chunks and no results."""
+    done = folder / "evaluate" / "run" / "step_4"
+    records = pd.read_parquet(done / "records.parquet")
+    step = _stopped(folder)
+    step.begin()
+    for number, half in enumerate(np.array_split(np.arange(len(records)), 2)):
+        step.save("sampled", number, records.iloc[half])
+
+
+def _stopped(folder: Path) -> StepFolder:
+    content = json.loads((folder / "evaluate/run/step_4/metrics.json").read_text())
+    return StepFolder(folder / "stopped" / "step_4", content["made_from"])
+
+
+def without_manifests(folder: Path) -> None:
+    """Remove every manifest below a folder."""
+    for path in folder.rglob(MANIFEST):
+        path.unlink()
+
+
+def readers(world: Path) -> list[Reader]:
+    """All of them."""
+    run = world / "train" / "run"
+    checkpoint, base = run / "training_state" / "step_1", world / "tiny" / "base"
+    policy = _policy(checkpoint)
+    every = _of_checkpoints(checkpoint, base, policy)
+    results = (world / verb / "run" / "measurements" / f"{verb}_step_4" for verb in VERBS)
+    every += [_of_result(folder) for folder in results if folder.is_dir()]
+    return [*every, *_of_evaluations(world), *_of_runs(world, run, policy)]
+
+
+def _of_checkpoints(checkpoint: Path, base: Path, policy: Any) -> list[Reader]:
+    contract = read_contract(checkpoint)
+    config = load_config(checkpoint.parents[1] / "config.yaml", root=TrainConfig)
+    origin = training_origin(config)
+    sampler = json.loads((checkpoint / "isentrope_state.json").read_text())["prompt_sampler"]
+    task = PromptFile(checkpoint.parents[3] / "tiny" / "prompts.jsonl")
+    keys = [prompt.key for prompt in task.prompts]
+
+    def saved_contract() -> Any:
+        found = read_contract(checkpoint)
+        require_same_training(checkpoint, found, config, origin)
+        require_same_run(found, contract)
+        return {key: found[key] for key in contract if key in found}
+
+    def resumable() -> Any:
+        require_resumable(checkpoint)
+        verify(checkpoint)
+
+    def state() -> Any:
+        verify(checkpoint)
+        content = isentrope.reading.read_json(checkpoint / "isentrope_state.json", finite=False)
+        with isentrope.reading.reading(checkpoint / "isentrope_state.json"):
+            loaded = PromptSampler(
+                keys, seed=sampler["seed"], weighting=sampler["weighting"], memory=sampler["memory"]
+            )
+            loaded.load_state_dict(content["prompt_sampler"])
+        return loaded.state_dict()
+
+    known = read_next_update(checkpoint)[1]
+
+    def recorded_step() -> Any:
+        rollouts, found = read_next_update(checkpoint)
+        return {"rollouts": rollouts, **{key: found[key] for key in known if key in found}}
+
+    adapter = ("adapter_model.safetensors", "adapter_config.json")
+    tokenizer = ("tokenizer.json", "tokenizer_config.json")
+    resumed = (*adapter, "contract.json", "isentrope_state.json", "trainer_state.json")
+    resumed += ("scheduler.pt", "rng_state.pth", "optimizer.pt")
+    update = ("update.json", "rollouts.parquet")
+    weights = ("model.safetensors", "config.json", "generation_config.json")
+    return [
+        Reader("adapter", checkpoint, adapter, lambda: _policy(checkpoint), 0.05),
+        Reader(
+            "tokenizer of the adapter", checkpoint, tokenizer, lambda: _policy(checkpoint), 0.02
+        ),
+        Reader("base model", base, (*weights, *tokenizer), lambda: _policy(base), 0.05),
+        Reader(
+            "optimizer.pt",
+            checkpoint,
+            ("optimizer.pt", "parameter_names.json"),
+            lambda: load_optimizer_state(policy, checkpoint),
+            0.14,
+        ),
+        Reader("contract.json", checkpoint, ("contract.json",), saved_contract, 0.1),
+        Reader("checkpoint to resume from", checkpoint, resumed, resumable, 0.1),
+        Reader("isentrope_state.json", checkpoint, ("isentrope_state.json",), state, 0.08),
+        Reader(
+            "next_update",
+            checkpoint / "next_update",
+            update,
+            recorded_step,
+            0.08,
+        ),
+    ]
+
+
+def _of_result(folder: Path) -> Reader:
+    tables = sorted(p.name for p in folder.glob("*.parquet") if p.stem not in ("E", "U"))
+
+    names = [Path(name).stem for name in tables]
+
+    def read() -> Any:
+        result = load_result(folder)
+        found = {name: result.tables[name] for name in names if name in result.tables}
+        return {"result": result, **found}
+
+    name = f"result of {folder.name.partition('_')[0]}"
+    return Reader(name, folder, ("results.json", *tables), read, 0.03)
+
+
+def _of_evaluations(world: Path) -> list[Reader]:
+    folder, stopped = world / "evaluate" / "run", _stopped(world)
+    step = StepFolder(folder / "step_4", stopped.made_from)
+    chunks = tuple(sorted(p.name for p in (stopped.path / ".chunks").glob("*.parquet")))
+
+    def numbers() -> Any:
+        step.require_same_origin()
+        result = step.result()
+        if result is None:
+            raise isentrope.errors.FileError(step.path, "It is evaluated again.")
+        return result
+
+    def reported() -> Any:
+        missing: list[str] = []
+        found = find_evaluations(folder.parent, [folder], missing)
+        if missing or not found:
+            raise isentrope.errors.FileError(folder, " ".join(missing))
+        return [x.table for x in found]
+
+    def joined() -> Any:
+        stopped.require_same_origin()
+        return stopped.load("sampled", 2)
+
+    return [
+        Reader("metrics.json", folder / "step_4", ("metrics.json",), numbers, 0.08),
+        Reader("records.parquet", folder / "step_4", ("records.parquet",), numbers, 0.03),
+        Reader("evaluation in a report", folder / "step_4", ("metrics.json",), reported, 0.03),
+        Reader("consolidated_metrics.csv", folder, ("consolidated_metrics.csv",), reported, 0.03),
+        Reader("chunks of an evaluation", stopped.path / ".chunks", chunks, joined, 0.04),
+        Reader(
+            "config.yaml of an evaluation",
+            folder,
+            ("config.yaml",),
+            lambda: load_config(folder / "config.yaml", root=EvaluateConfig),
+            0.04,
+            manifest=False,
+        ),
+    ]
+
+
+def _of_runs(world: Path, run: Path, policy: Any) -> list[Reader]:
+    files, prompts = RunFiles(run), world / "tiny" / "prompts.jsonl"
+    log = run / "logs" / "metrics.jsonl"
+
+    known = json.loads(log.read_text().splitlines()[0])
+
+    def resumed() -> Any:
+        files.require_whole_log(2)
+        return log.read_bytes()
+
+    def reported() -> Any:
+        found = read_run(run)
+        if any("line" in sentence or str(log) in sentence for sentence in found.missing):
+            raise isentrope.errors.FileError(log, " ".join(found.missing))
+        assert found.metrics is not None
+        return found.metrics[[name for name in known if name in found.metrics]].astype(float)
+
+    def demonstrations() -> Any:
+        task = PromptFile(prompts)
+        return [vars(prompt) for prompt in task.prompts]
+
+    return [
+        Reader("metrics.jsonl (resume)", log.parent, (log.name,), resumed, 0.05, manifest=False),
+        Reader("metrics.jsonl (report)", log.parent, (log.name,), reported, 0.03, manifest=False),
+        Reader(
+            "config.yaml of a run",
+            run,
+            ("config.yaml",),
+            lambda: load_config(run / "config.yaml", root=TrainConfig),
+            0.05,
+            manifest=False,
+        ),
+        Reader(
+            "prompts.jsonl", prompts.parent, (prompts.name,), demonstrations, 0.05, manifest=False
+        ),
+        Reader(
+            "responses.jsonl",
+            world,
+            ("U.jsonl",),
+            lambda: read_rollouts(policy, world / "U.jsonl"),
+            0.05,
+            manifest=False,
+        ),
+        Reader(
+            "U.parquet",
+            world,
+            ("U.parquet",),
+            lambda: Rollouts.load(world / "U.parquet"),
+            0.05,
+            manifest=False,
+        ),
+    ]
+
+
+def _policy(checkpoint: Path) -> Any:
+    return isentrope.Policy.from_checkpoint(checkpoint, precision="float32", temperature=1.0)
+
+
+def _parts_of_policy(policy: Any) -> Any:
+    tokenizer, model = policy.tokenizer, policy.model
+    scaling = [getattr(module, "scaling", None) for module in model.modules()]
+    parameters = {name: x.detach() for name, x in model.named_parameters()}
+    settings = {
+        "names": list(policy.names),
+        "scaling": [dict(x) for x in scaling if isinstance(x, dict)],
+        "ends": sorted(policy.eos_token_ids),
+    }
+    if tokenizer is None:
+        return settings | {"parameters": parameters}
+    texts = [tokenizer(text)["input_ids"] for text in ("12+3=", "4-5", "0+6=789")]
+    vocabulary = sorted(map(str, tokenizer.get_vocab().items()))
+    return settings | {"texts": texts, "vocabulary": vocabulary, "parameters": parameters}
+
+
+def content_of(value: Any) -> tuple[Any, Any]:
+    """Structure and values of what was read.
+
+    The structure is the names, types and shapes; for lists and tables the kinds of their items, not
+    their number. A number that is not finite is part of the structure.
+    """
+    if isinstance(value, isentrope.Policy):
+        value = _parts_of_policy(value)
+    if isinstance(value, Rollouts):  # another number of sequences is another value
+        columns = {f.name: getattr(value, f.name) for f in fields(value)}
+        value = {name: _as_list(column) for name, column in columns.items()}
+    if isinstance(value, torch.Tensor):
+        finite = bool(torch.isfinite(value).all()) if value.is_floating_point() else True
+        return ("tensor", str(value.dtype), tuple(value.shape), finite), value.numpy().tobytes()
+    if isinstance(value, np.ndarray):
+        return content_of(value.tolist())
+    if isinstance(value, pd.DataFrame):
+        types = tuple((str(name), str(kind)) for name, kind in value.dtypes.items())
+        return ("table", len(value) > 0, types), value.to_csv()
+    if isinstance(value, bool) or value is None:
+        return (type(value).__name__,), value
+    if isinstance(value, (int, float, np.number)):
+        return ("number", bool(np.isfinite(value))), repr(float(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "tables"}
+    if isinstance(value, dict):
+        parts = {str(key): content_of(x) for key, x in value.items()}
+        structure = tuple((k, s) for k, (s, _) in sorted(parts.items()))
+        return ("names", structure), {k: v for k, (_, v) in parts.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        parts = [content_of(x) for x in value]
+        return ("list", frozenset(s for s, _ in parts)), [v for _, v in parts]
+    if callable(value):
+        return ("function",), None
+    return (type(value).__name__,), str(value)
+
+
+def _as_list(column: Any) -> Any:
+    if isinstance(column, torch.Tensor):
+        return column.tolist()
+    return [_as_list(x) for x in column] if isinstance(column, list) else column
+
+
+def within(found: Any, truth: Any) -> bool:
+    """Whether a structure is the truth's, but for optional names that are missing or null."""
+    if found == truth or ("NoneType",) in (found, truth):
+        return True
+    if found[0] != truth[0]:
+        return False
+    if found[0] == "number":
+        return not found[1]  # null is a number that was withheld
+    if found[0] == "names":
+        known = dict(truth[1])
+        return all(name in known and within(x, known[name]) for name, x in found[1])
+    if found[0] == "list":
+        return all(any(within(x, y) for y in truth[1]) for x in found[1])
+    if found[0] == "table":
+        return found[1] and {*found[2]} <= {*truth[2]}
+    return False
+
+
+def difference(found: Any, truth: Any, place: str = "") -> str:
+    """The first place where two structures differ."""
+    if found[0] == truth[0] == "names":
+        ours, theirs = dict(found[1]), dict(truth[1])
+        for name in {**theirs, **ours}:
+            if name not in ours or name not in theirs:
+                return f"{place}.{name} is {'missing' if name in theirs else 'new'}"
+            if ours[name] != theirs[name]:
+                return difference(ours[name], theirs[name], f"{place}.{name}")
+    if found[0] == truth[0] == "list":
+        for item in found[1]:
+            if not any(within(item, x) for x in truth[1]):
+                alike = [x for x in truth[1] if x[0] == item[0]]
+                return difference(item, alike[0], f"{place}[]") if alike else f"{place}: {item}"
+    if found[0] == truth[0] == "table":
+        return f"{place}: {[*set(found[2]) ^ set(truth[2])]}"
+    return f"{place}: {str(found)[:150]}, was {str(truth)[:150]}"
