@@ -30,14 +30,10 @@ import random
 import signal
 import sys
 import tempfile
-import textwrap
 import time
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,55 +41,21 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
 
 import transformers
 
+from benchmarks.fuzz_content import content_of, difference, within
 from benchmarks.fuzz_mutations import flipped, mutations
-from benchmarks.fuzz_readers import (
-    Reader,
-    content_of,
-    difference,
-    make_world,
-    readers,
-    within,
-    without_manifests,
-)
+from benchmarks.fuzz_page import PAGE, SECONDS, Row, page
+from benchmarks.fuzz_readers import Reader, make_world, readers, without_manifests
 from isentrope import manifest
 from isentrope.errors import IsentropeError
 
-PAGE = Path("docs/results/faults.md")
-KINDS = ("refused", "equal", "undetectable", "incomplete", "silent", "foreign", "traceback", "hang")
 EXPECTED = (ValueError, OSError, RuntimeError, ImportError)
-SECONDS = 20
 FLIPS = 200
-PLACES = ("deleted", "renamed", "duplicated", "exchanged")
+PLACES = ("deleted", "renamed", "duplicated", "exchanged", "swapped")
 Damage = tuple[str, dict[str, bytes | None]]
 
 
 class Hang(BaseException):
     """A reader did not finish."""
-
-
-@dataclass
-class Row:
-    """A line of a table.
-
-    Attributes:
-        name: Of the reader, or of the file.
-        counts: How often what happened.
-        examples: The first cases of each kind.
-    """
-
-    name: str
-    counts: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, kind: str, what: str) -> None:
-        """Count a case."""
-        self.counts[kind] += 1
-        self.examples.setdefault(kind, []).append(what)
-
-    @property
-    def cases(self) -> int:
-        """Of all kinds."""
-        return self.counts.total()
 
 
 def damages(reader: Reader, rng: random.Random) -> Iterator[Damage]:
@@ -119,6 +81,10 @@ def _moved_file(
     other = rng.choice(reader.files)
     if kind == "exchanged" and originals[other] != raw:
         return f"{name}: exchanged with {other}", {name: originals[other], other: raw}
+    strangers = [p for p in reader.folder.parent.glob(f"*/{name}") if p.read_bytes() != raw]
+    if kind == "swapped" and strangers:
+        stranger = rng.choice(strangers)
+        return f"{name}: swapped with {stranger.parent.name}", {name: stranger.read_bytes()}
     if kind == "duplicated":
         return f"{name}: duplicated", {f"copy_{name}": raw}
     if kind == "renamed":
@@ -208,55 +174,6 @@ def flip_every_file(checkpoint: Path, read: Any, times: int) -> Iterator[Row]:
             with Damaged(checkpoint, {name: flipped(raw, rng)}):
                 row.add(*outcome(reader, None, covered=True))
         yield row
-
-
-TITLES = {
-    "with": "With a manifest",
-    "without": "Without a manifest",
-    "flips": "One bit of a file of a checkpoint",
-}
-TEXTS = {
-    "with": "All damage must be refused. `equal` is damage to a file of the folder that this "
-    "reader does not open, or that changes nothing that is read.",
-    "without": "The same files with every manifest removed, and the files that have none: "
-    "configurations, logs, and the prompts and responses of a user. `undetectable` is decided by "
-    "rule: names, types and shapes are the truth's and the same numbers are finite, so that the "
-    "values could be those of another run. `incomplete`: likewise, and an optional name is missing "
-    "or null. `silent` is every other difference.",
-    "flips": "One bit at random places of each file, and the checkpoint read as a policy.",
-}
-
-
-def page(tables: dict[str, list[Row]], cases: int, seconds: float) -> str:
-    """docs/results/faults.md."""
-    total = sum(row.cases for rows in tables.values() for row in rows)
-    lead = (
-        f"Written on {date.today()}: {total} cases in {seconds / 60:.0f} minutes on one CPU core. "
-        "The command line makes a run, measurements and an evaluation at the smallest size. Each "
-        "case damages one file, calls the library's reader of it, and restores the file: bits, "
-        "ranges of bytes zeroed, doubled and moved; files emptied, deleted, renamed, duplicated "
-        "and exchanged; lines, keys, values and types of texts; tensors and columns swapped, "
-        "renamed, transposed, retyped, scaled and missing. `foreign` counts errors in the words of "
-        "another library, `traceback` exceptions of any other kind, `hang` readers that took more "
-        f"than {SECONDS} seconds."
-    )
-    command = f"python -m benchmarks.fuzz --cases {cases}"
-    lines = ["# Faults of files", "", "```", command, "```", "", textwrap.fill(lead, 100)]
-    for part, rows in tables.items():
-        kinds = [k for k in KINDS if k not in ("undetectable", "incomplete") or part == "without"]
-        lines += ["", f"## {TITLES[part]}", "", textwrap.fill(TEXTS[part], 100), ""]
-        lines += [f"| reader | cases | {' | '.join(kinds)} |", "|---" * (len(kinds) + 2) + "|"]
-        for row in [*rows, _sum(rows)]:
-            numbers = (row.cases, *(row.counts[kind] for kind in kinds))
-            lines.append(f"| {row.name} | {' | '.join(map(str, numbers))} |")
-    return "\n".join([*lines, ""])
-
-
-def _sum(rows: Sequence[Row]) -> Row:
-    every = Row("**all**")
-    for row in rows:
-        every.counts += row.counts
-    return every
 
 
 def failures(tables: dict[str, list[Row]]) -> int:

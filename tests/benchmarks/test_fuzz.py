@@ -6,7 +6,9 @@ import signal
 import pytest
 
 from benchmarks import fuzz, verification
-from benchmarks.fuzz_readers import content_of, make_world, within
+from benchmarks.fuzz_content import content_of, within
+from benchmarks.fuzz_page import page
+from benchmarks.fuzz_readers import Reader, make_world
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def test_every_reader_refuses_damage_in_a_sentence(world):
     assert fuzz.failures(tables) == 0
     assert all(row.cases >= 1 for rows in tables.values() for row in rows)
     assert {row.counts["refused"] for row in tables["flips"]} == {1}
-    assert "| **all** |" in fuzz.page(tables, cases=1, seconds=60)
+    assert "| **all** |" in page(tables, cases=1, seconds=60)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_outcomes_are_told_apart(tmp_path, found, kind):
         return found
 
     truth = content_of({"a": [1.0, 2.0], "b": "x"})
-    reader = fuzz.Reader("name", tmp_path, (), read, 1.0)
+    reader = Reader("name", tmp_path, (), read, 1.0)
     assert fuzz.outcome(reader, truth, covered=False)[0] == kind
     silent = "silent" if kind in ("undetectable", "incomplete") else kind
     assert fuzz.outcome(reader, truth, covered=True)[0] == silent
@@ -55,7 +57,7 @@ def test_outcomes_are_told_apart(tmp_path, found, kind):
 def test_damage_is_never_the_original(world):
     path = world / "train" / "run" / "training_state" / "step_2"
     names = tuple(p.name for p in path.iterdir() if p.is_file())
-    reader = fuzz.Reader("name", path, names, lambda: None, 1.0)
+    reader = Reader("name", path, names, lambda: None, 1.0)
     originals = {name: (path / name).read_bytes() for name in names}
     damages = fuzz.damages(reader, random.Random(0))
     for _, files in (next(damages) for _ in range(100)):
