@@ -16,7 +16,9 @@ steps for all, from where each control left the policy.
 
 The order is seed by seed, then strength, then control, then task, so that results are balanced
 whenever the run is stopped. A cell is a file in --out and is not repeated. --table writes
-docs/results/control_study.md and control_study.png from the files that are there.
+docs/results/control_study.md and control_study.png from the files that are there, and all of them
+into control_study.json, from which another machine goes on; its cells start from a model that it
+fine-tunes itself.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from benchmarks.control_cells import STRENGTHS, VANILLA, Cell, Content, Sizes, c
 from benchmarks.control_runs import SETTINGS
 
 OUT = Path("build/control_study")
+RESULTS = Path("docs/results")
+KEPT = "control_study.json"
 
 Perform = Callable[[Cell, Path, float | None, Sizes], Content]
 
@@ -101,6 +105,30 @@ def starts(out: Path) -> dict[str, Mapping[str, float]]:
     return {t: json.loads(file.read_text()) for t, file in files.items() if file.exists()}
 
 
+def keep(out: Path, file: Path) -> None:
+    """Write all cells, and what all of them start from, into one file."""
+    content = {"starts": starts(out), "cells": read(out)}
+    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def restore(file: Path, out: Path) -> None:
+    """Make the files of cells that are kept and are not there."""
+    if not file.exists():
+        return
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    out.mkdir(parents=True, exist_ok=True)
+    for content in kept["cells"]:
+        fields = ("task", "control", "strength", "seed")
+        target = out / f"{Cell(**{key: content[key] for key in fields}).name}.json"
+        if not target.exists():
+            target.write_text(json.dumps(content))
+    for task, reading in kept["starts"].items():
+        target = out / f"sft_{task}" / "reading.json"
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(reading))
+
+
 def main() -> None:
     """Run cells, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -115,10 +143,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="(%(default)s)")
     parser.add_argument("--table", action="store_true", help="write the page, run nothing")
     asked = parser.parse_args()
+    restore(RESULTS / KEPT, asked.out)
     if asked.table:
         from benchmarks.control_study_page import write_page
 
-        print(write_page(read(asked.out), Path("docs/results"), starts(asked.out)))
+        print(write_page(read(asked.out), RESULTS, starts(asked.out)))
+        keep(asked.out, RESULTS / KEPT)
         return
     torch.set_num_threads(1)
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)

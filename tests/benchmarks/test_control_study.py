@@ -106,6 +106,16 @@ def test_a_control_without_the_vanilla_run_of_its_seed_has_no_budget(tmp_path):
         control_study.study([Cell("split", "repo_r", 0.1, 3)], tmp_path, 1.0, Sizes(), make=fake)
 
 
+def test_another_machine_goes_on_from_the_kept_cells(tmp_path):
+    todo = cells(["split"], ["repo_r"], range(2))
+    here, there = tmp_path / "here", tmp_path / "there"
+    control_study.study(todo[:3], here, 1.0, Sizes(), make=fake)
+    control_study.keep(here, tmp_path / "kept.json")
+    control_study.restore(tmp_path / "kept.json", there)
+    assert control_study.read(there) == control_study.read(here)
+    assert control_study.study(todo, there, 1.0, Sizes(), make=fake) == len(todo) - 3
+
+
 def test_differences_are_paired_by_seed(made):
     rows = {(row.control, row.strength): row for row in numbers.rows_of("split", made)}
     for control in ("repo_r", "entropic", "influence"):
