@@ -31,7 +31,7 @@ FLOORS = (
     ("sampling", "update", "oracle"),
     ("estimators",),
     ("attribution",),
-    ("recording", "evaluation"),
+    ("recording", "evaluation", "convert"),
     ("probe",),
     ("training",),
     ("checks",),

@@ -8,9 +8,13 @@ as that command.
 import hashlib
 import json
 import re
+import warnings
 from dataclasses import dataclass
 
+import torch
 import yaml
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
@@ -193,6 +197,22 @@ def sft(tiny, folder):
     return Command("sft", sections)
 
 
+def convert(tiny, folder):
+    """A checkpoint of torch.distributed.checkpoint, gathered."""
+    weights = load_file(tiny / "base" / "model.safetensors")
+    states = {
+        name: {"step": torch.tensor(1.0), "exp_avg": x / 2, "exp_avg_sq": x * x}
+        for name, x in weights.items()
+    }
+    optimizer = {"state": states, "param_groups": [{"lr": 1e-3, "params": [*weights]}]}
+    torch.save({"model": weights, "optim": optimizer}, folder / "one.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.distributed, that it is in one process
+        torch_save_to_dcp(folder / "one.pt", folder / "dcp")
+    call("convert", folder / "dcp", "--model", tiny / "base", "--out", folder / "run")
+    return record(folder / "run", places(tiny, folder)) | {"values": {}}  # config.json is copied
+
+
 def report(tiny, folder):
     """The data behind the figures of a run on which every verb was used."""
     for verb in ("measure", "influence", "kernel", "noise", "audit"):
@@ -233,6 +253,7 @@ COMMANDS = {
 """Scenes of one command that writes a run folder."""
 SCENES = {name: recorded(command) for name, command in COMMANDS.items()} | {
     "check": check,
+    "convert": convert,
     "report": report,
     "demo": demo,
 }

@@ -14,12 +14,18 @@ from tests import cases
 
 # folder's files → words of the sentence
 FOREIGN = {
-    "verl": (["actor/model_world_size_2_rank_0.pt"], "verl.*model_merger merge --backend fsdp"),
+    "verl": (
+        ["actor/model_world_size_2_rank_0.pt"],
+        "verl.*isentrope convert .*actor --out.*model_merger merge --backend fsdp",
+    ),
     "verl, actor": (["optim_world_size_2_rank_0.pt"], "verl.*checkpoint.optimizer_path"),
-    "OpenRLHF": (["_actor/latest", "_actor/global_step40/x"], "OpenRLHF.*save_hf_ckpt"),
+    "OpenRLHF": (
+        ["_actor/latest", "_actor/global_step40/x"],
+        "OpenRLHF.*isentrope convert .*_actor --out .*save_hf_ckpt",
+    ),
     "DeepSpeed": (
         ["latest", "global_step4/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"],
-        "DeepSpeed.*zero_to_fp32.*ds_to_universal",
+        "DeepSpeed.*isentrope convert .*zero_to_fp32.*ds_to_universal",
     ),
     "DeepSpeed of transformers": (
         ["config.json", "zero_to_fp32.py", "model.safetensors"],
@@ -27,10 +33,14 @@ FOREIGN = {
     ),
     "FSDP": (
         ["pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata"],
-        "FSDP.*accelerate merge-weights.*dcp_to_torch .*optimizer_0 optimizer.pt",
+        "FSDP.*isentrope convert .*accelerate merge-weights.*dcp_to_torch .*optimizer_0 "
+        "optimizer.pt",
     ),
     "FSDP, full": (["pytorch_model_fsdp.bin", "optimizer.bin"], "FSDP.*optimizer.bin"),
-    "DCP": ([".metadata", "__0_0.distcp"], "torch.distributed.checkpoint.*dcp_to_torch"),
+    "DCP": (
+        [".metadata", "__0_0.distcp"],
+        "torch.distributed.checkpoint.*isentrope convert .*dcp_to_torch",
+    ),
     "accelerate": (
         ["model.safetensors", "optimizer.bin", "random_states_0.pkl"],
         "accelerate's save_state.*checkpoint.optimizer_path=.*optimizer.bin",

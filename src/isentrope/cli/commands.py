@@ -138,6 +138,15 @@ VERBS = (
         help="Check the instrument before measuring; exit status 1 if anything is wrong.",
     ),
     Verb(
+        "convert",
+        options.converted,
+        through="isentrope.cli.running:converting",
+        run="isentrope.convert.write:convert",
+        show="isentrope.cli.running:print_converted",
+        help="Write a checkpoint of FSDP, verl, DeepSpeed or torch.distributed as one that every "
+        "verb reads.",
+    ),
+    Verb(
         "report",
         options.reported,
         through="isentrope.cli.running:reporting",

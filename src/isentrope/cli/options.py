@@ -181,6 +181,23 @@ def trained(
     return config, resume, _changes(settings, folder)
 
 
+def converted(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The folder of the other trainer's checkpoint.")
+    ],
+    folder: Annotated[str, typer.Option("--out", help="Checkpoint folder, new.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With config.json and the tokenizer, or with adapter_config.json for an adapter.",
+        ),
+    ] = None,
+) -> Asked:
+    """A checkpoint to write anew."""
+    return source, folder, model
+
+
 def reported(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     other: Annotated[

@@ -20,6 +20,7 @@ from isentrope.processes import rank
 from isentrope.progress import Progress
 
 if TYPE_CHECKING:
+    from isentrope.convert.write import Converted
     from isentrope.pipelines.sft import FineTuned
     from isentrope.reports.report import Report
 
@@ -95,6 +96,23 @@ def checking(verb: Verb, config: str, changes: Changes) -> None:
     with Progress(err) as progress:
         findings = load(verb.run)(load_config(source, overrides(changes)), progress)
     load(verb.show)(out, err, findings)
+
+
+def converting(verb: Verb, source: str, folder: str, model: str | None) -> None:
+    """Convert, and say what was read."""
+    load(verb.show)(load(verb.run)(source, folder, model))
+
+
+def print_converted(made: Converted) -> None:
+    """Print what a converted checkpoint holds, and what to do next."""
+    states = (
+        "no optimizer state, so that no step can be computed"
+        if made.parameters is None
+        else f"the optimizer's state of {made.parameters} parameters"
+    )
+    say(f"{made.layout}: {made.tensors} weights, and {states}.")
+    say_written(made.folder)
+    say(f"Next: isentrope check {made.folder}")
 
 
 def reporting(

@@ -1,6 +1,6 @@
 """Checkpoint folders of other frameworks, recognised by their files, with a remedy for each.
 
-They are not read: each sentence names the framework, what it wrote, and what to run today.
+They are not read here: each sentence names the framework, what it wrote, and what to run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 DCP_TO_TORCH = "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch {} optimizer.pt`"
+_CONVERT = "run isentrope convert {} --out OUT"
 _GATHERED = (
     "its optimizer state has to be gathered in the training job (torch.distributed.checkpoint."
     "state_dict.get_optimizer_state_dict with full_state_dict=True) and saved as optimizer.pt"
@@ -64,9 +65,9 @@ def _verl(folder: Path) -> str | None:
     for here in (folder, folder / "actor", folder.parent):
         if _has(here, "model_world_size_*_rank_*.pt", "optim_world_size_*_rank_*.pt"):
             return (
-                f"{here} is a checkpoint of verl (FSDP shards): write the model by `python -m "
-                f"verl.model_merger merge --backend fsdp --local_dir {here} --target_dir MERGED` "
-                f"and set checkpoint.checkpoint_path=MERGED; {_GATHERED} beside it, or at "
+                f"{here} is a checkpoint of verl (FSDP shards): {_CONVERT.format(here)}. Of "
+                f"FSDP 1, write the model by `python -m verl.model_merger merge --backend fsdp "
+                f"--local_dir {here} --target_dir MERGED`; {_GATHERED} beside it, or at "
                 "checkpoint.optimizer_path."
             )
     return None
@@ -76,9 +77,9 @@ def _openrlhf(folder: Path) -> str | None:
     for here in (folder, folder.parent):
         if (here / "_actor").is_dir():
             return (
-                f"{here} is a checkpoint folder of OpenRLHF (DeepSpeed in _actor): give the model "
-                "that --save_hf_ckpt writes (a folder global_step*_hf) as checkpoint."
-                f"checkpoint_path; {_ZERO}, to be named in checkpoint.optimizer_path."
+                f"{here} is a checkpoint folder of OpenRLHF (DeepSpeed in _actor): "
+                f"{_CONVERT.format(here / '_actor')} --model HF, where HF is the model that "
+                "--save_hf_ckpt writes (a folder global_step*_hf)."
             )
     return None
 
@@ -88,8 +89,9 @@ def _deepspeed(folder: Path) -> str | None:
     if not (_has(folder, *shards) or (folder / "zero_to_fp32.py").is_file()):
         return None
     return (
-        f"{folder} is a checkpoint of DeepSpeed: write the model by `python zero_to_fp32.py . OUT "
-        f"--safe_serialization` beside its config.json; {_ZERO}."
+        f"{folder} is a checkpoint of DeepSpeed: {_CONVERT.format(folder)} --model BASE, the "
+        f"folder of the model that was trained. By hand: `python zero_to_fp32.py . OUT "
+        f"--safe_serialization` writes the model; {_ZERO}."
     )
 
 
@@ -103,7 +105,8 @@ def _fsdp(folder: Path) -> str | None:
         else "give optimizer.bin, where it is there, as checkpoint.optimizer_path"
     )
     return (
-        f"{folder} is an FSDP checkpoint of accelerate or transformers: write the model by "
+        f"{folder} is an FSDP checkpoint of accelerate or transformers: {_CONVERT.format(folder)} "
+        f"--model BASE, the folder of the model that was trained. By hand: write the model by "
         f"`accelerate merge-weights {folder / 'pytorch_model_fsdp_0'} {folder}`, put config.json "
         f"beside it, and {optimizer} (its names are read)."
     )
@@ -113,8 +116,10 @@ def _distributed(folder: Path) -> str | None:
     for here in (folder, *(path for path in _has(folder, "*") if path.is_dir())):
         if (here / ".metadata").is_file():
             return (
-                f"{here} is a checkpoint of torch.distributed.checkpoint: write the optimizer's "
-                f"part by {DCP_TO_TORCH.format(here)} (its names are read), and the model by "
+                f"{here} is a checkpoint of torch.distributed.checkpoint: "
+                f"{_CONVERT.format(here)} --model BASE, the folder of the model that was trained. "
+                "By hand: write the optimizer's part by "
+                f"{DCP_TO_TORCH.format(here)} (its names are read), and the model by "
                 "save_pretrained, as safetensors with config.json."
             )
     return None

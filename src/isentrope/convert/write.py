@@ -1,0 +1,188 @@
+"""A gathered checkpoint written in the layout of Hugging Face, with the optimizer by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from isentrope.convert.deepspeed import read_deepspeed, zero_folder
+from isentrope.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
+from isentrope.convert.gathered import Gathered
+from isentrope.convert.verl import is_verl, read_verl
+from isentrope.files import whole_folder
+from isentrope.reading import reading
+from isentrope.update.name_spelling import WRAPPERS, plain_name
+
+ADAPTER = "adapter_config.json"
+_KEPT = (
+    *("config.json", ADAPTER, "generation_config.json", "*token*", "vocab*", "merges.txt"),
+    *("*.model", "chat_template*"),
+)
+"""Beside the weights: configuration and tokenizer."""
+_OF_TRAINING = ("training_args.bin", "trainer_state.json", "scheduler.pt")
+"""What the verbs read of a trainer's settings."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        folder: The checkpoint.
+        layout: What it was read from.
+        tensors: Number of weights written.
+        parameters: Parameters with an optimizer state; None where the source has no optimizer.
+    """
+
+    folder: Path
+    layout: str
+    tensors: int
+    parameters: int | None
+
+
+def convert(source: str | Path, out: str | Path, model: str | Path | None = None) -> Converted:
+    """Write a checkpoint of another trainer as one that every verb reads.
+
+    Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl (FSDP2), and
+    DeepSpeed's ZeRO stages 1 to 3, which OpenRLHF writes too.
+
+    Args:
+        source: The checkpoint's folder.
+        out: Folder to create.
+        model: Folder with config.json and the tokenizer, or with adapter_config.json where an
+            adapter was trained; None where the checkpoint has them itself.
+
+    Returns:
+        The folder and what is in it.
+
+    Raises:
+        FileNotFoundError: If the source is not there, incomplete or of no known layout.
+        FileExistsError: If `out` exists.
+        ValueError: If weights and configuration do not fit.
+    """
+    folder, out = Path(source), Path(out)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+    gathered = _read(folder)
+    config = _config(folder, gathered, None if model is None else Path(model))
+    adapter = (config / ADAPTER).is_file()
+    weights = {_unwrapped(name): tensor for name, tensor in gathered.weights.items()}
+    weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
+    with whole_folder(out) as here:
+        _save(weights, here, adapter=adapter)
+        for pattern in _KEPT:
+            for file in config.glob(pattern):
+                if file.is_file():
+                    shutil.copy(file, here)
+        for name in _OF_TRAINING:
+            if (folder / name).is_file():
+                shutil.copy(folder / name, here)
+        if gathered.optimizer is not None:
+            torch.save(gathered.optimizer, here / "optimizer.pt")
+    states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
+    return Converted(out, gathered.layout, len(weights), states)
+
+
+def _read(folder: Path) -> Gathered:
+    actor = folder / "actor"
+    for known, read in LAYOUTS:
+        for place in (folder, actor):
+            if place.is_dir() and known(place):
+                return read(place)
+    if zero := zero_folder(folder) or (zero_folder(actor) if actor.is_dir() else None):
+        return read_deepspeed(zero)
+    raise FileNotFoundError(
+        f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
+        "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
+        "*_optim_states.pt (DeepSpeed)."
+    )
+
+
+LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] = (
+    (is_verl, read_verl),
+    (is_fsdp, read_fsdp),
+    (is_dcp, read_dcp),
+)
+
+
+def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
+    places = [model] if model is not None else [gathered.config, folder]
+    for place in places:
+        if place is not None and any((place / n).is_file() for n in ("config.json", ADAPTER)):
+            return place
+    raise FileNotFoundError(
+        f"{model or folder} has no config.json or {ADAPTER}: give --model, the folder of the base "
+        "model that was trained, or of an adapter of the same shape."
+    )
+
+
+def _unwrapped(name: str) -> str:
+    """A name without what FSDP, DDP, DeepSpeed and torch.compile add."""
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    while len(parts) > 1 and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+def _adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[str, Tensor]:
+    """The adapter's tensors by the names that PEFT gives them in a file."""
+    groups = (gathered.optimizer or {}).get("param_groups", ())
+    trained = {plain_name(_unwrapped(name)) for group in groups for name in group["params"]}
+    chosen = {
+        name: tensor
+        for name, tensor in weights.items()
+        if "lora_" in name or plain_name(name) in trained
+    }
+    if not chosen:
+        raise ValueError("The checkpoint holds no weights of an adapter: give the model's folder.")
+    saved = {}
+    for name, tensor in chosen.items():
+        short = name.replace(".modules_to_save.default", "").replace(".default", "")
+        saved[short if short.startswith("base_model.") else f"base_model.model.{short}"] = tensor
+    return saved
+
+
+def _model_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Tensor]:
+    """All weights of the model that config.json describes, checked by name and shape."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"), reading(config):
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(config, trust_remote_code=False), trust_remote_code=False
+        )
+    wanted = model.state_dict()
+    of_modules = [*model.named_parameters(), *model.named_buffers()]  # a tied weight once
+    needed = {name for name, _ in of_modules if name in wanted}
+    if missing := sorted(needed - weights.keys()):
+        raise ValueError(
+            f"The checkpoint has no weights {missing[0]!r} ({len(missing)} are missing): give the "
+            "folder of the model that was trained, with --model."
+        )
+    if strange := sorted(weights.keys() - wanted.keys()):
+        raise ValueError(
+            f"The checkpoint has weights {strange[0]!r}, which the model of {config} has not: give "
+            "the folder of the model that was trained, or of its adapter, with --model."
+        )
+    for name in sorted(needed):
+        if weights[name].shape != wanted[name].shape:
+            raise ValueError(
+                f"{name!r} has shape {tuple(weights[name].shape)} in the checkpoint and "
+                f"{tuple(wanted[name].shape)} in {config}."
+            )
+    return {name: weights[name] for name in wanted if name in needed}
+
+
+def _save(weights: dict[str, Tensor], folder: Path, *, adapter: bool) -> None:
+    from huggingface_hub import save_torch_state_dict
+    from safetensors.torch import save_file
+
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    if adapter:
+        save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    else:
+        save_torch_state_dict(weights, folder)
