@@ -26,6 +26,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -296,10 +297,14 @@ def page(found: dict[str, list[Row]], times: int) -> str:
         f"python -m benchmarks.process_faults --times {times}",
         "```",
         "",
-        f"Written on {date.today()}. Every command at its smallest, on the checkpoint of "
-        "tests/golden. After each fault the command ran again, and its folder was compared with "
-        "that of an undisturbed run: files, numbers, and the bytes of all weights. `wrong` counts "
-        "folders that differ, tracebacks and exit statuses that are not the documented ones.",
+        textwrap.fill(
+            f"Written on {date.today()}. Every command at its smallest, on the checkpoint of "
+            "tests/golden. After each fault the command ran again, and its folder was compared "
+            "with that of an undisturbed run: files, numbers, and the bytes of all weights. "
+            "`wrong` counts folders that differ, tracebacks and exit statuses that are not the "
+            "documented ones.",
+            100,
+        ),
     ]
     for part, rows in found.items():
         title, columns = TABLES[part]
