@@ -1,7 +1,9 @@
 import io
 
+import numpy as np
 import pytest
 
+from isentrope.reports import svg
 from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.palette import PAPER
 from isentrope.runs.results import MeasureResult
@@ -84,3 +86,17 @@ def test_a_figure_needs_no_derivatives_and_one_rate_is_enough(figure_of):
 def test_a_value_that_is_not_finite_does_not_spoil_the_figure(figure_of):
     lost = row(1e2, 0.0, "resample") | dict.fromkeys(("deltaH_true", "deltaH_true_se"))
     figure_of(row(1e-3, -3e-3), lost).savefig(io.BytesIO())
+
+
+def test_a_long_curve_is_drawn_by_its_extremes():
+    values = np.random.default_rng(0).standard_normal(40_000)
+    values[12_345], values[20_000:20_100] = 50.0, np.nan
+    figure, (axes,) = svg.canvas(260)
+    axes.plot(np.arange(len(values)), values)
+    axes.plot(np.arange(100), values[:100])
+    svg.svg_file(figure, "curve")
+    long, short = axes.lines
+    assert len(long.get_xdata()) <= svg.POINTS
+    assert np.nanmax(long.get_ydata()) == 50.0
+    assert np.nanmin(long.get_ydata()) == np.nanmin(values)
+    assert np.array_equal(short.get_ydata(), values[:100])
