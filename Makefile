@@ -8,7 +8,7 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-portable test-slow golden bench-gpu docs gallery docs-commands coverage dist lint typecheck format clean
+.PHONY: help setup smollm2 demo test test-portable test-slow golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,11 @@ build/gallery/%.md: docs/gallery/%.py docs/gallery/tiny.py $(DOCS_STAMP)
 	@! grep "Warning" $@
 
 coverage: export OMP_NUM_THREADS := 1
+audit: $(STAMP)  ## look the installed packages up among known vulnerabilities (needs a package index)
+	test -x build/audit/bin/pip-audit || $(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet pip-audit
+	build/audit/bin/pip-audit --path $(shell $(BIN)/python -c "import site; print(site.getsitepackages()[0])" 2>/dev/null)
+
 coverage: $(STAMP)  ## run the fast tests and count the lines they reach, into build/coverage
 	mkdir -p build/coverage
 	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-report=html --cov-report=xml:build/coverage/coverage.xml
