@@ -1,6 +1,15 @@
 """What every test session begins with."""
 
 import gc
+import logging
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def log_level():
+    """Every test begins with the library's own level: configurations of other tests set it."""
+    logging.getLogger("isentrope").setLevel(logging.NOTSET)
 
 
 def pytest_collection_finish():
