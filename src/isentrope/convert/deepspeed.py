@@ -25,25 +25,16 @@ from isentrope.reading import read_text
 Shapes = Mapping[str, torch.Size]
 
 
-def zero_folder(folder: Path) -> Path | None:
-    """The folder of ZeRO's files: this one, or the step that `latest` names.
-
-    Args:
-        folder: A checkpoint of DeepSpeed, or a step of it.
-
-    Returns:
-        The folder; None if this is no ZeRO checkpoint.
-    """
-    latest = folder / "latest"
-    step = folder / read_text(latest).strip() if latest.is_file() else folder
-    return step if any(step.glob("*_optim_states.pt")) else None
+def is_deepspeed(folder: Path) -> bool:
+    """Whether a folder is a ZeRO checkpoint, or holds the step that its `latest` names."""
+    return any(_step(folder).glob("*_optim_states.pt"))
 
 
 def read_deepspeed(folder: Path) -> Gathered:
     """Weights and optimizer of a ZeRO checkpoint.
 
     Args:
-        folder: Result of `zero_folder`.
+        folder: A checkpoint of DeepSpeed, or a step of it.
 
     Returns:
         Float32 weights, and the optimizer by name.
@@ -52,6 +43,7 @@ def read_deepspeed(folder: Path) -> Gathered:
         FileNotFoundError: If the model's file, or that of a process, is missing.
         ValueError: If a vector does not have the length of its parameters.
     """
+    folder = _step(folder)
     saved = [load_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")]
     models = [load_as_data(f) for f in _ordered(folder, "model_states")]
     if not models:
@@ -135,6 +127,12 @@ def _add(
 
 def _is_vector(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _step(folder: Path) -> Path:
+    """The folder of the step that `latest` names; the folder itself where there is none."""
+    latest = folder / "latest"
+    return folder / read_text(latest).strip() if latest.is_file() else folder
 
 
 def _ordered(folder: Path, kind: str) -> list[Path]:

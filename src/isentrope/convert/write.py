@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from isentrope.convert.deepspeed import read_deepspeed, zero_folder
+from isentrope.convert.deepspeed import is_deepspeed, read_deepspeed
 from isentrope.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
 from isentrope.convert.gathered import Gathered
 from isentrope.convert.verl import is_verl, read_verl
 from isentrope.files import whole_folder
 from isentrope.reading import reading
-from isentrope.update.name_spelling import WRAPPERS, plain_name
+from isentrope.update.name_spelling import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
 _KEPT = (
@@ -71,7 +71,7 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
     gathered = _read(folder)
     config = _config(folder, gathered, None if model is None else Path(model))
     adapter = (config / ADAPTER).is_file()
-    weights = {_unwrapped(name): tensor for name, tensor in gathered.weights.items()}
+    weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
     weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
     with whole_folder(out) as here:
         _save(weights, here, adapter=adapter)
@@ -94,8 +94,6 @@ def _read(folder: Path) -> Gathered:
         for place in (folder, actor):
             if place.is_dir() and known(place):
                 return read(place)
-    if zero := zero_folder(folder) or (zero_folder(actor) if actor.is_dir() else None):
-        return read_deepspeed(zero)
     raise FileNotFoundError(
         f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
         "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
@@ -107,6 +105,7 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] =
     (is_verl, read_verl),
     (is_fsdp, read_fsdp),
     (is_dcp, read_dcp),
+    (is_deepspeed, read_deepspeed),
 )
 
 
@@ -121,18 +120,10 @@ def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
     )
 
 
-def _unwrapped(name: str) -> str:
-    """A name without what FSDP, DDP, DeepSpeed and torch.compile add."""
-    parts = [part for part in name.split(".") if part not in WRAPPERS]
-    while len(parts) > 1 and parts[0] == "module":
-        parts = parts[1:]
-    return ".".join(parts)
-
-
 def _adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[str, Tensor]:
     """The adapter's tensors by the names that PEFT gives them in a file."""
     groups = (gathered.optimizer or {}).get("param_groups", ())
-    trained = {plain_name(_unwrapped(name)) for group in groups for name in group["params"]}
+    trained = {plain_name(name) for group in groups for name in group["params"]}
     chosen = {
         name: tensor
         for name, tensor in weights.items()

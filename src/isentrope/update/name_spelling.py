@@ -26,6 +26,21 @@ FLAT_PARAMETER = "_flat_param"
 """What FSDP calls the parameters of a module that it has laid into one vector."""
 
 
+def unwrapped(name: str) -> str:
+    """A name without what FSDP, DDP, DeepSpeed and torch.compile add.
+
+    Args:
+        name: A name, such as "module._orig_mod.lm_head.weight".
+
+    Returns:
+        For example "lm_head.weight".
+    """
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    while len(parts) > 1 and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(parts)
+
+
 def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
     """A parameter's name without what wrappers and PEFT add to it.
 
@@ -36,7 +51,7 @@ def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
     Returns:
         For example "lm_head.lora_A.weight".
     """
-    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    parts = unwrapped(name).split(".")
     while len(parts) > 1 and (parts[0] == "module" or parts[:2] == ["base_model", "model"]):
         parts = parts[1:] if parts[0] == "module" else parts[2:]
     return ".".join(part for part in parts if part not in adapters)
