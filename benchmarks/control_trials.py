@@ -43,7 +43,7 @@ from isentrope.training.control.controls import STEP, TOKEN, build
 SEEDS = (0, 1, 2)
 STEPS = (8, 16, 24, 32, 40)
 PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
-GAINS = ("gained_deltaH", "gained_deltaJ")
+GAINS = ("gained_delta_h", "gained_delta_j")
 ALL = [name for name in (*TOKEN, *STEP) if build(name).on_policy]
 
 
@@ -178,7 +178,7 @@ def markdown(table: pd.DataFrame) -> list[str]:
             "–" if math.isnan(row["touched"]) else f"{100 * row['touched']:.3g} %",
             *(_with_half(row, gain) for gain in GAINS),
             _price(row),
-            _with_half(row, "over_random_deltaH"),
+            _with_half(row, "over_random_delta_h"),
             "yes" if row["frontier"] else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -192,8 +192,8 @@ def _with_half(row: pd.Series, gain: str) -> str:
 
 def price(row: pd.Series) -> float | None:
     """Reward lost per entropy gained; None where the gain is within its interval or under 1 %."""
-    gain = row["gained_deltaH"]
-    return -row["gained_deltaJ"] / gain if gain > max(row["gained_deltaH_half"], 0.01) else None
+    gain = row["gained_delta_h"]
+    return -row["gained_delta_j"] / gain if gain > max(row["gained_delta_h_half"], 0.01) else None
 
 
 def _price(row: pd.Series) -> str:
@@ -228,10 +228,10 @@ def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
         colors = plt.get_cmap("tab20").colors
         for k, (control, rows) in enumerate(table.groupby("control", sort=False)):
             axes.errorbar(
-                rows["gained_deltaJ"],
-                rows["gained_deltaH"],
-                xerr=rows["gained_deltaJ_half"],
-                yerr=rows["gained_deltaH_half"],
+                rows["gained_delta_j"],
+                rows["gained_delta_h"],
+                xerr=rows["gained_delta_j_half"],
+                yerr=rows["gained_delta_h_half"],
                 marker="osD^v<>PX*"[k % 10],
                 color=colors[k % 20],
                 ms=4,
@@ -250,9 +250,9 @@ def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
 
 def page(found: dict[int, list[dict[str, Any]]], tables: dict[str, pd.DataFrame]) -> str:
     """docs/results/control_trials.md."""
-    whole = [r["vanilla"]["step"]["deltaH"]["value"] for x in found.values() for r in x]
-    part = [r["vanilla"]["gradient"]["deltaH"]["value"] for x in found.values() for r in x]
-    reward = [r["vanilla"]["step"]["deltaJ"]["value"] for x in found.values() for r in x]
+    whole = [r["vanilla"]["step"]["delta_h"]["value"] for x in found.values() for r in x]
+    part = [r["vanilla"]["gradient"]["delta_h"]["value"] for x in found.values() for r in x]
+    reward = [r["vanilla"]["step"]["delta_j"]["value"] for x in found.values() for r in x]
     n = len(whole)
     intro = [
         "# What each control gains in one step",

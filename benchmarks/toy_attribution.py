@@ -121,7 +121,7 @@ def plain(content: Any) -> Any:
 def who(tokens: pd.DataFrame) -> dict[str, float]:
     """Which tokens hold the influence: sums over kinds of tokens, as parts of the gross Σ|δH|."""
     acting = tokens[tokens["coefficient"] != 0]
-    moved, gross = acting["deltaH"], acting["deltaH"].abs().sum()
+    moved, gross = acting["delta_h"], acting["delta_h"].abs().sum()
     falling = moved[moved < 0].sum()
     good, unlikely = acting["advantage"] > 0, acting["s"] < UNLIKELY
     kinds = {
@@ -131,15 +131,15 @@ def who(tokens: pd.DataFrame) -> dict[str, float]:
         "likely, rewarded": ~unlikely & good,
     }
     few = max(1, round(0.02 * len(acting)))
-    worst = acting.nsmallest(few, "deltaH")
+    worst = acting.nsmallest(few, "delta_h")
     forking = acting["H"] >= acting["H"].quantile(0.8)
-    by_prompt = acting.groupby("prompt")["deltaH"].sum()
+    by_prompt = acting.groupby("prompt")["delta_h"].sum()
     top = by_prompt.abs().nlargest(max(1, len(by_prompt) // 10)).index
     said = {f"part of {name}": moved[which].sum() / gross for name, which in kinds.items()}
     said |= {f"tokens {name}": which.mean() for name, which in kinds.items()}
     return {key: float(value) for key, value in said.items()} | {
         "net over gross": float(moved.sum() / gross),
-        "of the fall, 2 % of tokens": float(worst["deltaH"].sum() / falling),
+        "of the fall, 2 % of tokens": float(worst["delta_h"].sum() / falling),
         "worst 2 %: punished": float((worst["advantage"] < 0).mean()),
         "worst 2 %: mean s": float(worst["s"].mean()),
         "worst 2 %: at a fork": float((worst["H"] >= acting["H"].quantile(0.8)).mean()),

@@ -67,7 +67,11 @@ U = ise.with_rewards(U, lambda batch: reward(batch.response_texts))
 U = ise.with_advantages(U, "dr_grpo")
 step = ise.optimizer_step(policy, U, checkpoint, objective="dr_grpo", max_grad_norm=1.0)
 sweep = ise.entropy_change(policy, E, step.direction, [1e-4, 1e-3, 1e-2])
-print(sweep.to_frame()[["eta", "change", "se", "first_order", "verdict"]].to_string(index=False))
+print(
+    sweep.to_frame()[["eta", "delta_h", "delta_h_se", "first_order", "verdict"]].to_string(
+        index=False
+    )
+)
 
 # 3. The same for the command line: batches and prompts in files, and a file of settings.
 E.save(folder / "E.parquet")

@@ -23,7 +23,7 @@ figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
 for sign, colour, label in ((1, BLUE, "rewarded, A > 0"), (-1, ORANGE, "punished, A < 0")):
     part = tokens[sign * tokens.advantage > 0]
     bars = {"fmt": ".", "ms": 4, "lw": 0.5, "color": colour, "alpha": 0.6, "label": label}
-    axes.errorbar(part.s, part.deltaH, part.deltaH_se, **bars)
+    axes.errorbar(part.s, part.delta_h, part.delta_h_se, **bars)
 axes.axhline(0, color="black", lw=0.8)
 axes.set(xlabel="log-probability of the token, nats", ylabel="δH, nats per token per η")
 axes.set_title(f"sum {table.total.value:.3g} ± {table.total.se:.1g}", loc="left")

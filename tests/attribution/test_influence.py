@@ -239,7 +239,7 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     tokens, sequences = table.to_frame("tokens"), table.to_frame()
     assert len(tokens) == int(U.lengths.sum())
     assert len(sequences) == len(U)
-    for column in ("deltaH", "deltaJ"):
+    for column in ("delta_h", "delta_j"):
         summed = tokens.groupby("sequence")[column].sum()
         assert summed.to_numpy() == pytest.approx(sequences[column].to_numpy(), rel=1e-9)
         assert (tokens[f"{column}_se"] > 0).all()

@@ -22,10 +22,10 @@ def printed(tmp_path, **more):
 
 def test_listed_sizes_are_shrunk_and_said_to_be(tmp_path):
     said, tokens = printed(tmp_path, listed_share={"tokens": 0.5})
-    lowest = tokens["deltaH"].min()
+    lowest = tokens["delta_h"].min()
     assert f"{lowest / 2:.3g} ± 0.007" in said
     assert f"{lowest:.3g} ±" not in said
-    assert "deltaH x 0.50" in said
+    assert "delta_h x 0.50" in said
     assert "tokens.parquet has what was measured" in said
 
 

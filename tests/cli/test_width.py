@@ -42,8 +42,8 @@ def swept(folder):
 
 
 def studied(folder):
-    row = sweep_row(1.25e-05, TINY, "resample", deltaH_true_ci_low=-5.5e-5)
-    row |= {"deltaH_true_ci_high": -5.1e-5, "resampled": estimate(TINY, 3e-6)}
+    row = sweep_row(1.25e-05, TINY, "resample", delta_h_ci_low=-5.5e-5)
+    row |= {"delta_h_ci_high": -5.1e-5, "resampled": estimate(TINY, 3e-6)}
     content = measure(NAME, sweep=[row, row], pathwise=None)
     content["batches"]["B_E"] = 1024
     content["checks"]["rounding_floor"]["log_weight"] = 1e-12
@@ -54,7 +54,7 @@ def studied(folder):
 
 def attributed(folder):
     sequences, tokens = tables(4, 2, ("7", "\n", "five", "<|endoftext|>"))
-    tokens = tokens.assign(advantage=-0.123456, deltaH=TINY, deltaH_se=3e-6, deltaJ=TINY)
+    tokens = tokens.assign(advantage=-0.123456, delta_h=TINY, delta_h_se=3e-6, delta_j=TINY)
     content = influence(NAME) | {"how": "one pass", "groups": 8, "measured_on": "E"}
     return print_influence, *loaded(folder, content, sequences=sequences, tokens=tokens)
 
@@ -105,8 +105,8 @@ def evaluated(_):
 
 
 def tried(folder):
-    part = {"deltaH": estimate(TINY), "deltaJ": estimate(TINY)}
-    gains = {k: estimate(TINY) for k in ("gained_deltaH", "gained_deltaJ", "over_random_deltaH")}
+    part = {"delta_h": estimate(TINY), "delta_j": estimate(TINY)}
+    gains = {k: estimate(TINY) for k in ("gained_delta_h", "gained_delta_j", "over_random_delta_h")}
     entry = {"control": "influence_clip", "strength": 0.00123, "did": {"touched": 0.123456}}
     entry |= {"step": gains | part, "gradient": gains | part, "predicted": None}
     content = head("try", NAME) | {"vanilla": {"step": part, "gradient": part}, "eta": 1e-3}

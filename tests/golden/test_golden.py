@@ -65,7 +65,7 @@ def test_every_kind_of_change_is_seen():
     before = expected("influence")
     folder = "measurements/influence_step_4"
     total = ("values", f"{folder}/results.json", "entropy.total", "value")
-    column = ("tables", f"{folder}/tokens.parquet", "deltaH", "ramp")
+    column = ("tables", f"{folder}/tokens.parquet", "delta_h", "ramp")
     changes = {
         total: 1.00001 * look(before, total),
         column: look(before, column) + 1e-5 * look(before, (*column[:-1], "size")),

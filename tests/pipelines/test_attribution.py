@@ -60,8 +60,8 @@ def test_influence_writes_what_the_library_computes(run, tiny):
     policy, E, U, step = by_hand(tiny, folder)
     table = influence(policy, E, U, step, overlap="independent")
     sequences, tokens = (pd.read_parquet(folder / f"{x}.parquet") for x in ("sequences", "tokens"))
-    assert sequences["deltaH"].to_numpy() == pytest.approx(table.per_sequence.numpy(), rel=1e-6)
-    assert tokens["deltaH"].to_numpy() == pytest.approx(
+    assert sequences["delta_h"].to_numpy() == pytest.approx(table.per_sequence.numpy(), rel=1e-6)
+    assert tokens["delta_h"].to_numpy() == pytest.approx(
         torch.cat(table.per_token).numpy(), rel=1e-6
     )
     assert results["entropy"]["total"]["value"] == pytest.approx(table.total.value, rel=1e-6)

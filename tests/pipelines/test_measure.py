@@ -82,10 +82,10 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(once, tiny):
     step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
     change = entropy_change(policy, E, step.direction, [1e-3])
     for row, point in zip(results["sweep"], change.points, strict=True):
-        assert row["deltaH_true"] == pytest.approx(point.change.value, rel=1e-9)
-        assert row["deltaH_true_se"] == pytest.approx(point.change.se, rel=1e-9)
+        assert row["delta_h"] == pytest.approx(point.change.value, rel=1e-9)
+        assert row["delta_h_se"] == pytest.approx(point.change.se, rel=1e-9)
         first = point.eta * change.first_order.value
-        assert row["deltaH_approx"] == pytest.approx(first, rel=1e-9)
+        assert row["first_order"] == pytest.approx(first, rel=1e-9)
     for functional, said in results["entropy"].items():
         assert said["value"] == pytest.approx(entropy(policy, E, functional=functional).value)
 
@@ -103,7 +103,7 @@ def test_the_components_of_the_step_sum_to_first_order(once):
 def test_orders_that_were_not_asked_for_are_null(once, order):
     _, results = written(once(f"estimator.order={order}", "estimator.eta_list=[1e-3]"))
     assert results["linear_range"] is results["second_order"] is None
-    assert results["sweep"][0]["deltaH_second"] is None
+    assert results["sweep"][0]["second_order"] is None
     assert (results["first_order"] is None) == (order == 0)
     assert (results["budget"] == {}) == (order == 0)
     assert (results["checks"]["score_identity_z"] is None) == (order == 0)
@@ -175,8 +175,8 @@ def test_collapsed_weights_give_a_value_a_verdict_and_fresh_responses(run):
     _, results = written(run(*SHARED, *rates, "batch_config.B_E=40"))
     (row,) = results["sweep"]
     assert row["verdict"] == "resample"
-    assert row["deltaH_true"] is not None
-    assert row["deltaH_true_ci_low"] is None
+    assert row["delta_h"] is not None
+    assert row["delta_h_ci_low"] is None
     assert row["resampled"]["method"] == "resampled"
     assert any("collapsed" in sentence for sentence in results["warnings"])
 
@@ -246,7 +246,7 @@ def test_the_dictionary_of_the_notes_is_enough(tiny, tmp_path):
     assert (results["B_E"], results["B_U"]) == (12, 3)
     assert results["timing"]["total"] > 0
     for row in results["sweep"]:
-        assert set(row) >= {"eta", "deltaH_true", "deltaH_approx"}
+        assert set(row) >= {"eta", "delta_h", "first_order"}
     assert results["run_folder"] == str(tmp_path / "run")
 
 

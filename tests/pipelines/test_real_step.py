@@ -106,7 +106,7 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     for row in said.sweep:
         direction = rounded_step(policy, state, step, types, row.eta).direction
         point = entropy_change(policy, E, direction, [row.eta], order=0).points[0]
-        assert row.deltaH_true == pytest.approx(point.change.value, rel=1e-9)
+        assert row.delta_h == pytest.approx(point.change.value, rel=1e-9)
     parts = sum(said.budget[n] for n in ("momentum", "decay", "gradient", "rounding"))
     assert parts == pytest.approx(said.first_order.value, rel=1e-9)
     with pytest.raises(ValueError, match="rounded_step=true"):

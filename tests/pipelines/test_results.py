@@ -99,6 +99,70 @@ def test_the_file_has_every_key_that_was_found_and_no_other(folders, verb):
     assert load_result(folders[verb]).to_dict() == content
 
 
+PARTS = ("step", "gradient")
+FORMER = {
+    "measure": {
+        "delta_h": "deltaH_true",
+        "first_order": "deltaH_approx",
+        "second_order": "deltaH_second",
+    },
+    "influence": {"delta_h": "deltaH", "delta_j": "deltaJ"},
+    "try": {"delta_h": "deltaH", "delta_j": "deltaJ"},
+}
+"""Names of today, and those that files of the former version have."""
+
+
+def renamed_in(verb, content):
+    """The rows of a results.json whose numbers were renamed."""
+    if verb == "measure":
+        return content["sweep"]
+    if verb == "try":
+        tried = [
+            entry[part] for entry in content["tried"].values() for part in entry if part in PARTS
+        ]
+        return [*content["vanilla"].values(), *tried]
+    return []
+
+
+def former_name(verb, key):
+    for new, old in FORMER[verb].items():
+        key = key.replace(new, old)
+    return key
+
+
+@pytest.mark.parametrize("verb", ["measure", "try"])
+def test_the_file_has_former_names_as_aliases(folders, verb):
+    content = json.loads((folders[verb] / "results.json").read_text())
+    for row in renamed_in(verb, content):
+        renamed = {key for key in row if any(new in key for new in FORMER[verb])}
+        assert {"delta_h"} < renamed
+        assert {former_name(verb, key) for key in renamed} == {
+            key for key in row if "delta" in key and key not in renamed
+        }
+        for key in renamed:
+            assert row[former_name(verb, key)] == row[key]
+
+
+@pytest.mark.parametrize("verb", FORMER)
+def test_a_result_of_the_former_version_is_read_as_one_of_today(folders, tmp_path, verb):
+    old = tmp_path / "old"
+    shutil.copytree(folders[verb], old, ignore=shutil.ignore_patterns("manifest.json"))
+    content = json.loads((old / "results.json").read_text())
+    for row in renamed_in(verb, content):
+        for key in [key for key in row if former_name(verb, key) != key]:
+            del row[key]
+    (old / "results.json").write_text(json.dumps(content))
+    today = load_result(folders[verb])
+    for name, table in today.tables.items():
+        before = table.rename(columns=lambda key: former_name(verb, key))
+        assert any("deltaH" in key for key in before)
+        before.to_parquet(old / f"{name}.parquet")
+    result = load_result(old)
+    assert result.to_dict() == today.to_dict()
+    for name, table in today.tables.items():
+        pd.testing.assert_frame_equal(result.tables[name], table)
+
+
 def test_numbers_are_estimates_and_tables_are_read_when_asked_for(folders):
     result = MeasureResult.load(folders["measure"])
     content = json.loads((folders["measure"] / "results.json").read_text())
@@ -121,7 +185,7 @@ def test_numbers_are_estimates_and_tables_are_read_when_asked_for(folders):
 def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed):
     result = MeasureResult.load(changed("linear_range", "ci_high", to=None))
     assert math.isnan(result.linear_range.ci_high)
-    assert math.isnan(result.sweep[1].deltaH_true_ci_low)
+    assert math.isnan(result.sweep[1].delta_h_ci_low)
     assert result.first_order.khat is None
 
 

@@ -71,9 +71,7 @@ def test_the_tidy_table_has_every_repeat_and_their_mean(whole):
     assert first.value[("step_4", "mean")] == pytest.approx((values[0] + values[1]) / 2)
     assert first.se_update[("step_8", "mean")] == pytest.approx(abs(values[2] - values[3]) / 2)
     assert set(table.step) == {4, 8}
-    assert {"entropy.per_token", "budget.momentum", "sweep[0.001].deltaH_true"} < set(
-        table.quantity
-    )
+    assert {"entropy.per_token", "budget.momentum", "sweep[0.001].delta_h"} < set(table.quantity)
 
 
 def test_a_study_that_was_stopped_goes_on_to_the_same_table(ask, whole, monkeypatch):

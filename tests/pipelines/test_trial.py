@@ -80,11 +80,11 @@ def test_a_trial_is_the_change_that_the_rewritten_step_causes(run, tiny):
     )
     for part, v in (("step", step.direction), ("gradient", step.components["gradient"])):
         h, _ = moved(policy, E, v, results["eta"])
-        assert entry[part]["deltaH"]["value"] == pytest.approx(h, rel=1e-6)
+        assert entry[part]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
     assert entry["did"]["touched_negative"] == 1.0
-    gained = entry["step"]["gained_deltaH"]["value"]
-    plain = results["vanilla"]["step"]["deltaH"]["value"]
-    assert gained == pytest.approx(entry["step"]["deltaH"]["value"] - plain, rel=1e-6)
+    gained = entry["step"]["gained_delta_h"]["value"]
+    plain = results["vanilla"]["step"]["delta_h"]["value"]
+    assert gained == pytest.approx(entry["step"]["delta_h"]["value"] - plain, rel=1e-6)
     assert name in results["tried"]
 
 
@@ -100,7 +100,7 @@ def test_reward_moves_as_the_weighted_responses_say(run, tiny):
     E = E.with_columns(rewards=torch.tensor(rewards))
     step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
     _, reward = moved(policy, E, step.direction, results["eta"])
-    assert results["vanilla"]["step"]["deltaJ"]["value"] == pytest.approx(reward, rel=1e-6)
+    assert results["vanilla"]["step"]["delta_j"]["value"] == pytest.approx(reward, rel=1e-6)
 
 
 def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
@@ -111,7 +111,7 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     assert not {"kl_cov", "clip_higher", "cispo", "gspo", "random_mask"} & tried
     assert (table.groupby("control")["strength"].nunique() >= 1).all()
     assert table.groupby("part").size()["step"] == len(results["tried"])
-    numbers = table[["deltaH", "gained_deltaH", "gained_deltaH_se", "deltaJ", "gained_deltaJ"]]
+    numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
     assert numbers.notna().all().all()
     assert table[table["part"] == "step"]["frontier"].any()
 
@@ -122,15 +122,15 @@ def test_an_isentropic_trial_takes_most_of_the_change_away(run):
         "trial.options={isentropic: {largest: 100, range: 100}}",
     )  # fmt: skip
     (entry,) = results["tried"].values()
-    plain = results["vanilla"]["step"]["deltaH"]["value"]
+    plain = results["vanilla"]["step"]["delta_h"]["value"]
     assert entry["did"]["no_correction"] == 0.0
-    assert abs(entry["step"]["deltaH"]["value"]) < 0.5 * abs(plain)
+    assert abs(entry["step"]["delta_h"]["value"]) < 0.5 * abs(plain)
 
 
 def test_the_strength_of_a_wanted_change_is_found_and_measured(run, deep):
     _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
     (half,) = plain["tried"].values()
-    wanted = half["step"]["deltaH"]["value"]
+    wanted = half["step"]["delta_h"]["value"]
     _, found = run(["negative_scale"], f"trial.change={wanted}", name="found", of=deep)
     (entry,) = found["tried"].values()
     assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
@@ -138,14 +138,14 @@ def test_the_strength_of_a_wanted_change_is_found_and_measured(run, deep):
     _, other = run(["negative_scale"], *asked, name="other_E", of=deep)
     (again,) = other["tried"].values()
     assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
-    assert again["step"]["deltaH"]["value"] != entry["step"]["deltaH"]["value"]
+    assert again["step"]["delta_h"]["value"] != entry["step"]["delta_h"]["value"]
 
 
 def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep):
     _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
     (half,) = plain["tried"].values()
     asked = [
-        f"trial.change={half['step']['deltaH']['value']}",
+        f"trial.change={half['step']['delta_h']['value']}",
         "trial.options={isentropic: {largest: 1e-9}}",
     ]
     with pytest.raises(OutOfReachError, match=r"^isentropic: "):
@@ -173,9 +173,9 @@ def test_what_cannot_be_tried_is_refused(run):
 
 
 def test_the_frontier_is_what_nothing_beats():
-    table = pd.DataFrame({"gained_deltaH": [1.0, 2.0, 0.5, 2.0], "gained_deltaJ": [2, 1, 1, 1]})
+    table = pd.DataFrame({"gained_delta_h": [1.0, 2.0, 0.5, 2.0], "gained_delta_j": [2, 1, 1, 1]})
     assert on_frontier(table) == [True, True, False, True]
-    assert on_frontier(table[["gained_deltaH"]]) == [False, True, False, True]
+    assert on_frontier(table[["gained_delta_h"]]) == [False, True, False, True]
 
 
 def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
@@ -198,7 +198,7 @@ def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
     _, results = run(["random_mask"], *one)
     (entry,) = results["tried"].values()
     assert 0 < entry["did"]["touched"] < 1
-    over = entry["step"]["over_random_deltaH"]
+    over = entry["step"]["over_random_delta_h"]
     assert over["value"] != 0
     assert over["se"] > 0
 

@@ -14,10 +14,10 @@ def row(eta, change, verdict="trust", **more):
     bar = None if verdict != "trust" else 0.1 * abs(change)
     ends = (None, None) if bar is None else (change - bar, change + bar)
     content = {
-        "deltaH_true_se": 0.05 * abs(change),
-        "deltaH_true_ci_low": ends[0],
-        "deltaH_true_ci_high": ends[1],
-        "deltaH_approx": -3.0 * eta,
+        "delta_h_se": 0.05 * abs(change),
+        "delta_h_ci_low": ends[0],
+        "delta_h_ci_high": ends[1],
+        "first_order": -3.0 * eta,
     }
     return made_up.sweep_row(eta, change, verdict, **content | more)
 
@@ -78,13 +78,13 @@ def test_both_signs_and_zero_are_inside_the_axes(figure_of):
 
 def test_a_figure_needs_no_derivatives_and_one_rate_is_enough(figure_of):
     none = {"first_order": None, "second_order": None, "linear_range": None}
-    figure = figure_of(row(1e-3, -3e-3, deltaH_approx=None), **none)
+    figure = figure_of(row(1e-3, -3e-3, first_order=None), **none)
     assert labels(figure) == {"measured", "training rate"}
     figure.savefig(io.BytesIO())
 
 
 def test_a_value_that_is_not_finite_does_not_spoil_the_figure(figure_of):
-    lost = row(1e2, 0.0, "resample") | dict.fromkeys(("deltaH_true", "deltaH_true_se"))
+    lost = row(1e2, 0.0, "resample") | dict.fromkeys(("delta_h", "delta_h_se"))
     figure_of(row(1e-3, -3e-3), lost).savefig(io.BytesIO())
 
 

@@ -74,7 +74,7 @@ def test_the_data_link_holds_the_numbers_that_are_drawn(whole):
     link = re.search(r'href="data:text/csv[^,]*,([^"]*)" download="delta_h.csv"', whole[1])
     rows = list(csv.DictReader(io.StringIO(urllib.parse.unquote(link.group(1)))))
     assert [float(row["eta"]) for row in rows] == [1e-5, 1e-3, 1e-2]
-    assert float(rows[1]["deltaH_true"]) == -1.7e-3
+    assert float(rows[1]["delta_h"]) == -1.7e-3
 
 
 def test_every_panel_names_command_seeds_and_versions(whole):

@@ -68,7 +68,7 @@ def test_colours_have_the_sign_of_the_influence_and_one_is_the_largest(tmp_path)
     panel = body(tmp_path, ["a", "b", "c"])
     shown = [float(x) for x in re.findall(r"--h:(-?[\d.]+);--j", str(panel.body))]
     assert max(map(abs, shown)) == 1.0
-    signs = sorted(x > 0 for x in panel.data["deltaH"])
+    signs = sorted(x > 0 for x in panel.data["delta_h"])
     assert sorted(x > 0 for x in shown) == signs
 
 

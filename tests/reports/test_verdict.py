@@ -19,7 +19,7 @@ def test_a_fall_with_its_interval_and_share(tmp_path):
 
 
 def test_an_interval_across_zero_claims_no_direction(tmp_path):
-    row = sweep_row(1e-3, -1e-3, deltaH_true_ci_low=-3e-3, deltaH_true_ci_high=1e-3)
+    row = sweep_row(1e-3, -1e-3, delta_h_ci_low=-3e-3, delta_h_ci_high=1e-3)
     said = claims(tmp_path, sweep=[row])["What happens"]
     assert "may raise or lower" in said.text
     assert said.tone == "doubt"

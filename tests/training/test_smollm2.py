@@ -110,7 +110,7 @@ def test_real_weights_are_converted_trained_a_step_and_measured(tmp_path):
     run = measure(load_config(_small(tmp_path, step)))
     (result,) = run.results
     assert 0 < result.entropy["per_token"].value < 10
-    assert result.sweep[0].deltaH_true == pytest.approx(result.sweep[0].deltaH_approx, rel=0.05)
+    assert result.sweep[0].delta_h == pytest.approx(result.sweep[0].first_order, rel=0.05)
     assert result.checks.rounding_floor.log_weight < 1e-4
 
 

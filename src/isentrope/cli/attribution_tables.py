@@ -48,7 +48,7 @@ def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
     lines.append(_reliability(result.reliability))
     if share is not None:
         lines.append(
-            f"  listed       deltaH x {share:.2f}, the share of the largest {kind} that is not "
+            f"  listed       delta_h x {share:.2f}, the share of the largest {kind} that is not "
             f"noise; {kind}.parquet has what was measured"
         )
     lines.append(f"  by           {result.how}; {_errors(result)}")
@@ -106,15 +106,18 @@ def _print_most(
         share: λ of the listed sizes (`influence.reliability`), None where it is not known; the
             normal posterior of a size x with error se is λ x ± √λ se.
     """
-    order = table.sort_values("deltaH")
+    order = table.sort_values("delta_h")
     some = pd.concat([order.head(LISTED[0]), order.iloc[max(LISTED[0], len(order) - LISTED[1]) :]])
     if share is not None:
-        some["deltaH"], some["deltaH_se"] = share * some["deltaH"], share**0.5 * some["deltaH_se"]
+        some["delta_h"], some["delta_h_se"] = (
+            share * some["delta_h"],
+            share**0.5 * some["delta_h_se"],
+        )
     columns = [
         Column(column, [_cell(x) for x in some[column]], rank)
         for column, rank in _LISTED_COLUMNS[kind].items()
     ]
-    for rank, size in enumerate(c for c in ("deltaH", "deltaJ") if c in table):
+    for rank, size in enumerate(c for c in ("delta_h", "delta_j") if c in table):
         pairs = zip(some[size], some[f"{size}_se"], strict=True)
         cells = [f"{_number(x)} ± {_number(se, 1)}" for x, se in pairs]
         columns.append(Column(f"{size} ± se", cells, rank))

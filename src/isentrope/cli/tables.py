@@ -71,10 +71,10 @@ def _cells(row: SweepRow, n: int) -> list[str]:
     ess, khat = known(row.effective_size), known(row.khat)
     return [
         f"{row.eta:.3g}",
-        _measured(row.deltaH_true, row.deltaH_true_se),
-        bounds(row.deltaH_true_ci_low, row.deltaH_true_ci_high),
-        _number(row.deltaH_approx),
-        _number(row.deltaH_approx + row.deltaH_second),
+        _measured(row.delta_h, row.delta_h_se),
+        bounds(row.delta_h_ci_low, row.delta_h_ci_high),
+        _number(row.first_order),
+        _number(row.first_order + row.second_order),
         "–" if ess is None else f"{ess:.0f}/{n}",
         "–" if khat is None else f"{khat:.2f}",
         row.verdict,

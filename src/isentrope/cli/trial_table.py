@@ -36,7 +36,7 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
     name, lines = result.policy.name, []
     for part, words in TITLES.items():
         plain = result.vanilla[part]
-        unit = plain["deltaH"].unit
+        unit = plain["delta_h"].unit
         title = f"{name}: gained over vanilla in one step, {words}"
         print_table(console, title, _gains(result, part))
         changes = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
@@ -46,7 +46,7 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
         if entry.predicted is not None:
             lines.append(
                 f"  strength     {entry.control} {entry.strength:.4g}: ΔH of the step "
-                f"{measured(entry.step['deltaH'])}, predicted {entry.predicted:.3g}"
+                f"{measured(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
             )
     print_lines(console, lines, result.warnings)
 
@@ -54,7 +54,7 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
 def _gains(result: TrialResult, part: str) -> list[Column]:
     tried = list(result.tried.values())
     shares = [entry.did.get("touched") for entry in tried]
-    gained = [entry.part(part)["gained_deltaH"] for entry in tried]
+    gained = [entry.part(part)["gained_delta_h"] for entry in tried]
     columns = [
         Column("control", [entry.control for entry in tried], left=True),
         Column("strength", [f"{entry.strength:.3g}" for entry in tried]),
@@ -62,8 +62,8 @@ def _gains(result: TrialResult, part: str) -> list[Column]:
         Column("ΔH gained", [measured(x) for x in gained]),
         Column("95 % interval", [bounds(x.ci_low, x.ci_high) for x in gained], rank=2),
     ]
-    if "deltaJ" in result.vanilla[part]:
-        rewards = [measured(entry.part(part)["gained_deltaJ"]) for entry in tried]
+    if "delta_j" in result.vanilla[part]:
+        rewards = [measured(entry.part(part)["gained_delta_j"]) for entry in tried]
         columns.append(Column("ΔJ gained", rewards))
-    over = [measured(entry.part(part).get("over_random_deltaH")) for entry in tried]
+    over = [measured(entry.part(part).get("over_random_delta_h")) for entry in tried]
     return [*columns, Column("over random", over, rank=1)]

@@ -100,9 +100,9 @@ class EntropyChange:
         """A pandas table, one row per learning rate.
 
         Returns:
-            Columns eta, change, se, ci_low, ci_high, first_order, second_order, residual,
-            residual_se, residual_ci_low, residual_ci_high, ess, ess_integrated, khat, verdict,
-            residual_verdict; `first_order` is ηδH₁ and `second_order` η²δH₂.
+            Columns eta, delta_h (ΔH(η)), first_order (ηδH₁), second_order (η²δH₂), residual, ess,
+            ess_integrated, khat, verdict, residual_verdict; beside delta_h and residual _se,
+            _ci_low and _ci_high.
         """
         import pandas as pd
 
@@ -110,10 +110,10 @@ class EntropyChange:
         return pd.DataFrame(
             {
                 "eta": p.eta,
-                "change": p.change.value,
-                "se": p.change.se,
-                "ci_low": p.change.ci_low,
-                "ci_high": p.change.ci_high,
+                "delta_h": p.change.value,
+                "delta_h_se": p.change.se,
+                "delta_h_ci_low": p.change.ci_low,
+                "delta_h_ci_high": p.change.ci_high,
                 "first_order": p.eta * self.first_order.value if self.first_order else nan,
                 "second_order": p.eta * p.eta * self.second_order.value
                 if self.second_order

@@ -10,8 +10,8 @@ Keys of its results.json are
     step          learning_rate, gradient_norm, clip_factor, direction_norm, matched_by, ...
     entropy       per_sequence, per_token: Estimates at θ
     first_order, second_order, pathwise      Estimates; null if not asked for
-    sweep         one row per rate: eta, deltaH_true (and _se, _ci_low, _ci_high), deltaH_approx =
-                  ηδH₁, deltaH_second = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
+    sweep         one row per rate: eta, delta_h (and _se, _ci_low, _ci_high), first_order =
+                  ηδH₁, second_order = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
                   _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
                   from which the verdict follows), carriers, khat, verdict, method, resampled
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
@@ -115,14 +115,14 @@ def _row(measurement: Measurement, eta: float) -> SweepRow:
     first, second = change.first_order, change.second_order
     row = SweepRow(
         eta=eta,
-        deltaH_true=measured.value,
-        deltaH_true_se=measured.se,
-        deltaH_true_ci_low=measured.ci_low,
-        deltaH_true_ci_high=measured.ci_high,
-        deltaH_approx=eta * first.value if first else NAN,
-        deltaH_approx_se=eta * first.se if first else NAN,
-        deltaH_second=eta**2 * second.value if second else NAN,
-        deltaH_second_se=eta**2 * second.se if second else NAN,
+        delta_h=measured.value,
+        delta_h_se=measured.se,
+        delta_h_ci_low=measured.ci_low,
+        delta_h_ci_high=measured.ci_high,
+        first_order=eta * first.value if first else NAN,
+        first_order_se=eta * first.se if first else NAN,
+        second_order=eta**2 * second.value if second else NAN,
+        second_order_se=eta**2 * second.se if second else NAN,
         verdict=point.verdict if point else _verdict_of_fresh(measured),
         method=measured.method,
         resampled=fresh if fresh and point else None,

@@ -208,8 +208,8 @@ def _part(one: Candidate, part: str, measured: PairedChanges) -> dict[str, Estim
 
 
 def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
-    estimates = {f"{prefix}deltaH": change.entropy}
-    return estimates if change.reward is None else estimates | {f"{prefix}deltaJ": change.reward}
+    estimates = {f"{prefix}delta_h": change.entropy}
+    return estimates if change.reward is None else estimates | {f"{prefix}delta_j": change.reward}
 
 
 def _columns(estimate: Estimate) -> Iterator[tuple[str, float]]:
@@ -223,13 +223,13 @@ def on_frontier(table: pd.DataFrame) -> list[bool]:
     """Which rows no other row beats in both entropy and reward gained, by their values.
 
     Args:
-        table: Columns gained_deltaH and, where rewards are known, gained_deltaJ.
+        table: Columns gained_delta_h and, where rewards are known, gained_delta_j.
 
     Returns:
         One per row; without rewards, the row of the largest entropy alone.
     """
-    reward = table["gained_deltaJ"] if "gained_deltaJ" in table else 0.0 * table["gained_deltaH"]
-    points = list(zip(table["gained_deltaH"], reward, strict=True))
+    reward = table["gained_delta_j"] if "gained_delta_j" in table else 0.0 * table["gained_delta_h"]
+    points = list(zip(table["gained_delta_h"], reward, strict=True))
     return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
 
 

@@ -57,15 +57,15 @@ def _training(reading: Reading) -> str:
 def _step(reading: Reading) -> str:
     measured = reading.shown(MeasureResult)
     row = None if measured is None else measured.result.at_rate()
-    if measured is None or row is None or not abs(row.deltaH_true) > 0:
+    if measured is None or row is None or not abs(row.delta_h) > 0:
         return ""
     result = measured.result
     text = (
         f"one more step at η = {number(result.rate)} changes the entropy of {measured.name} by "
         f"{with_interval(result.change_at(row))} {result.unit}"
     )
-    if math.isfinite(row.deltaH_approx):
-        predicted = with_error(bare(row.deltaH_approx, row.deltaH_approx_se))
+    if math.isfinite(row.first_order):
+        predicted = with_error(bare(row.first_order, row.first_order_se))
         text += f", where first order alone says {predicted}"
     momentum, total = result.part("momentum"), result.part("total")
     if momentum is not None and total is not None and total.value:

@@ -37,7 +37,7 @@ def trial_figure(result: TrialResult) -> Figure:
 
 
 def _draw(axes: Axes, result: TrialResult, part: str) -> None:
-    rewarded = "deltaJ" in result.vanilla[part]
+    rewarded = "delta_j" in result.vanilla[part]
     zero_line(axes)
     zero_line(axes, vertical=True)
     controls: dict[str, list[Tried]] = {}
@@ -45,8 +45,8 @@ def _draw(axes: Axes, result: TrialResult, part: str) -> None:
         controls.setdefault(entry.control, []).append(entry)
     for k, (control, entries) in enumerate(controls.items()):
         ordered = sorted(entries, key=lambda e: e.strength)
-        h = [e.part(part)["gained_deltaH"] for e in ordered]
-        j = [e.part(part)["gained_deltaJ"] if rewarded else _touched(e) for e in ordered]
+        h = [e.part(part)["gained_delta_h"] for e in ordered]
+        j = [e.part(part)["gained_delta_j"] if rewarded else _touched(e) for e in ordered]
         axes.errorbar(
             [x.value for x in j],
             [x.value for x in h],
@@ -58,7 +58,7 @@ def _draw(axes: Axes, result: TrialResult, part: str) -> None:
             elinewidth=0.6,
             label=control,
         )
-    unit = result.vanilla[part]["deltaH"].unit
+    unit = result.vanilla[part]["delta_h"].unit
     axes.set_xlabel("ΔJ gained (reward)" if rewarded else "share of tokens touched")
     axes.set_ylabel(f"ΔH gained ({unit})")
 

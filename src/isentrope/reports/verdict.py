@@ -73,7 +73,7 @@ def _change(measured: Measurement[MeasureResult]) -> Claim:
     result = measured.result
     unit, entropy = result.unit, result.at_theta
     row, rate = result.at_rate(), result.rate
-    if row is None or math.isnan(row.deltaH_true):
+    if row is None or math.isnan(row.delta_h):
         if rate is None:
             return Claim("What happens", "")
         text = f"ΔH at the training rate η = {number(rate)} was not measured."
@@ -96,16 +96,16 @@ def _verb(value: float) -> str:
 
 def _first_order(result: MeasureResult) -> Claim:
     row = result.at_rate()
-    if row is None or result.first_order is None or not abs(row.deltaH_true) > 0:
+    if row is None or result.first_order is None or not abs(row.delta_h) > 0:
         return Claim("First order", "")
-    ratio = row.deltaH_approx / result.change_at(row).value
+    ratio = row.first_order / result.change_at(row).value
     if ratio < 0:
         how = "has the sign wrong"
     elif abs(ratio - 1) < 0.02:
         how = "agrees to 2 %"
     else:
         how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
-    predicted = with_error(bare(row.deltaH_approx, row.deltaH_approx_se))
+    predicted = with_error(bare(row.first_order, row.first_order_se))
     text = f"First order says {predicted} and {how}"
     reach = result.linear_range
     if reach is None or reach.rate_over_range is None:

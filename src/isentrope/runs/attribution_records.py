@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from isentrope.estimate import Estimate
+from isentrope.runs.former_names import CHANGE_ALIASES, with_names_of_today
 from isentrope.runs.result_coding import OPTIONAL, Number, Value
 
 IN_FILE = {"itself": "self"}
@@ -69,6 +70,10 @@ class ProxyRecord:
     proxies: dict[str, dict[str, Value]]
 
 
+Changes = Annotated[dict[str, Value], BeforeValidator(with_names_of_today), CHANGE_ALIASES]
+"""Changes of entropy (delta_h) and reward (delta_j), written with their former names too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tried:
     """A control at a strength.
@@ -88,8 +93,8 @@ class Tried:
     strength: float
     predicted: float | None
     did: dict[str, Number]
-    step: dict[str, Value]
-    gradient: dict[str, Value]
+    step: Changes
+    gradient: Changes
     did_gradient: Annotated[dict[str, Number] | None, OPTIONAL] = None
     reasons: Annotated[dict[str, str] | None, OPTIONAL] = None
 

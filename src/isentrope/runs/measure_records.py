@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from isentrope.estimate import Estimate
+from isentrope.runs.former_names import SWEEP_ALIASES, with_names_of_today
 from isentrope.runs.result_coding import AS_DICT, Number, Value, estimate_from
 
 NAN = math.nan
@@ -20,14 +21,14 @@ class SweepRow:
 
     Attributes:
         eta: The learning rate.
-        deltaH_true: ΔH(η) as measured.
-        deltaH_true_se: Its standard error.
-        deltaH_true_ci_low: Lower end of its interval.
-        deltaH_true_ci_high: Upper end.
-        deltaH_approx: ηδH₁.
-        deltaH_approx_se: Its standard error.
-        deltaH_second: η²δH₂.
-        deltaH_second_se: Its standard error.
+        delta_h: ΔH(η) as measured.
+        delta_h_se: Its standard error.
+        delta_h_ci_low: Lower end of its interval.
+        delta_h_ci_high: Upper end.
+        first_order: ηδH₁, the prediction to first order.
+        first_order_se: Its standard error.
+        second_order: η²δH₂, what the second order adds.
+        second_order_se: Its standard error.
         residual: ΔH(η) − ηδH₁ − η²δH₂, on the same samples.
         residual_se: Its standard error.
         residual_ci_low: Lower end of its interval.
@@ -44,14 +45,14 @@ class SweepRow:
     """
 
     eta: float
-    deltaH_true: Number
-    deltaH_true_se: Number
-    deltaH_true_ci_low: Number
-    deltaH_true_ci_high: Number
-    deltaH_approx: Number
-    deltaH_approx_se: Number
-    deltaH_second: Number
-    deltaH_second_se: Number
+    delta_h: Number
+    delta_h_se: Number
+    delta_h_ci_low: Number
+    delta_h_ci_high: Number
+    first_order: Number
+    first_order_se: Number
+    second_order: Number
+    second_order_se: Number
     residual: Number = NAN
     residual_se: Number = NAN
     residual_ci_low: Number = NAN
@@ -74,7 +75,11 @@ class SweepRow:
     @property
     def total(self) -> float:
         """ηδH₁ + η²δH₂."""
-        return self.deltaH_approx + self.deltaH_second
+        return self.first_order + self.second_order
+
+
+RowValue = Annotated[SweepRow, BeforeValidator(with_names_of_today), SWEEP_ALIASES]
+"""A row, written with the former names of its numbers too."""
 
 
 @dataclass(frozen=True)

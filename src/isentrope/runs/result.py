@@ -3,7 +3,8 @@
     results.json      schema, header, what the verb found, warnings, timing
     <table>.parquet   `tables`; of a result that was loaded they are read when they are asked for
 
-This is the only module that reads or writes results.json. Keys of the file are names of fields.
+This is the only module that reads or writes results.json. Keys of the file are names of fields; a
+number that was renamed has its former key too (`former_names`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from isentrope.errors import FileError
 from isentrope.files import write_json
 from isentrope.manifest import verify
 from isentrope.reading import parse_json, read_table, read_text, reading
+from isentrope.runs.former_names import table_of_today
 from isentrope.runs.header import Header
 from isentrope.runs.result_coding import ResultsError, decode, encode
 
@@ -40,7 +42,7 @@ class Tables(Mapping[str, pd.DataFrame]):
         if name not in self:
             raise KeyError(name)
         verify(self.folder)
-        return read_table(self.folder / f"{name}.parquet")
+        return table_of_today(read_table(self.folder / f"{name}.parquet"))
 
     def __contains__(self, name: object) -> bool:
         return name not in _OURS and (self.folder / f"{name}.parquet").is_file()

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from isentrope.estimate import Estimate
-from isentrope.runs.attribution_records import Budget, ProxyRecord, SharesRecord, Tried
+from isentrope.runs.attribution_records import (
+    Budget,
+    Changes,
+    ProxyRecord,
+    SharesRecord,
+    Tried,
+)
 from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
-from isentrope.runs.measure_records import Checks, RangeValue, SweepRow
+from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRow
 from isentrope.runs.result import RESULTS, Result, read_schema
 from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
 
@@ -35,7 +41,7 @@ class MeasureResult(Result):
     first_order: Value | None
     pathwise: Value | None
     second_order: Value | None
-    sweep: tuple[SweepRow, ...]
+    sweep: tuple[RowValue, ...]
     linear_range: RangeValue | None
     budget: dict[str, Number]
     checks: Checks
@@ -82,10 +88,10 @@ class MeasureResult(Result):
             ΔH(η); without an interval where the weights cannot be trusted.
         """
         return Estimate(
-            row.deltaH_true,
-            row.deltaH_true_se,
-            row.deltaH_true_ci_low,
-            row.deltaH_true_ci_high,
+            row.delta_h,
+            row.delta_h_se,
+            row.delta_h_ci_low,
+            row.delta_h_ci_high,
             self.at_theta.n,
             self.unit,
             row.method,
@@ -217,7 +223,7 @@ class TrialResult(Result):
     verb: ClassVar[str] = "try"
 
     eta: float
-    vanilla: dict[str, dict[str, Value]]
+    vanilla: dict[str, Changes]
     tried: dict[str, Tried]
 
 

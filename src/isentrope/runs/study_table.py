@@ -22,10 +22,9 @@ import pandas as pd
 
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.files import csv, parquet, write_bytes
-from isentrope.reading import read_table
 from isentrope.runs.attribution_records import IN_FILE
 from isentrope.runs.measure_records import SweepRow
-from isentrope.runs.result import Result
+from isentrope.runs.result import Result, Tables
 from isentrope.runs.study import Item, Study
 
 ERRORS_OVER_E = ("measure", "influence", "try")
@@ -84,7 +83,7 @@ def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
 
 def joined(study: Study, name: str) -> pd.DataFrame:
     """A table that every item has, one below the other."""
-    parts = [read_table(i.target / f"{name}.parquet").assign(**_place(i)) for i in study.items]
+    parts = [Tables(i.target)[name].assign(**_place(i)) for i in study.items]
     return pd.concat(parts, ignore_index=True)
 
 

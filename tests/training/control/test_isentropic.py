@@ -113,7 +113,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
     paired = PairedSteps(policy, E, eta)
     paired.add("plain", plain.direction)
     expected = paired.changes().changes["plain"].entropy.value
-    assert results.vanilla["step"]["deltaH"].value == pytest.approx(expected, rel=1e-4)
+    assert results.vanilla["step"]["delta_h"].value == pytest.approx(expected, rel=1e-4)
 
 
 def test_batch_gradient_and_optimizer_state_of_the_first_step_are_those_without_control(folder):

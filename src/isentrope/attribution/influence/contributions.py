@@ -137,7 +137,7 @@ class Influence:
             tokenizer: Decodes each token into the column `text`; None leaves it empty.
 
         Returns:
-            Its rows; deltaH and deltaJ per unit η, with errors.
+            Its rows; delta_h and delta_j per unit η, with errors.
 
         Raises:
             ValueError: If `of` is anything else, or tokens were not attributed.
@@ -155,7 +155,7 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
 
     Returns:
         Columns: sequence, prompt, key, length, reward, advantage, S and H (nats, sums over the
-        response, where tokens were scored), deltaH and deltaJ with _se (per unit η), text.
+        response, where tokens were scored), delta_h and delta_j with _se (per unit η), text.
     """
     U = influence.U
     columns: dict[str, Any] = {
@@ -186,7 +186,7 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
     Returns:
         Columns: sequence, prompt, position (from 0), length, token_id, s and H (nats), coefficient
         (c_ik), entropy_coefficient (d_ik, where the step has an entropy term), reward, advantage,
-        deltaH and deltaJ with _se (per unit η), text.
+        delta_h and delta_j with _se (per unit η), text.
 
     Raises:
         ValueError: If tokens were not attributed.
@@ -232,8 +232,8 @@ def _entropy_coefficient(influence: Influence, mask: torch.Tensor) -> dict[str, 
 
 
 def _parts(influence: Influence) -> list[tuple[str, Attribution]]:
-    rewarded = [] if influence.reward is None else [("deltaJ", influence.reward)]
-    return [("deltaH", influence.entropy), *rewarded]
+    rewarded = [] if influence.reward is None else [("delta_j", influence.reward)]
+    return [("delta_h", influence.entropy), *rewarded]
 
 
 def _numbers(column: torch.Tensor | None, n: int) -> list[float | None]:

@@ -83,16 +83,16 @@ def _waterfall(measured: Measurement[MeasureResult]) -> Panel:
 def _beyond_first(result: MeasureResult, first: float) -> list[Row]:
     """Second order, what is left, and what was measured; nothing where they are not known."""
     row = result.at_rate()
-    if row is None or math.isnan(row.deltaH_second):
+    if row is None or math.isnan(row.second_order):
         return []
     change = result.change_at(row)
     if math.isfinite(row.residual) and row.resampled is None:
         sound = row.residual_verdict in (None, "trust")
         rest = _step("the rest", row.residual, row.residual_se if sound else None, "part")
     else:
-        rest = _step("the rest", change.value - (first + row.deltaH_second), None, "part")
+        rest = _step("the rest", change.value - (first + row.second_order), None, "part")
     return [
-        _step("second order", row.deltaH_second, row.deltaH_second_se, "second"),
+        _step("second order", row.second_order, row.second_order_se, "second"),
         rest,
         _step("measured", change.value, change.se, "measured"),
     ]

@@ -81,7 +81,7 @@ def _agreeing(result: MeasureResult) -> float | None:
     """The largest rate up to which every prediction is within 5 % of the measurement."""
     last = None
     for row in sorted(result.sweep, key=lambda row: row.eta):
-        predicted, measured = row.deltaH_approx, row.deltaH_true
+        predicted, measured = row.first_order, row.delta_h
         if not measured or not abs(predicted / measured - 1) <= 0.05:
             return last
         last = row.eta
@@ -192,7 +192,7 @@ def _shown(result: MeasureResult, power: int) -> np.ndarray:
     for row in result.sweep:
         seen = [e for e in (result.measured_at(row), row.resampled) if e is not None]
         shown = [x for e in seen for x in (e.value, e.ci_low, e.ci_high)]
-        shown.append(row.deltaH_approx)
+        shown.append(row.first_order)
         values += [value / row.eta**power for value in shown if math.isfinite(value)]
     return np.array(values or [0.0])
 

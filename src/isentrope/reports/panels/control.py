@@ -118,8 +118,8 @@ def _step(reading: Reading, table: pd.DataFrame) -> Panel | None:
     if measured is not None:
         axes.errorbar(
             measured["step"],
-            measured["change"],
-            _NORMAL * measured["change_se"],
+            measured["delta_h"],
+            _NORMAL * measured["delta_h_se"],
             fmt="o",
             ms=4,
             elinewidth=1,
@@ -142,7 +142,7 @@ def _step(reading: Reading, table: pd.DataFrame) -> Panel | None:
 def _measured_change(reading: Reading, rows: pd.DataFrame) -> pd.DataFrame | None:
     metrics = reading.metrics
     assert metrics is not None
-    names = {"probe/change": "change", "probe/change_se": "change_se"}
+    names = {"probe/change": "delta_h", "probe/change_se": "delta_h_se"}
     per_token = (reading.config.get("entropy_probe") or {}).get("functional", "per_token")
     if not {*names, "probe/trust"} <= set(metrics.columns) or per_token != "per_token":
         return None

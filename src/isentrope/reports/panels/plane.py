@@ -191,7 +191,13 @@ def _within_step(influence: Measurement[InfluenceResult], entropy: Budget, rewar
     zero_line(axes, vertical=True)
     for label, rows, colour in _kinds(table):
         axes.scatter(
-            rows["deltaH"], rows["deltaJ"], s=16, color=colour, alpha=0.55, linewidth=0, label=label
+            rows["delta_h"],
+            rows["delta_j"],
+            s=16,
+            color=colour,
+            alpha=0.55,
+            linewidth=0,
+            label=label,
         )
     _draw_errors(axes, table)
     axes.set_xlabel(f"δH ({entropy.unit})")
@@ -201,8 +207,8 @@ def _within_step(influence: Measurement[InfluenceResult], entropy: Budget, rewar
     axes.locator_params(nbins=5)
     grid(axes, "both")
     legend(axes)
-    columns = ["sequence", "key", "length", "reward", "advantage", "deltaH", "deltaH_se"]
-    data = table[[*columns, "deltaJ", "deltaJ_se"]]
+    columns = ["sequence", "key", "length", "reward", "advantage", "delta_h", "delta_h_se"]
+    data = table[[*columns, "delta_j", "delta_j_se"]]
     numbers = {"δJ of the step": reward.total, "δJ of the gradient": reward.gradient}
     return Panel(
         "plane_step",
@@ -226,12 +232,12 @@ def _kinds(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
 
 def _draw_errors(axes: Axes, table: pd.DataFrame) -> None:
     """One standard error both ways, of the sequences that move entropy most."""
-    most = table.loc[table["deltaH"].abs().nlargest(WITH_ERRORS).index]
+    most = table.loc[table["delta_h"].abs().nlargest(WITH_ERRORS).index]
     axes.errorbar(
-        most["deltaH"],
-        most["deltaJ"],
-        xerr=most["deltaH_se"],
-        yerr=most["deltaJ_se"],
+        most["delta_h"],
+        most["delta_j"],
+        xerr=most["delta_h_se"],
+        yerr=most["delta_j_se"],
         fmt="none",
         ecolor=INK.light,
         elinewidth=0.7,
@@ -242,7 +248,7 @@ def _draw_errors(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _caption(table: pd.DataFrame, entropy: Estimate, reward: Estimate) -> str:
-    wasted = float(((table["deltaH"] < 0) & (table["deltaJ"] <= 0)).mean())
+    wasted = float(((table["delta_h"] < 0) & (table["delta_j"] <= 0)).mean())
     return (
         f"{percent(wasted)} of the sequences lower entropy and earn nothing; together they move "
         f"entropy by {with_interval(entropy)} and reward by {with_interval(reward)} per unit η."

@@ -154,7 +154,7 @@ def _at_rate(result: MeasureResult) -> Estimate | None:
 
 def _predicted(result: MeasureResult) -> Estimate | None:
     row = result.at_rate()
-    return None if row is None else bare(row.deltaH_approx, row.deltaH_approx_se)
+    return None if row is None else bare(row.first_order, row.first_order_se)
 
 
 def _part(name: str) -> Pick:

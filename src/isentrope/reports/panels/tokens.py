@@ -46,11 +46,11 @@ def token_panels(influence: Measurement[InfluenceResult]) -> list[Panel]:
     tokens, sequences = influence.table("tokens"), influence.table("sequences")
     if tokens is None or sequences is None or not len(tokens):
         return []
-    top = sequences.reindex(sequences["deltaH"].abs().sort_values(ascending=False).index)
+    top = sequences.reindex(sequences["delta_h"].abs().sort_values(ascending=False).index)
     top = top.head(SEQUENCES)
     shown = tokens[tokens["sequence"].isin(top["sequence"])]
     by_sequence = dict(list(shown.groupby("sequence", sort=False)))
-    largest = {k: _largest(shown, k) for k in ("deltaH", "deltaJ") if k in shown}
+    largest = {k: _largest(shown, k) for k in ("delta_h", "delta_j") if k in shown}
     body = Markup("").join(
         _sequence(row, by_sequence[row["sequence"]].sort_values("position"), largest)
         for row in records(top)
@@ -63,7 +63,7 @@ def token_panels(influence: Measurement[InfluenceResult]) -> list[Panel]:
             _caption(sequences, top, tokens, unit, influence.result.listed_share),
             influence.source("tokens.parquet", "sequences.parquet"),
             shown,
-            body=_frame(body, "deltaJ" in shown, unit),
+            body=_frame(body, "delta_j" in shown, unit),
             wide=True,
         )
     ]
@@ -80,9 +80,9 @@ def _caption(
     unit: str,
     listed: dict[str, float],
 ) -> str:
-    share = top["deltaH"].abs().sum() / (sequences["deltaH"].abs().sum() or 1.0)
-    token = tokens.iloc[tokens["deltaH"].abs().argmax()]
-    sign = "lowers" if token["deltaH"] < 0 else "raises"
+    share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
+    token = tokens.iloc[tokens["delta_h"].abs().argmax()]
+    sign = "lowers" if token["delta_h"] < 0 else "raises"
     share, note = (
         known(listed.get("tokens")),
         " The largest sizes are inflated: the map has them as measured.",
@@ -90,7 +90,7 @@ def _caption(
     if share is not None:
         note = f" Sizes in the map are as measured; the largest keep about {percent(share)} of it."
     share = 1.0 if share is None else share
-    size, se = share * abs(token["deltaH"]), share**0.5 * token["deltaH_se"]
+    size, se = share * abs(token["delta_h"]), share**0.5 * token["delta_h_se"]
     return (
         f"The {len(top)} most influential of {len(sequences)} sequences carry {percent(share)} of "
         f"Σ|δH_i|; the most influential token, {_named(token['text'], token['token_id'])}, {sign} "
@@ -125,11 +125,11 @@ def _sequence(row: Row, tokens: pd.DataFrame, largest: dict[str, float]) -> Mark
     head = [f"sequence {row['sequence']}"]
     head += [str(row["key"])] if row.get("key") else []
     head += [f"{name} {number(row[name])}" for name in ("reward", "advantage") if _known(row[name])]
-    head.append(f"δH {number(row['deltaH'])} ± {number(row['deltaH_se'], 2)}")
-    if "deltaJ" in row:
-        head.append(f"δJ {number(row['deltaJ'])} ± {number(row['deltaJ_se'], 2)}")
+    head.append(f"δH {number(row['delta_h'])} ± {number(row['delta_h_se'], 2)}")
+    if "delta_j" in row:
+        head.append(f"δJ {number(row['delta_j'])} ± {number(row['delta_j_se'], 2)}")
     parts, last = Markup(""), -1
-    keep = _kept(tokens["deltaH"].abs().to_numpy())
+    keep = _kept(tokens["delta_h"].abs().to_numpy())
     rows = records(tokens)
     for k in keep:
         if k > last + 1:
@@ -163,7 +163,7 @@ def _gap(count: int) -> Markup:
 
 
 def _token(row: Row, largest: dict[str, float]) -> Markup:
-    names = {"deltaH": ("h", "δH"), "deltaJ": ("j", "δJ")}
+    names = {"delta_h": ("h", "δH"), "delta_j": ("j", "δJ")}
     parts = [f"position {row['position']}, id {row['token_id']}"]
     style = []
     for column, top in largest.items():
