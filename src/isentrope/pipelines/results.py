@@ -13,7 +13,8 @@ Keys of its results.json are
     sweep         one row per rate: eta, delta_h (and _se, _ci_low, _ci_high), first_order =
                   ηδH₁, second_order = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
                   _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
-                  from which the verdict follows), carriers, khat, verdict, method, resampled
+                  from which the verdict follows), carriers, khat, verdict, method, resampled;
+                  aliases: deltaH_true, deltaH_approx and deltaH_second, as in former versions
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
     checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;

@@ -2,7 +2,8 @@
 
 results.json    vanilla, and one entry per control and strength: what it did to the batch; of the
                 whole step and of its gradient part alone ΔH and ΔJ, what each gains over vanilla,
-                and over random masks of as many tokens; every one an Estimate
+                and over random masks of as many tokens; every one an Estimate: delta_h, delta_j,
+                gained_… and over_random_…, and under the former names deltaH, deltaJ, …
 trial.parquet   the same, one row per control, strength and part
 """
 
