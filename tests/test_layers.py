@@ -24,6 +24,7 @@ FLOORS = (
             "manifest",
             "reading",
             "rollout_columns",
+            "rollout_input",
         ),
         *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),

@@ -1,13 +1,17 @@
-"""What the columns of a rollouts file may hold: their types, no nulls, values in range."""
+"""Columns of a rollouts file, read and checked: their types, no nulls, values in range."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from isentrope.errors import FileError
+from isentrope.reading import read_arrow, reading
 
 _LARGEST_ID = 2**31
 _ROUNDING = 1e-3
@@ -46,6 +50,36 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "texts": _is_text,
     "booleans": pa.types.is_boolean,
 }
+
+
+def read_rollout_columns(
+    path: str | Path, known: Collection[str], cure: str
+) -> tuple[dict[str, Any], dict[bytes, bytes]]:
+    """The columns of a rollouts file.
+
+    Args:
+        path: A parquet file.
+        known: The columns that it may have.
+        cure: What to do if it cannot be read, a sentence.
+
+    Returns:
+        The values by column, and the metadata of the file.
+
+    Raises:
+        FileError: If a column is missing, unknown, or holds something else than it should.
+    """
+    table = read_arrow(path, cure)
+    missing = {"prompt_ids", "response_ids", "prompt_index"} - set(table.column_names)
+    unknown = set(table.column_names) - set(known)
+    if missing or unknown:
+        raise FileError(
+            path,
+            f"{path} is not a rollouts file: missing {sorted(missing)}, unknown {sorted(unknown)}.",
+        )
+    with reading(path, cure):
+        for name in table.column_names:
+            require_column(name, table.column(name))
+        return table.to_pydict(), table.schema.metadata or {}
 
 
 def require_column(name: str, column: Any) -> None:

@@ -9,7 +9,7 @@ ends in EOS, and that EOS is a token like any other: it has a log-probability an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from isentrope.errors import FileError
 from isentrope.files import sha256, write_file
-from isentrope.reading import read_arrow, reading
-from isentrope.rollout_columns import require_column
+from isentrope.reading import reading
+from isentrope.rollout_columns import read_rollout_columns
+from isentrope.rollout_input import masks, numbers, numbers_of_tokens, prompt_of_each, token_ids
 from isentrope.vectors import tensor_bytes
 
 PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
@@ -54,9 +54,8 @@ class Rollouts:
             objective, −∂loss/∂s, recorded while it ran.
         entropy_weights: The same of each token's ∂H, −∂loss/∂H: of losses with an entropy term.
         response_mask: Per token of a response, True where the policy drew it and False where it
-            was inserted, such as a tool's output or a user's turn. Such tokens are
-            context: they have no log-probability, entropy or weight, and do not count in T. None:
-            the policy drew every token.
+            was inserted (a tool's output, a user's turn). Such tokens are context: they have no
+            log-probability, entropy or weight, and do not count in T. None: it drew all of them.
         max_new_tokens: L_max, where the sampler cut responses; one number for all.
     """
 
@@ -79,78 +78,35 @@ class Rollouts:
         n = len(self.response_ids)
         if n == 0:
             raise ValueError("Rollouts need at least one response; the list is empty.")
-        self.response_ids = [_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
-        longest = int(self.lengths.max())
-        if self.max_new_tokens is not None and longest > self.max_new_tokens:
-            raise ValueError(
-                f"A response has {longest} tokens, more than max_new_tokens={self.max_new_tokens}."
-            )
+        self.response_ids = [token_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
+        longest, limit = int(self.lengths.max()), self.max_new_tokens
+        if limit is not None and longest > limit:
+            raise ValueError(f"A response has {longest} tokens, more than max_new_tokens={limit}.")
         self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64)
         if self.prompt_index.shape != (n,):
             raise ValueError(
                 f"prompt_index has shape {tuple(self.prompt_index.shape)} for {n} responses."
             )
-        self._expand_prompts()
-        self._require_one_prompt_a_group()
+        self.prompt_ids = prompt_of_each(self.prompt_ids, self.prompt_index)
         for name in _LISTS:
-            column = getattr(self, name)
-            if column is not None and len(column) != n:
+            if (column := getattr(self, name)) is not None and len(column) != n:
                 raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        for name in ("response_mask", *_PER_TOKEN):
-            self._convert_per_token(name)
+        if self.response_mask is not None:
+            self.response_mask = masks(self.response_mask, self.response_ids)
+        for name in _PER_TOKEN:
+            if (column := getattr(self, name)) is not None:
+                setattr(self, name, self._of_drawn_tokens(name, column))
         for name in ("rewards", "advantages"):
-            self._convert_numbers(name)
+            if (column := getattr(self, name)) is not None:
+                setattr(self, name, numbers(name, column, n))
 
-    def _expand_prompts(self) -> None:
-        prompts = [_ids(p, f"prompt {i}") for i, p in enumerate(self.prompt_ids)]
-        if len(prompts) != len(self):
-            top = int(self.prompt_index.max())
-            if top >= len(prompts) or int(self.prompt_index.min()) < 0:
-                raise ValueError(
-                    f"prompt_index points to prompt {top}, but there are {len(prompts)} prompts."
-                )
-            prompts = [prompts[int(p)] for p in self.prompt_index]
-        self.prompt_ids = prompts
-
-    def _convert_per_token(self, name: str) -> None:
-        if getattr(self, name) is None:
-            return
-        dtype = torch.bool if name == "response_mask" else torch.float64
-        tensors = [torch.as_tensor(x, dtype=dtype) for x in getattr(self, name)]
-        for i, (x, response) in enumerate(zip(tensors, self.response_ids, strict=True)):
-            if x.shape != response.shape:
-                raise ValueError(
-                    f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
-                )
-            if dtype == torch.bool and not bool(x.any()):
-                raise ValueError(
-                    f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
-                    "so the response is no sample of it. Omit the response."
-                )
-        if dtype != torch.bool and self.response_mask is not None:
-            pairs = zip(tensors, self.response_mask, strict=True)
-            tensors = [x.masked_fill(~own, 0.0) for x, own in pairs]
-        setattr(self, name, tensors)
-
-    def _convert_numbers(self, name: str) -> None:
-        if getattr(self, name) is None:
-            return
-        column = torch.as_tensor(getattr(self, name), dtype=torch.float64)
-        if column.shape != (len(self),) or not bool(column.isfinite().all()):
-            raise ValueError(
-                f"{name} must be {len(self)} finite numbers, got {tuple(column.shape)} "
-                f"with {int((~column.isfinite()).sum())} not finite."
-            )
-        setattr(self, name, column)
-
-    def _require_one_prompt_a_group(self) -> None:
-        first: dict[int, int] = {}
-        for i, group in enumerate(self.prompt_index.tolist()):
-            j = first.setdefault(group, i)
-            if not torch.equal(self.prompt_ids[i], self.prompt_ids[j]):
-                raise ValueError(
-                    f"Sequences {j} and {i} share prompt_index {group} but have different prompts."
-                )
+    def _of_drawn_tokens(self, name: str, column: Any) -> list[Tensor]:
+        """A column with one number per token, 0 where the policy did not draw it."""
+        tensors = numbers_of_tokens(name, column, self.response_ids)
+        if self.response_mask is None:
+            return tensors
+        pairs = zip(tensors, self.response_mask, strict=True)
+        return [x.masked_fill(~own, 0.0) for x, own in pairs]
 
     def __len__(self) -> int:
         return len(self.response_ids)
@@ -163,8 +119,7 @@ class Rollouts:
     @property
     def mask(self) -> Tensor:
         """(n, t) bool, where a response has a token that the policy drew."""
-        longest = torch.arange(int(self.lengths.max()))
-        mask = longest < self.lengths[:, None]
+        mask = torch.arange(int(self.lengths.max())) < self.lengths[:, None]
         if self.response_mask is not None:
             mask[mask.clone()] = torch.cat(self.response_mask)
         return mask
@@ -183,8 +138,7 @@ class Rollouts:
         Returns:
             (n, t) float64, 0 where the policy drew no token.
         """
-        column = getattr(self, name)
-        return pad_sequence(column, batch_first=True)
+        return pad_sequence(getattr(self, name), batch_first=True)
 
     @property
     def n_prompts(self) -> int:
@@ -244,8 +198,7 @@ class Rollouts:
         Raises:
             ValueError: If given a mask.
         """
-        index = torch.as_tensor(indices)
-        if index.dtype == torch.bool:
+        if (index := torch.as_tensor(indices)).dtype == torch.bool:
             raise ValueError("select takes positions, not a mask: give mask.nonzero()[:, 0].")
         index = index.to(torch.int64)
 
@@ -270,16 +223,11 @@ class Rollouts:
         Returns:
             The path written.
         """
-        target = Path(path)
-        table: dict[str, list[Any]] = {
-            name: [x.tolist() if isinstance(x, Tensor) else x for x in getattr(self, name)]
-            for name in _COLUMNS
-            if getattr(self, name) is not None
-        }
-        written = pa.table(table)
+        columns = {name: x for name in _COLUMNS if (x := getattr(self, name)) is not None}
+        written = pa.table({name: _plain(column) for name, column in columns.items()})
         if self.max_new_tokens is not None:
             written = written.replace_schema_metadata({_LENGTH: str(self.max_new_tokens)})
-        return write_file(target, lambda partial: pq.write_table(written, partial))
+        return write_file(Path(path), lambda partial: pq.write_table(written, partial))
 
     @classmethod
     def load(cls, path: str | Path) -> Rollouts:
@@ -294,27 +242,20 @@ class Rollouts:
         Raises:
             FileError: If a column is missing, unknown, or holds something else than it should.
         """
-        table = read_arrow(path, _CURE)
-        missing = {"prompt_ids", "response_ids", "prompt_index"} - set(table.column_names)
-        unknown = set(table.column_names) - set(_COLUMNS)
-        if missing or unknown:
-            raise FileError(
-                path,
-                f"{path} is not a rollouts file: missing {sorted(missing)}, "
-                f"unknown {sorted(unknown)}.",
-            )
+        columns, metadata = read_rollout_columns(path, _COLUMNS, _CURE)
         with reading(path, _CURE):
-            for name in table.column_names:
-                require_column(name, table.column(name))
-            length = (table.schema.metadata or {}).get(_LENGTH)
-            limit = None if length is None else int(length)
-            return cls(**table.to_pydict(), max_new_tokens=limit)
+            limit = int(metadata[_LENGTH]) if _LENGTH in metadata else None
+            return cls(**columns, max_new_tokens=limit)
 
 
 _COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
 _LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
 _LENGTH = b"max_new_tokens"
 _CURE = "Restore the file, or draw the batch again."
+
+
+def _plain(column: Any) -> list[Any]:
+    return [x.tolist() if isinstance(x, Tensor) else x for x in column]
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
@@ -331,53 +272,29 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     """
     columns: dict[str, Any] = {name: [] for name in _COLUMNS}
     offset = 0
-    parts = _with_entropy_weights(_with_masks(parts))
-    for part in parts:
-        _, compact = part.prompt_index.unique(return_inverse=True)
-        columns["prompt_index"].extend((compact + offset).tolist())
+    for part in _completed(parts):
+        places = part.prompt_index.unique(return_inverse=True)[1]
+        columns["prompt_index"].extend((places + offset).tolist())
         offset += part.n_prompts
         for name in _COLUMNS:
             if name != "prompt_index" and getattr(part, name) is not None:
                 columns[name].extend(getattr(part, name))
     n = len(columns["response_ids"])
     kept: dict[str, Any] = {name: c if len(c) == n else None for name, c in columns.items()}
-    lengths = {part.max_new_tokens for part in parts}
-    return Rollouts(**kept, max_new_tokens=lengths.pop() if len(lengths) == 1 else None)
+    limits = {part.max_new_tokens for part in parts}
+    return Rollouts(**kept, max_new_tokens=limits.pop() if len(limits) == 1 else None)
 
 
-def _with_masks(parts: Sequence[Rollouts]) -> Sequence[Rollouts]:
-    """The parts, each with a mask of its own if one of them has one."""
-    if all(part.response_mask is None for part in parts):
-        return parts
-    return [
-        part
-        if part.response_mask is not None
-        else part.with_columns(
-            response_mask=[torch.ones(len(r), dtype=torch.bool) for r in part.response_ids]
-        )
-        for part in parts
-    ]
-
-
-def _with_entropy_weights(parts: Sequence[Rollouts]) -> Sequence[Rollouts]:
-    """The parts; where one of them has entropy weights, those with token weights have zeros."""
-    if all(part.entropy_weights is None for part in parts):
-        return parts
-    return [
-        part
-        if part.token_weights is None or part.entropy_weights is not None
-        else part.with_columns(entropy_weights=[torch.zeros_like(x) for x in part.token_weights])
-        for part in parts
-    ]
-
-
-def _ids(values: Tensor | Sequence[int], what: str) -> Tensor:
-    ids = torch.as_tensor(values)
-    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
-        raise ValueError(
-            f"{what} must be a non-empty 1-D tensor of token ids, got shape {tuple(ids.shape)} "
-            f"and dtype {ids.dtype}."
-        )
-    if int(ids.min()) < 0:
-        raise ValueError(f"{what} has the token id {int(ids.min())}: ids are 0 or more.")
-    return ids.to(torch.int64)
+def _completed(parts: Sequence[Rollouts]) -> Iterator[Rollouts]:
+    """The parts with the columns that a part may lack: masks, and entropy weights of 0."""
+    masked = any(part.response_mask is not None for part in parts)
+    weighted = any(part.entropy_weights is not None for part in parts)
+    for part in parts:
+        added: dict[str, list[Tensor]] = {}
+        if masked and part.response_mask is None:
+            added["response_mask"] = [
+                x.new_ones(len(x), dtype=torch.bool) for x in part.response_ids
+            ]
+        if weighted and part.entropy_weights is None and part.token_weights is not None:
+            added["entropy_weights"] = [torch.zeros_like(x) for x in part.token_weights]
+        yield part.with_columns(**added) if added else part
