@@ -19,7 +19,7 @@ import isentrope.reading
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.files import MANIFEST, write_manifest
+from isentrope.files import MANIFEST, MARKER, write_manifest
 from isentrope.manifest import verify
 from isentrope.pipelines.batches import read_rollouts
 from isentrope.recording.contract import read_contract, read_next_update, require_same_run
@@ -91,9 +91,10 @@ def _stopped(folder: Path) -> StepFolder:
 
 
 def without_manifests(folder: Path) -> None:
-    """Remove every manifest below a folder."""
-    for path in folder.rglob(MANIFEST):
-        path.unlink()
+    """Remove every manifest below a folder, and what says that there was one."""
+    for name in (MANIFEST, MARKER):
+        for path in folder.rglob(name):
+            path.unlink()
 
 
 def readers(world: Path) -> list[Reader]:

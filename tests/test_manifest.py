@@ -8,6 +8,7 @@ import pytest
 
 from isentrope import files, manifest
 from isentrope.errors import FileError, IsentropeError
+from tests.tiny_checkpoint import as_made_elsewhere
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def folder(tmp_path):
 def test_every_file_is_listed_once(folder):
     assert manifest.verify(folder) == files.sha256([(folder / "manifest.json").read_bytes()])
     listed = json.loads((folder / "manifest.json").read_text())["files"]
-    assert list(listed) == ["UU/kernel", "empty", "weights"]
+    assert list(listed) == ["UU/kernel", "empty", "isentrope.json", "weights"]
     assert listed["weights"]["size"] == 256
 
 
@@ -55,7 +56,13 @@ def test_a_flipped_bit_in_any_byte_of_any_file_is_refused(folder, bit):
         ("more", "append", r"more was added after"),
         ("next_update/more", "append", r"more was added after"),
         ("manifest.json", "append", r"manifest\.json is damaged"),
-        ("next_update/manifest.json", "remove", r"update\.json was added after"),
+        (
+            "manifest.json",
+            "remove",
+            r"manifest\.json is missing, which was written \(isentrope\.json",
+        ),
+        ("next_update/manifest.json", "remove", r"next_update/manifest\.json is missing"),
+        ("isentrope.json", "remove", r"isentrope\.json is missing, which manifest\.json lists"),
     ],
 )
 def test_what_was_done_to_a_file_is_said(folder, name, change, words):
@@ -69,7 +76,7 @@ def test_what_was_done_to_a_file_is_said(folder, name, change, words):
         manifest.verify(folder)
     assert "--no-verify" in str(caught.value)
     assert isinstance(caught.value, IsentropeError)
-    assert caught.value.path.name in (path.name, "update.json")
+    assert caught.value.path == path
 
 
 def test_two_files_that_were_swapped_are_refused(folder):
@@ -86,8 +93,9 @@ def test_two_files_that_were_swapped_are_refused(folder):
 )
 def test_a_manifest_of_another_form_is_refused(folder, text):
     (folder / "manifest.json").write_text(text)
-    with pytest.raises(FileError, match=r"manifest\.json is damaged, or is not a manifest"):
-        manifest.verify(folder)
+    for read in (lambda: manifest.verify(folder), lambda: manifest.verify_file(folder / "weights")):
+        with pytest.raises(FileError, match=r"manifest\.json is damaged, or is not a manifest"):
+            read()
 
 
 def test_a_manifest_cannot_name_files_elsewhere(folder):
@@ -105,6 +113,27 @@ def test_a_folder_made_elsewhere_is_read_and_that_is_said_once(tmp_path, caplog)
         assert manifest.verify(tmp_path / "." / "") is None
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "has no manifest.json, so its files are not verified" in caplog.text
+
+
+def test_a_folder_of_ours_is_not_taken_for_one_made_elsewhere(folder, tmp_path, caplog):
+    hidden = files.write_json(folder / ".chunks" / "made_from.json", {})
+    (folder / "manifest.json").unlink()
+    for name in ("weights", "UU/kernel", "isentrope.json"):
+        with pytest.raises(FileError, match=r"step_4/manifest\.json is missing, .*--no-verify"):
+            manifest.verify_file(folder / name)
+    manifest.verify_file(hidden)
+    (folder / "isentrope.json").write_bytes(b"damaged")
+    with pytest.raises(FileError, match=r"manifest\.json is missing"):
+        manifest.verify(folder)
+    with manifest.verification(False):
+        assert manifest.verify(folder) is None
+        manifest.verify_file(folder / "weights")
+    with caplog.at_level(logging.INFO, "isentrope"):
+        assert (
+            manifest.verify(as_made_elsewhere(folder)) is None
+        )  # an earlier version wrote neither
+    assert "has no manifest.json, so its files are not verified" in caplog.text
+    manifest.verify_file(folder / "weights")
 
 
 def test_without_verification_everything_is_read(folder):
@@ -144,7 +173,9 @@ def test_a_file_is_hashed_once_unless_it_was_written_again(folder, monkeypatch):
     monkeypatch.setattr(manifest, "sha256_of_file", noted)
     manifest.verify(folder)
     manifest.verify(folder)
-    assert sorted(hashed) == ["empty", "kernel", "update.json", "weights"]
+    assert sorted(hashed) == [
+        *("empty", "isentrope.json", "isentrope.json", "kernel", "update.json", "weights")
+    ]
     times = (folder / "weights").stat()
     (folder / "weights").write_bytes(bytes(256))
     os.utime(folder / "weights", ns=(times.st_atime_ns, times.st_mtime_ns))

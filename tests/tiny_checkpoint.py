@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from isentrope.files import MANIFEST, MARKER
 from isentrope.sampling.tasks.addition import character_tokenizer
 
 PROMPTS = [f"{a}+{b}=" for a in range(6) for b in range(4)]
@@ -86,6 +87,13 @@ def copied(tiny, folder, names=("step_4",)):
         path = folder / name / "adapter_config.json"
         config = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "base")}
         path.write_text(json.dumps(config))
+    return folder
+
+
+def as_made_elsewhere(folder):
+    """Remove from a folder what says that isentrope wrote it, so that a test can change it."""
+    for name in (MANIFEST, MARKER):
+        (folder / name).unlink(missing_ok=True)
     return folder
 
 

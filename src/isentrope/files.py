@@ -6,9 +6,11 @@ renamed, then the rename is flushed. So a name never refers to an incomplete fil
 process is killed or the machine loses power. The next write removes what a killed process left.
 
 The last file of a folder is manifest.json, the size and SHA-256 of every other one (`manifest`
-verifies it). No file of such a folder is changed afterwards.
+verifies it). No file of such a folder is changed afterwards. One of the files, isentrope.json, says
+that the folder has a manifest, so that one that was lost is missed.
 
     {"schema": "isentrope/manifest/1", "files": {"U.parquet": {"sha256": "9f…", "size": 4711}}}
+    {"schema": "isentrope/folder/1", "manifest": "manifest.json"}
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from typing import Any, Literal
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = "isentrope/manifest/1"
+MARKER = "isentrope.json"
+_MARKER_TEXT = f'{{"schema": "isentrope/folder/1", "manifest": "{MANIFEST}"}}\n'
 _FULL = 2**16
 """Free bytes below which a disk is full."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -136,7 +140,7 @@ def publish_folder(complete: Path, target: Path) -> None:
 
 
 def write_manifest(folder: Path) -> Path:
-    """List the files of a folder with their sizes and digests; the manifest is on the disk after.
+    """Mark a folder as ours, and list its files with sizes and digests; both are on the disk then.
 
     Args:
         folder: The folder, whose files are complete.
@@ -144,6 +148,7 @@ def write_manifest(folder: Path) -> Path:
     Returns:
         The manifest.
     """
+    write_bytes(folder / MARKER, _MARKER_TEXT.encode())
     files = {
         path.relative_to(folder).as_posix(): {
             "sha256": sha256_of_file(path),

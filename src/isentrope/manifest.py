@@ -2,8 +2,10 @@
 
 `files` writes the manifest as the last file of a folder. Here every listed file must be there with
 its size and SHA-256, and no other file beside them; inner folders with a manifest of their own
-(`next_update` of a checkpoint) are verified too. A folder without a manifest was made elsewhere, or
-by an earlier version: that is logged once, and it is read.
+(`next_update` of a checkpoint) are verified too.
+
+A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
+was made elsewhere, or by an earlier version: that is logged once, and it is read.
 
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
@@ -24,6 +26,7 @@ from isentrope.errors import FileError
 from isentrope.files import (
     MANIFEST,
     MANIFEST_SCHEMA,
+    MARKER,
     files_below,
     manifest_text,
     sha256,
@@ -72,6 +75,8 @@ def verifying() -> bool:
 def verify(folder: str | Path) -> str | None:
     """Refuse a folder of which a file was changed, removed or added after it was written.
 
+    The manifest itself is such a file.
+
     Args:
         folder: The folder.
 
@@ -87,6 +92,7 @@ def verify(folder: str | Path) -> str | None:
     _verify_inner(folder)
     path = folder / MANIFEST
     if not path.exists():
+        _require_made_elsewhere(folder)
         _say_unverified(folder)
         return None
     listed = _listed(path)
@@ -110,26 +116,35 @@ def verify_file(path: str | Path) -> None:
         path: A file in a folder, or in an inner folder, that was written as a whole.
 
     Raises:
-        FileError: If it was changed or added.
+        FileError: If it was changed, or the manifest is missing.
     """
     path = Path(path).resolve()
     if not verifying() or path.name == MANIFEST or not path.is_file():
         return
     for folder in path.parents[:2]:
-        manifest = folder / MANIFEST
+        manifest, name = folder / MANIFEST, path.relative_to(folder)
         if manifest.is_file() and _is_ours(manifest):
-            name = path.relative_to(folder).as_posix()
-            if (entry := _listed(manifest).get(name)) is not None:
-                _require_unchanged(folder, name, entry)
+            if (entry := _listed(manifest).get(name.as_posix())) is not None:
+                _require_unchanged(folder, name.as_posix(), entry)
             return
+        if not any(part.startswith(".") for part in name.parts):  # such files are not listed
+            _require_made_elsewhere(folder)
 
 
 def _verify_inner(folder: Path) -> None:
     """Inner folders that were written as a whole later than the folder."""
     if folder.is_dir():
         for inner in sorted(folder.iterdir()):
-            if not inner.name.startswith(".") and (inner / MANIFEST).exists():
+            whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
+            if whole and not inner.name.startswith("."):
                 verify(inner)
+
+
+def _require_made_elsewhere(folder: Path) -> None:
+    """Refuse a folder of ours whose manifest was removed."""
+    path = folder / MANIFEST
+    if (folder / MARKER).exists() and not path.exists():
+        raise FileError(path, f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
 
 
 def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
@@ -157,6 +172,8 @@ def _stamp(path: Path) -> _Stamp:
 
 def _is_ours(path: Path) -> bool:
     """Whether a file of that name is a manifest of isentrope: other tools use the name too."""
+    if (path.parent / MARKER).exists():
+        return True
     with path.open("rb") as file:
         return MANIFEST_SCHEMA.encode() in file.read(200)
 

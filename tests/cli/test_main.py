@@ -59,6 +59,7 @@ def test_measure_prints_the_table_and_where_it_wrote(config, tmp_path):
         "config.yaml",
         "sweep.parquet",
         "manifest.json",
+        "isentrope.json",
         "entropy_change.png",
     }
     assert json.loads((folder / "results.json").read_text())["batches"]["B_E"] == 10

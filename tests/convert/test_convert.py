@@ -17,7 +17,7 @@ from isentrope.manifest import verify
 from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.rollouts import Rollouts
 from tests.convert.sharded_run import RATE
-from tests.tiny_checkpoint import PROMPTS, make_checkpoint
+from tests.tiny_checkpoint import PROMPTS, as_made_elsewhere, make_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_a_model_that_does_not_fit_is_refused(base, tmp_path):
     with pytest.raises(FileNotFoundError, match="give --model"):
         convert(source, tmp_path / "out")
     other = tmp_path / "other"
-    shutil.copytree(base / "base", other, ignore=shutil.ignore_patterns("manifest.json"))
+    as_made_elsewhere(shutil.copytree(base / "base", other))
     text = (other / "config.json").read_text()
     changed = text.replace('"intermediate_size": 32', '"intermediate_size": 48')
     (other / "config.json").write_text(changed)

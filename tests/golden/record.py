@@ -23,7 +23,7 @@ NOISE = re.compile(r"closure|rounding_floor\.|smallest_eta|rounding(_se)?$|repla
 OPTIONAL = re.compile(r"(^|\.)provenance\.packages\.")
 FOREIGN = (
     *("adapter_config.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json"),
-    "manifest.json",
+    *("manifest.json", "isentrope.json"),
 )
 """Files that other libraries fill, and digests of them; they are listed."""
 LONG = 24

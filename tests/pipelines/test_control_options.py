@@ -17,6 +17,7 @@ from isentrope.config.trl import grpo_options, objective_of, plain_objective_of
 from isentrope.pipelines.train import resume, train
 from isentrope.sampling.prompts import Prompt
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -121,7 +122,7 @@ def test_a_run_of_before_controls_goes_on_without_one_and_not_with_one(tmp_path)
     assert contract.pop("control") is None
     del contract["config"]
     path.write_text(json.dumps(contract))
-    (path.parent / "manifest.json").unlink()
+    as_made_elsewhere(path.parent)
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("name: none", "name: stare"))
     with pytest.raises(ValueError, match=r"control .*None"):

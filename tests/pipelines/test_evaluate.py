@@ -91,7 +91,7 @@ def test_a_step_has_its_records_and_the_same_numbers_as_estimates(evaluated):
     made = evaluated()
     folder = made.folder / "step_4"
     assert sorted(p.name for p in folder.iterdir()) == [
-        *("manifest.json", "metrics.json", "records.parquet")
+        *("isentrope.json", "manifest.json", "metrics.json", "records.parquet")
     ]
     said = json.loads((folder / "metrics.json").read_text())
     records = pd.read_parquet(folder / "records.parquet")

@@ -14,6 +14,7 @@ from isentrope.pipelines.measure import measure
 from isentrope.pipelines.train import resume, train
 from isentrope.reports.report import write_report
 from tests.pipelines.test_train import MORE, SHORT
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 
 QUICK = ["batch_config.B_E=4", "batch_config.B_U=2", "batch_config.G=8", "estimator.order=0"]
@@ -83,7 +84,7 @@ def test_every_verb_works_on_a_run_that_was_moved(moved):
 
 def test_another_base_under_the_checkpoints_is_refused_by_every_verb(moved):
     folder = shutil.copytree(moved, moved.parent / "other")
-    (folder / "base" / "manifest.json").unlink()  # as of a model that was made elsewhere
+    as_made_elsewhere(folder / "base")
     other = folder / "base" / "config.json"
     other.write_text(json.dumps(json.loads(other.read_text()) | {"rope_theta": 7.0}))
     with pytest.raises(ValueError, match="base settings under the adapter differ"):

@@ -18,7 +18,7 @@ from isentrope.pipelines.noise import find_noise
 from isentrope.pipelines.trial import find_trial
 from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.results import InfluenceResult, MeasureResult, load_result
-from tests.tiny_checkpoint import settings
+from tests.tiny_checkpoint import as_made_elsewhere, settings
 
 VERBS = {
     "influence": find_influence,
@@ -61,7 +61,7 @@ def changed(folders, tmp_path):
 
     def change(*path, to=ABSENT):
         folder = tmp_path / "changed"
-        shutil.copytree(folders["measure"], folder, ignore=shutil.ignore_patterns("manifest.json"))
+        as_made_elsewhere(shutil.copytree(folders["measure"], folder))
         content = json.loads((folder / "results.json").read_text())
         place = content
         for key in path[:-1]:

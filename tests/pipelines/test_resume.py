@@ -9,6 +9,7 @@ from isentrope.config.io import ConfigError
 from isentrope.pipelines.train import resume, train
 from isentrope.training.divergence import TrainingDivergedError
 from tests.pipelines.test_train import MORE, config
+from tests.tiny_checkpoint import as_made_elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_a_checkpoint_of_an_older_version_is_compared_as_far_as_it_goes(run):
     content = json.loads(file.read_text())
     del content["config"], content["made_from"]
     file.write_text(json.dumps(content))
-    (file.parent / "manifest.json").unlink()  # older versions wrote none
+    as_made_elsewhere(file.parent)  # older versions wrote no manifest
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("learning_rate: 0.01", "learning_rate: 0.02"))
     with pytest.raises(ConfigError, match=r"learning_rate=0\.01 .*0\.02"):
@@ -180,7 +181,7 @@ def test_the_way_out_of_a_lost_line_gives_the_same_log(run):
 def test_every_process_of_the_run_needs_its_random_state(run):
     contract = run / "training_state" / "step_2" / "contract.json"
     contract.write_text(json.dumps(json.loads(contract.read_text()) | {"world_size": 2}))
-    (contract.parent / "manifest.json").unlink()  # as a checkpoint made elsewhere
+    as_made_elsewhere(contract.parent)
     with pytest.raises(ValueError, match=r"step_2 .*rng_state_0\.pth"):
         resume(run)
 

@@ -18,6 +18,7 @@ from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.checkpoints import save_base_model
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
 
@@ -165,7 +166,7 @@ def test_a_file_without_responses_is_refused(settings, tmp_path):
 def test_a_model_with_dropout_is_refused(settings, tmp_path):
     file = tmp_path / "base" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"attention_dropout": 0.1}))
-    next(tmp_path.rglob("manifest.json")).unlink()  # as a model made elsewhere
+    as_made_elsewhere(tmp_path / "base")
     with pytest.raises(ValueError, match="has dropout"):
         run(settings)
 

@@ -13,7 +13,7 @@ from isentrope.pipelines.evaluate import evaluate_checkpoints
 from isentrope.pipelines.measure import measure
 from isentrope.runs.origin import changed_parts
 from tests.pipelines import evaluating
-from tests.tiny_checkpoint import copied, settings
+from tests.tiny_checkpoint import as_made_elsewhere, copied, settings
 
 
 def study(folder, *changes):
@@ -134,6 +134,6 @@ def test_results_without_digests_are_continued_with_a_warning(here, caplog):
         content = json.loads(file.read_text())
         del content["provenance"]["made_from"]
         file.write_text(json.dumps(content))
-        (file.parent / "manifest.json").unlink()  # older versions wrote none
+        as_made_elsewhere(file.parent)  # older versions wrote no manifest
     study(here)
     assert "holds no digests" in caplog.text

@@ -8,6 +8,7 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.pipelines.train import resume, train
 from isentrope.training.trainer import EntropyGRPOTrainer
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 
 MORE = ["training.steps=3"]
@@ -87,7 +88,7 @@ def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
     with torch.no_grad():
         next(other.parameters()).add_(1e-3)
     other.save_pretrained(tmp_path / "base")
-    (tmp_path / "base" / "manifest.json").unlink()  # as of a model that was made elsewhere
+    as_made_elsewhere(tmp_path / "base")
     with pytest.raises(ValueError, match="other base weights"):
         resume(folder, MORE)
 

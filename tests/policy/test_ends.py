@@ -12,6 +12,7 @@ from isentrope.oracle.enumerate import enumerate_policy
 from isentrope.sampling.tasks.custom import _response_ids
 from isentrope.training.checkpoints import save_base_model
 from isentrope.training.toy import with_lora
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import Short, small_policy
 
 
@@ -23,7 +24,7 @@ def base(tmp_path):
 
 def saved(folder, ends):
     save_base_model(small_policy(), folder)
-    (folder / "manifest.json").unlink(missing_ok=True)  # as a model made elsewhere
+    as_made_elsewhere(folder)
     file = folder / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": ends}))
     return folder

@@ -13,6 +13,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.pipelines.train import resume, train
 from isentrope.probe.alarm import Alarm, holding
 from isentrope.probe.callback import EntropyProbe
+from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 
 
@@ -194,7 +195,7 @@ def test_a_checkpoint_from_before_there_was_an_alarm_still_resumes(tmp_path):
     state = json.loads(path.read_text())
     del state["alarm"]
     path.write_text(json.dumps(state))
-    (path.parent / "manifest.json").unlink()
+    as_made_elsewhere(path.parent)
     resume(folder, ["training.steps=3"])
     assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 3
 
