@@ -146,7 +146,7 @@ def test_the_file_has_former_names_as_aliases(folders, verb):
 @pytest.mark.parametrize("verb", FORMER)
 def test_a_result_of_the_former_version_is_read_as_one_of_today(folders, tmp_path, verb):
     old = tmp_path / "old"
-    shutil.copytree(folders[verb], old, ignore=shutil.ignore_patterns("manifest.json"))
+    as_made_elsewhere(shutil.copytree(folders[verb], old))
     content = json.loads((old / "results.json").read_text())
     for row in renamed_in(verb, content):
         for key in [key for key in row if former_name(verb, key) != key]:
