@@ -31,7 +31,7 @@ from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.files import finite
+from isentrope.file_contents import finite
 from isentrope.pipelines.audit import audits_of
 from isentrope.pipelines.influence import influence_of, shares_of
 from isentrope.pipelines.kernel import find_kernel

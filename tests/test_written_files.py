@@ -6,7 +6,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from isentrope.files import csv, csv_cell, sort_metadata, write_bytes
+from isentrope.file_contents import csv, csv_cell, sort_metadata
+from isentrope.files import write_bytes
 
 
 @pytest.mark.parametrize("text", ["=1+2", "+1", "-1", "@x", "\tx", "\rx"])

@@ -8,7 +8,6 @@ verified before it is opened.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from isentrope.errors import FileError, IsentropeError
 from isentrope.manifest import verify_file
+from isentrope.strict_json import parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,30 +142,6 @@ def read_json(
         return content
 
 
-def parse_json(text: str, *, finite: bool = True) -> Any:
-    """Parse JSON in which no key is given twice.
-
-    Args:
-        text: JSON.
-        finite: Whether NaN and infinity are refused.
-
-    Returns:
-        The content.
-
-    Raises:
-        ValueError: If it is not that.
-    """
-    content = json.loads(
-        text,
-        object_pairs_hook=_once,
-        parse_constant=_refuse_constant if finite else float,
-        parse_float=_finite if finite else float,
-    )
-    if "\\u" in text:
-        json.dumps(content, ensure_ascii=False).encode()  # refuses half of a surrogate pair
-    return content
-
-
 def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]:
     """The content of a file with one JSON value per line; blank lines are skipped.
 
@@ -189,40 +165,6 @@ def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]
                     path, f"{path}, line {number} cannot be read: {reason(error)}. {cure}"
                 ) from error
     return rows
-
-
-def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:
-    """The lines of a log of numbers by step, for a report: those that cannot be read are counted.
-
-    Args:
-        path: A file with one object per line.
-
-    Returns:
-        The lines with a step and numbers alone, and how many others there are.
-    """
-    rows, lost = [], 0
-    with reading(path) as file:
-        lines = file.read_bytes().decode(errors="replace").split("\n")
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict) and _is_count(row.get("step")) and all(map(_plain, row.values())):
-            rows.append(row)
-        else:
-            lost += 1
-    return rows, lost
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
 
 
 def require_types(path: str | Path, content: Any, types: Any, cure: str = CURE) -> None:
@@ -351,26 +293,6 @@ def read_csv(path: str | Path, cure: str = CURE) -> pd.DataFrame:
 
     with reading(path, cure) as file:
         return pd.read_csv(file)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"the key {twice!r} is given twice")
-    return content
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a finite number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
 
 
 def _shown(content: Any) -> str:

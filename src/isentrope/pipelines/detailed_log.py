@@ -20,7 +20,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from isentrope.config.stages import LoggingConfig
-from isentrope.files import finite, parquet, write_bytes
+from isentrope.file_contents import finite, parquet
+from isentrope.files import write_bytes
 from isentrope.pipelines.log_tables import (
     log_weights,
     raw_tensors,

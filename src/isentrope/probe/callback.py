@@ -30,7 +30,8 @@ from transformers import TrainerCallback
 from isentrope._deprecated import renamed_arguments
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
-from isentrope.files import append_line, finite
+from isentrope.file_contents import finite
+from isentrope.files import append_line
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import coming_step
 from isentrope.probe.reading import (

@@ -18,7 +18,8 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from isentrope.files import csv, sha256
+from isentrope.file_contents import csv
+from isentrope.files import sha256
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section

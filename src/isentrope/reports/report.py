@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from isentrope.files import csv, write_bytes
+from isentrope.file_contents import csv
+from isentrope.files import write_bytes
 from isentrope.reports.page import Column, identifier, render
 from isentrope.reports.panel import Panel, Section
 from isentrope.reports.panels.audit import audit_panels

@@ -27,10 +27,9 @@ from typing import Any
 import pandas as pd
 
 from isentrope.errors import FileError
+from isentrope.file_contents import csv_cell, parquet
 from isentrope.files import (
     MANIFEST,
-    csv_cell,
-    parquet,
     sha256,
     sha256_of_file,
     write_bytes,

@@ -21,10 +21,11 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from isentrope.errors import FileError
 from isentrope.files import write_json
 from isentrope.manifest import verify
-from isentrope.reading import parse_json, read_table, read_text, reading
+from isentrope.reading import read_table, read_text, reading
 from isentrope.runs.former_names import table_of_today
 from isentrope.runs.header import Header
 from isentrope.runs.result_coding import ResultsError, decode, encode
+from isentrope.strict_json import parse_json
 
 RESULTS = "results.json"
 _CURE = "Run the command that made it again."

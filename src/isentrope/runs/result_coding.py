@@ -15,8 +15,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, Valid
 
 from isentrope.errors import IsentropeError
 from isentrope.estimate import Estimate
-from isentrope.files import finite
-from isentrope.reading import parse_json, reading
+from isentrope.file_contents import finite
+from isentrope.reading import reading
+from isentrope.strict_json import parse_json
 
 T = TypeVar("T")
 

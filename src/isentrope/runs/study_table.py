@@ -21,7 +21,8 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimate import Estimate, t_quantile
-from isentrope.files import csv, parquet, write_bytes
+from isentrope.file_contents import csv, parquet
+from isentrope.files import write_bytes
 from isentrope.runs.attribution_records import IN_FILE
 from isentrope.runs.measure_records import SweepRow
 from isentrope.runs.result import Result, Tables

@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from isentrope.checkpoint_names import step_name, step_of_folder, written_step
-from isentrope.files import append_line, finite, remove_folder, write_bytes
-from isentrope.reading import parse_json, reading
+from isentrope.file_contents import finite
+from isentrope.files import append_line, remove_folder, write_bytes
+from isentrope.reading import reading
+from isentrope.strict_json import parse_json
 
 log = logging.getLogger("isentrope")
 

@@ -29,7 +29,8 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.files import sort_metadata, write_file
+from isentrope.file_contents import sort_metadata
+from isentrope.files import write_file
 from isentrope.policy.language_model import Policy
 from isentrope.reading import read_table, read_tensor_notes, read_tensors, reading
 from isentrope.rollouts import Rollouts

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from isentrope.formatting import percent
-from isentrope.reading import read_log
+from isentrope.reports.log_lines import read_log
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading

@@ -1,0 +1,51 @@
+"""JSON that means one thing: no key is given twice, and every number is finite."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def parse_json(text: str, *, finite: bool = True) -> Any:
+    """Parse JSON in which no key is given twice.
+
+    Args:
+        text: JSON.
+        finite: Whether NaN and infinity are refused.
+
+    Returns:
+        The content.
+
+    Raises:
+        ValueError: If it is not that.
+    """
+    content = json.loads(
+        text,
+        object_pairs_hook=_once,
+        parse_constant=_refuse_constant if finite else float,
+        parse_float=_finite if finite else float,
+    )
+    if "\\u" in text:
+        json.dumps(content, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+    return content
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"the key {twice!r} is given twice")
+    return content
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a finite number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
