@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 import isentrope
 from isentrope import files, reading
 from isentrope.errors import FileError, IsentropeError
-from isentrope.reports.log_lines import read_log
+from isentrope.runs.log_lines import read_log
 
 SOURCES = Path(isentrope.__file__).parent
 
@@ -179,7 +179,6 @@ OF = {
     "pd": {"read_csv"},
 }
 EXCEPTIONS = {
-    ("reading.py", "*"): "it is the one",
     ("manifest.py", "*"): "below `reading`, which uses it",
     ("strict_json.py", "*"): "text, not files",
     ("file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",

@@ -15,7 +15,7 @@ from isentrope.policy import second_order_guard
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
 from isentrope.policy.second_order_guard import SecondDerivativeError, require_second_derivatives
-from isentrope.probe.reading import look_ahead
+from isentrope.probe.scoring import look_ahead
 from tests import cases
 
 MODES = ("forward over forward", "backward over backward")

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.probe import reading as probe_reading
+from isentrope.probe import scoring
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.reading import read
 from tests import cases
 from tests.training import runs
 
@@ -83,16 +84,16 @@ def test_the_mini_batch_and_its_reading_do_not_depend_on_the_number_of_processes
     made.args.max_steps = 1
     made.train()
     policy, direction = made.policy, {"gradient": runs.theta(made)}
-    whole = probe_reading.look_ahead(policy, probe.E, direction, False)
+    whole = scoring.look_ahead(policy, probe.E, direction, False)
     shares = [probe.E.select(range(4)), probe.E.select(range(4, 7))]
     sent: list[list] = []
     for share in shares:  # what each of two processes would send
-        monkeypatch.setattr(probe_reading, "gather", lambda x: (sent.append([x]), [x])[1])
-        probe_reading.look_ahead(policy, share, direction, False)
+        monkeypatch.setattr(scoring, "gather", lambda x: (sent.append([x]), [x])[1])
+        scoring.look_ahead(policy, share, direction, False)
     calls = len(sent) // 2
     both = iter([sent[k] + sent[k + calls] for k in range(calls)])
-    monkeypatch.setattr(probe_reading, "gather", lambda _: next(both))
-    joined = probe_reading.look_ahead(policy, shares[0], direction, False)
+    monkeypatch.setattr(scoring, "gather", lambda _: next(both))
+    joined = scoring.look_ahead(policy, shares[0], direction, False)
     torch.testing.assert_close(joined.base.entropies, whole.base.entropies, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(joined.sampler, whole.sampler)
 
@@ -139,10 +140,10 @@ def test_a_collapsed_reading_says_so_and_is_no_part_of_the_running_mean(tmp_path
 def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_interval():
     policy, v = cases.policy("qwen2"), cases.direction(cases.policy("qwen2"))
     hot = ise.sample(cases.policy("qwen2", temperature=4.0), [[1, 2], [3]], 64, max_new_tokens=12)
-    before = probe_reading.look_ahead(policy, hot, {"gradient": v}, True)
+    before = scoring.look_ahead(policy, hot, {"gradient": v}, True)
     after = ise.score(policy, hot, policy.parameters_along(v, 1e-4))
     choice = {"functional": "per_token", "method": "prefix"}
-    reading = probe_reading.read(1, 1e-4, before, after, **choice)
+    reading = read(1, 1e-4, before, after, **choice)
     found = [reading.per_token, reading.per_sequence, reading.first_order, reading.predicted]
     for one in (*found, *reading.components.values(), reading.second_order, reading.change):
         assert math.isnan(one.ci_low)

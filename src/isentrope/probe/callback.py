@@ -21,10 +21,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import torch
-from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from isentrope._deprecated import renamed_arguments
@@ -33,46 +31,29 @@ from isentrope.estimators.functional import Functional, Method
 from isentrope.file_contents import finite
 from isentrope.files import append_line
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import coming_step
-from isentrope.probe.reading import (
-    ProbeReading,
-    ScoredBefore,
-    look_ahead,
-    look_back,
-    read,
-)
+from isentrope.probe.coming_step import StepControl, moving_parts
+from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
     LENGTH,
     require_known_optimizer,
     require_recordable,
     require_unfiltered,
+    require_whole_model,
     require_whole_parameters,
     setting,
 )
 from isentrope.probe.running_mean import RunningMean
-from isentrope.processes import rank, together, world_size
+from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
+from isentrope.processes import rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.rollouts import Rollouts
-from isentrope.sampling.generate import sample_responses
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, require_room
-from isentrope.sampling.streams import draw_plan, generator_of
-from isentrope.vectors import Vector
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.sampling.streams import generator_of
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
 Hook = Callable[..., None]
-
-
-class StepControl(Protocol):
-    """A control that adds a part of its own to an optimizer's step.
-
-    Attributes:
-        component: λu of the step about to be taken or just taken, per unit learning rate; None
-            where there is none.
-    """
-
-    component: Vector | None
 
 
 def _never_raising(hook: Hook) -> Hook:
@@ -144,8 +125,7 @@ class EntropyProbe(TrainerCallback):
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
         self._every, self._size = every, size
-        self._functional: Functional = functional
-        self._method: Method = method
+        self._of_what: dict[str, Any] = {"functional": functional, "method": method}
         self._second_order, self._fresh, self._seed = second_order, fresh, seed
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._path = Path(path) if path else None
@@ -234,7 +214,10 @@ class EntropyProbe(TrainerCallback):
         step = state.global_step + 1
         length = setting(self._max_new_tokens, args, *LENGTH)
         with evaluating(bare(kwargs["model"])):
-            policy, components, eta = together(lambda: self._about_to(args, kwargs))
+            policy = together(lambda: self._live_policy(args, kwargs))
+            components, eta = together(
+                lambda: moving_parts(policy, kwargs["optimizer"], self._control)
+            )
             if not components:
                 log.warning("Step %d moves nothing, or its gradient is not finite: skipped.", step)
                 return
@@ -245,17 +228,6 @@ class EntropyProbe(TrainerCallback):
                 apart = together(lambda: self._draw(policy, step, 1, length))
                 other = look_ahead(policy, apart, components, False, eta)
         self._before = before, other, eta
-
-    def _about_to(
-        self, args: Any, kwargs: Mapping[str, Any]
-    ) -> tuple[Policy, dict[str, Vector], float]:
-        policy = self._live_policy(args, kwargs)
-        coming = coming_step(policy, kwargs["optimizer"])
-        parts = dict(coming.components)
-        if parts and self._control is not None and self._control.component is not None:
-            parts["control"] = self._control.component
-        moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
-        return policy, moving, coming.learning_rate
 
     @_never_raising
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
@@ -272,8 +244,7 @@ class EntropyProbe(TrainerCallback):
         with evaluating(self._policy.model):
             after = look_back(self._policy, before)
             fresh = self._measured(step, eta, other) if other else None
-        choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
-        reading = read(step, eta, before, after, **choice, fresh=fresh)
+        reading = read(step, eta, before, after, **self._of_what, fresh=fresh)
         self.history.append(reading)
         self._latest = reading.to_dict()
         for name, mean in self._means.items():
@@ -303,18 +274,12 @@ class EntropyProbe(TrainerCallback):
 
     def _measured(self, step: int, eta: float, before: ScoredBefore) -> Estimate:
         after = look_back(cast(Policy, self._policy), before)
-        choice: dict[str, Any] = {"functional": self._functional, "method": self._method}
-        return read(step, eta, before, after, **choice).change
+        return read(step, eta, before, after, **self._of_what).change
 
     def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
         model, tokenizer = bare(kwargs["model"]), kwargs.get("processing_class")
         if self._policy is None or self._policy.model is not model:
-            if any(isinstance(p, DTensor) for p in model.parameters()):
-                raise ValueError(
-                    "The entropy probe needs whole parameters on every process, and these are "
-                    "sharded (FSDP, ZeRO): set entropy_probe.enabled=false, and measure the "
-                    "checkpoints."
-                )
+            require_whole_model(model)
             self._policy = Policy(
                 model,
                 tokenizer,
@@ -324,17 +289,7 @@ class EntropyProbe(TrainerCallback):
             self._prompts = as_prompts(self._policy, self._prompts)
         return self._policy
 
-    def _draw(self, policy: Policy, step: int, which: int, max_new_tokens: int) -> Rollouts:
-        """This process's share of an E mini-batch that does not depend on how it is shared."""
+    def _draw(self, policy: Policy, step: int, which: int, length: int) -> Rollouts:
+        """This process's share of a mini-batch of a step: 0 for E, 1 for the fresh one."""
         generator = generator_of(self._seed, step, which, 7)
-        plan = len(self._prompts), self._size, max_new_tokens
-        draws, uniforms = draw_plan(generator, *plan)
-        if self._size < world_size():
-            raise ValueError(f"A probe of {self._size} prompts cannot be shared by {world_size()}.")
-        mine = torch.arange(self._size).tensor_split(world_size())[rank()]
-        prompts = [self._prompts[i] for i in draws[mine].tolist()]
-        require_room(policy, prompts, max_new_tokens)
-        ids = [torch.tensor(p.token_ids) for p in prompts]
-        drawn = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
-        index = torch.arange(len(ids))
-        return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
+        return draw_share(policy, self._prompts, self._size, length, generator)

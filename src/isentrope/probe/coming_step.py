@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -36,6 +36,17 @@ class ComingStep:
         return axpy(1.0, axpy(1.0, parts["momentum"], parts["decay"]), parts["gradient"])
 
 
+class StepControl(Protocol):
+    """A control that adds a part of its own to an optimizer's step.
+
+    Attributes:
+        component: λu of the step about to be taken or just taken, per unit learning rate; None
+            where there is none.
+    """
+
+    component: Vector | None
+
+
 def coming_step(policy: Policy, optimizer: Any, who: str = "the entropy probe") -> ComingStep:
     """Follow the optimizer's rule by one step, without taking it.
 
@@ -63,3 +74,24 @@ def coming_step(policy: Policy, optimizer: Any, who: str = "the entropy probe") 
     if not all(bool(g.isfinite().all()) for g in whole.values()):
         return ComingStep({}, {}, state.learning_rate, whole)
     return ComingStep(*follow_rule(policy, state, whole), state.learning_rate, whole)
+
+
+def moving_parts(
+    policy: Policy, optimizer: Any, control: StepControl | None
+) -> tuple[dict[str, Vector], float]:
+    """Parts of the coming step that are not zero, a control's among them, and η.
+
+    Args:
+        policy: The live policy.
+        optimizer: Its optimizer.
+        control: The step control, if there is one.
+
+    Returns:
+        Part by name, none if the gradient is not finite; and the learning rate.
+    """
+    coming = coming_step(policy, optimizer)
+    parts = dict(coming.components)
+    if parts and control is not None and control.component is not None:
+        parts["control"] = control.component
+    moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
+    return moving, coming.learning_rate

@@ -1,23 +1,18 @@
 """One reading of the probe: the entropy change of a step, predicted and measured.
 
-    before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
-                       and + control where the step is corrected
-    after the step     scores at θ' = θ + ηv, on the same samples
-
     predicted  ηδH₁ (split by component), η²δH₂;    measured  ΔH;    residual  ΔH − ηδH₁ (− η²δH₂)
 
-All come from one F on one E mini-batch (T2, T3), so their errors are joint (T11).
+All come from one F on one E mini-batch (T2, T3), scored before and after the step (`scoring`), so
+their errors are joint (T11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.closure import require_agreement
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functional, Functionals, Method, along
@@ -25,14 +20,8 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
-from isentrope.policy.chi_square import Divergence, score_moved
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.token_statistics import Scores
-from isentrope.processes import gather, together
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
+from isentrope.probe.scoring import ScoredBefore
 
 COMPONENTS = ("momentum", "decay", "gradient", "control")
 """Parts of a step; the last one only where a control corrected it."""
@@ -102,133 +91,6 @@ class ProbeReading:
             if estimate is not None:
                 flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
         return flat
-
-
-@dataclass(frozen=True)
-class ScoredBefore:
-    """An E mini-batch scored before a step.
-
-    Attributes:
-        mine: This process's share of the rollouts.
-        prompt_index: (n,) of the whole mini-batch.
-        sampler: (n, t) log-probabilities that the sampler used.
-        base: Scores at θ.
-        slopes: Derivatives of the scores by component of v, those that are not zero.
-        curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
-        divergence: How far θ + ηv moves each distribution, where η was given.
-        match: How the sampler compares with the scorer.
-    """
-
-    mine: Rollouts
-    prompt_index: Tensor
-    sampler: Tensor
-    base: Scores
-    slopes: dict[str, Scores]
-    curvature: Scores | None
-    divergence: Divergence | None = None
-    match: SamplerMatch | None = None
-
-
-def look_ahead(
-    policy: Policy,
-    mine: Rollouts,
-    components: Mapping[str, Vector],
-    second_order: bool,
-    eta: float | None = None,
-) -> ScoredBefore:
-    """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
-
-    Args:
-        policy: The policy at θ.
-        mine: This process's share of the mini-batch, one response per prompt.
-        components: Parts of v that are not zero, at least one.
-        second_order: Whether to compute ∂²_v too.
-        eta: Learning rate of the step, at which the weights are judged.
-
-    Returns:
-        The scored mini-batch, the same on every process but for `mine`.
-    """
-    v: Vector = {
-        n: torch.stack([part[n].double() for part in components.values()]).sum(0)
-        for n in policy.names
-    }
-
-    def scored() -> list[Scores]:
-        parts = [*score_along_each(policy, mine, list(components.values()))]
-        if second_order:
-            _, along_v, curvature = score_along(policy, mine, v, 2)
-            _require_sum(policy, parts[1:], along_v)
-            parts.append(curvature)
-        policy.require_own_logits(mine, parts[0])
-        return parts if eta is None else parts + _moments(policy, mine, v, eta)
-
-    count = len(components) + 1 + int(second_order)
-    base, *rest = _joined(together(scored))
-    moments, rest = rest[count - 1 :], rest[: count - 1]
-    sampler = torch.zeros_like(base.logprobs)
-    drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
-    sampler[base.mask] = torch.cat(drawn)
-    difference = root_mean_square(base.logprobs - sampler, base.mask)
-    agrees = difference <= tolerance_of(policy)
-    return ScoredBefore(
-        mine=mine,
-        prompt_index=torch.arange(len(drawn)),
-        sampler=sampler,
-        base=base,
-        slopes=dict(zip(components, rest, strict=False)),
-        curvature=rest[-1] if second_order else None,
-        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
-        if moments
-        else None,
-        match=SamplerMatch(difference, policy.temperature if agrees else None, agrees),
-    )
-
-
-def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
-    """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
-    (result,) = score_moved(policy, mine, v, [eta], remainder=True)
-    if result is None:
-        mask = mine.mask
-        nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
-        return [Scores(nowhere, nowhere, mask)] * 2
-    scores, moved = result
-    assert moved.remainder is not None
-    return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
-
-
-def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
-    """The slopes along the components sum to the slope along the step, token by token."""
-    for name in ("logprobs", "entropies"):
-        slopes = torch.stack([getattr(part, name) for part in parts])
-        gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
-        require_agreement(
-            policy,
-            f"The slopes of the {name} along the parts of the step, and along their sum,",
-            float(total.norm() + gap.norm()),
-            float(total.norm()),
-            float(slopes.abs().sum(0).norm()),
-        )
-
-
-def look_back(policy: Policy, before: ScoredBefore) -> Scores:
-    """Score the same mini-batch at θ'; every process must call this.
-
-    Returns:
-        Scores of the whole mini-batch.
-    """
-    return _joined([together(lambda: score(policy, before.mine))])[0]
-
-
-def _joined(parts: list[Scores]) -> list[Scores]:
-    """The scores of all processes, padded to one width."""
-    shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
-    width = max(share[0][0].shape[1] for share in shares)
-
-    def stack(k: int, which: int) -> Tensor:
-        rows = [share[k][which] for share in shares]
-        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in rows])
-
-    return [Scores(stack(k, 0), stack(k, 1), stack(k, 2)) for k in range(len(parts))]
 
 
 def read(

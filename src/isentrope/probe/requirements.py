@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from isentrope.policy.requirements import active_dropout
 from isentrope.update.optimizer_rules import choose_rule
@@ -178,3 +179,19 @@ def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
             f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."
         )
     return value
+
+
+def require_whole_model(model: torch.nn.Module) -> None:
+    """Refuse parameters that are sharded already.
+
+    Args:
+        model: The live model.
+
+    Raises:
+        ValueError: If a parameter is a DTensor.
+    """
+    if any(isinstance(p, DTensor) for p in model.parameters()):
+        raise ValueError(
+            "The entropy probe needs whole parameters on every process, and these are sharded "
+            "(FSDP, ZeRO): set entropy_probe.enabled=false, and measure the checkpoints."
+        )

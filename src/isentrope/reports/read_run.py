@@ -20,10 +20,10 @@ import pandas as pd
 from isentrope.checkpoint_names import step_within
 from isentrope.errors import IsentropeError
 from isentrope.reading import reading as files_of
-from isentrope.reports.log_lines import read_log
 from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
+from isentrope.runs.log_lines import read_log
 from isentrope.runs.result import Result
 from isentrope.runs.results import (
     AuditResult,

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from isentrope.formatting import percent
-from isentrope.reports.log_lines import read_log
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import number
 from isentrope.reports.svg import canvas, grid, legend, zero_line
+from isentrope.runs.log_lines import read_log
 
 PREFIX = "control/"
 _NORMAL = 1.96

@@ -1,0 +1,188 @@
+"""An E mini-batch, drawn, and scored before and after a step by all processes of a run.
+
+before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
+and + control where the step is corrected
+after the step     scores at θ' = θ + ηv, on the same samples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.influence.closure import require_agreement
+from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
+from isentrope.policy.chi_square import Divergence, score_moved
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.token_statistics import Scores
+from isentrope.processes import gather, rank, together, world_size
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.sampling.streams import draw_plan
+from isentrope.vectors import Vector
+
+
+@dataclass(frozen=True)
+class ScoredBefore:
+    """An E mini-batch scored before a step.
+
+    Attributes:
+        mine: This process's share of the rollouts.
+        prompt_index: (n,) of the whole mini-batch.
+        sampler: (n, t) log-probabilities that the sampler used.
+        base: Scores at θ.
+        slopes: Derivatives of the scores by component of v, those that are not zero.
+        curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
+        divergence: How far θ + ηv moves each distribution, where η was given.
+        match: How the sampler compares with the scorer.
+    """
+
+    mine: Rollouts
+    prompt_index: Tensor
+    sampler: Tensor
+    base: Scores
+    slopes: dict[str, Scores]
+    curvature: Scores | None
+    divergence: Divergence | None = None
+    match: SamplerMatch | None = None
+
+
+def draw_share(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    size: int,
+    max_new_tokens: int,
+    generator: torch.Generator,
+) -> Rollouts:
+    """Draw this process's share of an E mini-batch, which is the same however it is shared.
+
+    Args:
+        policy: The policy at θ.
+        prompts: Those that the mini-batch is drawn from, with replacement.
+        size: Prompts of the whole mini-batch.
+        max_new_tokens: Longest response in tokens.
+        generator: Fixes prompts and tokens.
+
+    Returns:
+        The share, one response per prompt.
+
+    Raises:
+        ValueError: If there are more processes than prompts.
+    """
+    draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
+    if size < world_size():
+        raise ValueError(f"A probe of {size} prompts cannot be shared by {world_size()}.")
+    mine = torch.arange(size).tensor_split(world_size())[rank()]
+    chosen = [prompts[i] for i in draws[mine].tolist()]
+    require_room(policy, chosen, max_new_tokens)
+    ids = [torch.tensor(p.token_ids) for p in chosen]
+    drawn = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+    index = torch.arange(len(ids))
+    return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
+
+
+def look_ahead(
+    policy: Policy,
+    mine: Rollouts,
+    components: Mapping[str, Vector],
+    second_order: bool,
+    eta: float | None = None,
+) -> ScoredBefore:
+    """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
+
+    Args:
+        policy: The policy at θ.
+        mine: This process's share of the mini-batch, one response per prompt.
+        components: Parts of v that are not zero, at least one.
+        second_order: Whether to compute ∂²_v too.
+        eta: Learning rate of the step, at which the weights are judged.
+
+    Returns:
+        The scored mini-batch, the same on every process but for `mine`.
+    """
+    v: Vector = {
+        n: torch.stack([part[n].double() for part in components.values()]).sum(0)
+        for n in policy.names
+    }
+
+    def scored() -> list[Scores]:
+        parts = [*score_along_each(policy, mine, list(components.values()))]
+        if second_order:
+            _, along_v, curvature = score_along(policy, mine, v, 2)
+            _require_sum(policy, parts[1:], along_v)
+            parts.append(curvature)
+        policy.require_own_logits(mine, parts[0])
+        return parts if eta is None else parts + _moments(policy, mine, v, eta)
+
+    count = len(components) + 1 + int(second_order)
+    base, *rest = _joined(together(scored))
+    moments, rest = rest[count - 1 :], rest[: count - 1]
+    sampler = torch.zeros_like(base.logprobs)
+    drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
+    sampler[base.mask] = torch.cat(drawn)
+    difference = root_mean_square(base.logprobs - sampler, base.mask)
+    agrees = difference <= tolerance_of(policy)
+    return ScoredBefore(
+        mine=mine,
+        prompt_index=torch.arange(len(drawn)),
+        sampler=sampler,
+        base=base,
+        slopes=dict(zip(components, rest, strict=False)),
+        curvature=rest[-1] if second_order else None,
+        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
+        if moments
+        else None,
+        match=SamplerMatch(difference, policy.temperature if agrees else None, agrees),
+    )
+
+
+def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
+    """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
+    (result,) = score_moved(policy, mine, v, [eta], remainder=True)
+    if result is None:
+        mask = mine.mask
+        nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
+        return [Scores(nowhere, nowhere, mask)] * 2
+    scores, moved = result
+    assert moved.remainder is not None
+    return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
+
+
+def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
+    """The slopes along the components sum to the slope along the step, token by token."""
+    for name in ("logprobs", "entropies"):
+        slopes = torch.stack([getattr(part, name) for part in parts])
+        gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
+        require_agreement(
+            policy,
+            f"The slopes of the {name} along the parts of the step, and along their sum,",
+            float(total.norm() + gap.norm()),
+            float(total.norm()),
+            float(slopes.abs().sum(0).norm()),
+        )
+
+
+def look_back(policy: Policy, before: ScoredBefore) -> Scores:
+    """Score the same mini-batch at θ'; every process must call this.
+
+    Returns:
+        Scores of the whole mini-batch.
+    """
+    return _joined([together(lambda: score(policy, before.mine))])[0]
+
+
+def _joined(parts: list[Scores]) -> list[Scores]:
+    """The scores of all processes, padded to one width."""
+    shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
+    width = max(share[0][0].shape[1] for share in shares)
+
+    def stack(k: int, which: int) -> Tensor:
+        rows = [share[k][which] for share in shares]
+        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in rows])
+
+    return [Scores(stack(k, 0), stack(k, 1), stack(k, 2)) for k in range(len(parts))]
