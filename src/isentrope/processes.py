@@ -1,17 +1,131 @@
-"""The processes of a run under torchrun: rank, world size, and exchange of objects."""
+"""The processes of a run under torchrun: rank, world size, exchange of objects, sums."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 T = TypeVar("T")
 
 
+class OtherProcessError(RuntimeError):
+    """This process stops because another one has failed, which says why."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Processes that share the work on a batch: each does its part, and all get the sum.
+
+    Attributes:
+        own: Number of this process.
+        size: Number of processes.
+    """
+
+    own: int = 0
+    size: int = 1
+
+    def deal(self, sizes: Sequence[int]) -> list[list[int]]:
+        """Deal pieces of work to the processes, the largest first, each to the least loaded.
+
+        Args:
+            sizes: Of the pieces, 0 or more each.
+
+        Returns:
+            For each process the indices of its pieces, largest first; the same on every process.
+        """
+        parts: list[list[int]] = [[] for _ in range(self.size)]
+        loads = [0] * self.size
+        for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+            least = loads.index(min(loads))
+            parts[least].append(index)
+            loads[least] += sizes[index]
+        return parts
+
+    def sum(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its sum over the processes, the same bits on all of them.
+
+        Args:
+            tensors: As many, of the same shapes and types, on every process.
+        """
+        if self.size > 1:
+            for tensor in tensors:
+                _sum(tensor)
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        """What a function returns on the first of them, as `from_first`."""
+        return work() if self.size == 1 else from_first(work)
+
+    def all_of(self, content: list[T]) -> list[T]:
+        """The lists of all processes, one after the other."""
+        return content if self.size == 1 else [x for part in gather(content) for x in part]
+
+    def join(self, tensors: Iterable[Tensor]) -> None:
+        """Fill in what other processes have written into tensors of any type.
+
+        Args:
+            tensors: Zero wherever another process has written.
+        """
+        if self.size > 1:
+            for tensor in tensors:
+                _sum(tensor.view(torch.uint8))  # of bytes of which one is zero
+
+
+ALONE = Ranks()
+"""One process, whatever others there are."""
+
+
+def _sum(tensor: Tensor) -> None:
+    if dist.get_backend() != "nccl" or tensor.is_cuda:
+        dist.all_reduce(tensor)
+        return
+    there = tensor.cuda()
+    dist.all_reduce(there)
+    tensor.copy_(there)
+
+
+def all_ranks() -> Ranks:
+    """The processes of this run."""
+    return Ranks(rank(), world_size())
+
+
 def _joined() -> bool:
     return dist.is_available() and dist.is_initialized()
+
+
+def join_processes() -> None:
+    """Under torchrun, join the group, by the backend of the device; else nothing.
+
+    Raises:
+        RuntimeError: If the others do not come.
+    """
+    if "WORLD_SIZE" not in os.environ or _joined():
+        return
+    from accelerate import PartialState
+
+    try:
+        PartialState(**({} if torch.cuda.is_available() else {"cpu": True, "backend": "gloo"}))
+    except dist.DistError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise RuntimeError(
+            f"Process {os.environ.get('RANK')} of {os.environ['WORLD_SIZE']} found the others not, "
+            f"at {where}: start all of them by torchrun, with the same --rdzv-endpoint and "
+            f"--nnodes on every machine, and see to it that they reach that address ({error})."
+        ) from error
+
+
+def speaks() -> bool:
+    """Whether this process shows logs and progress: of those of torchrun the first, joined or not.
+
+    Returns:
+        True where there is one process.
+    """
+    return os.environ.get("RANK", "0") == "0"
 
 
 def rank() -> int:
@@ -22,6 +136,20 @@ def rank() -> int:
 def world_size() -> int:
     """Number of processes."""
     return dist.get_world_size() if _joined() else 1
+
+
+def lost_another(error: BaseException) -> bool:
+    """Whether an error says that another process of this run has ended.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        True for a lost connection within the group.
+    """
+    if not _joined() or world_size() == 1 or not isinstance(error, RuntimeError):
+        return False
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
 def leave() -> None:
@@ -59,7 +187,7 @@ def together(work: Callable[[], T]) -> T:
 
     Raises:
         Exception: What `work` raised here.
-        RuntimeError: If it failed on another process only.
+        OtherProcessError: If it failed on another process only.
     """
     try:
         result, failure = work(), None
@@ -70,8 +198,33 @@ def together(work: Callable[[], T]) -> T:
         raise failure
     for number, sentence in enumerate(failures):
         if sentence is not None:
-            raise RuntimeError(f"Process {number} failed: {sentence}")
+            raise OtherProcessError(f"Process {number} failed: {sentence}")
     return cast(T, result)
+
+
+def from_first(work: Callable[[], T]) -> T:
+    """What a function returns on the first process, on all of them; it runs on no other.
+
+    Args:
+        work: Called by the first process; it must not wait for others.
+
+    Returns:
+        What it returned there; anything that can be pickled.
+
+    Raises:
+        Exception: On the first process, what `work` raised.
+        OtherProcessError: On the others, with its words.
+    """
+    if world_size() == 1:
+        return work()
+    result = together(lambda: work() if rank() == 0 else None)
+    return cast(T, _from_first(result))
+
+
+def _from_first(content: T) -> T:
+    everyone = [content]
+    dist.broadcast_object_list(everyone, src=0)
+    return everyone[0]
 
 
 def barrier() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from isentrope.processes import speaks
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -60,7 +62,8 @@ class Progress:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console if console is not None and console.is_terminal else None
+        shown = console is not None and console.is_terminal and speaks()
+        self.console = console if shown else None
         self._lines = ExitStack()
 
     def __enter__(self) -> Progress:

@@ -134,7 +134,7 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
         The counts, from one forward pass and one sort of the vocabulary per token.
     """
     totals: list[Tensor] = []
-    for batch in micro_batches(rollouts, policy.max_tokens):
+    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks):
         packed = batch.to(policy.device)
         with torch.no_grad():
             hidden = policy.packed_hidden(packed)
@@ -142,8 +142,10 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
             for rows in torch.arange(len(hidden), device=hidden.device).split(size):
                 with policy.precision.active():
                     logits = policy.head(hidden[rows]).to(policy.precision.entropy)
-                totals.append(_of_tokens(policy, packed, rows, logits / policy.temperature))
-    joined = torch.stack(totals)  # (parts, events + temperatures + settings + furthest)
+                if batch.counted:
+                    totals.append(_of_tokens(policy, packed, rows, logits / policy.temperature))
+    # (parts, events + temperatures + settings + furthest)
+    joined = torch.stack(policy.ranks.all_of(totals))
     factors = (*COOLER, *HOTTER)
     sizes = [8, 3 * len(factors), len(TOP_K), len(TOP_P), len(MIN_P)]
     events, shifts, *within = joined[:, :-3].sum(0).split(sizes)

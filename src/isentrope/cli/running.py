@@ -37,6 +37,8 @@ def measuring(verb: Verb, config: str, changes: Changes) -> None:
     draw = load("isentrope.reports.figures:entropy_change_figure")
     with Progress(err) as progress:
         run = load(verb.run)(settings, progress=progress, draw=draw)
+    if rank() > 0:
+        return
     load(verb.show)(out, run.results)
     for folder in run.measurements.values():
         say_written(folder)
@@ -47,6 +49,8 @@ def attributing(verb: Verb, config: str, changes: Changes) -> None:
     settings, analyse = load_config(config, overrides(changes)), load(verb.run)
     with Progress(err) as progress:
         run = run_verb(verb.name, analyse, settings, progress)  # type: ignore[arg-type]
+    if rank() > 0:
+        return
     for result, folder in zip(run.results, run.measurements.values(), strict=True):
         load(verb.show)(out, result, folder)
         say_written(folder)
@@ -95,7 +99,8 @@ def checking(verb: Verb, config: str, changes: Changes) -> None:
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err) as progress:
         findings = load(verb.run)(load_config(source, overrides(changes)), progress)
-    load(verb.show)(out, err, findings)
+    if rank() == 0:
+        load(verb.show)(out, err, findings)
 
 
 def converting(verb: Verb, source: str, folder: str, model: str | None) -> None:

@@ -33,7 +33,7 @@ from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
 from isentrope.errors import IsentropeError
 from isentrope.manifest import NOT_VERIFIED, verification, verifying
-from isentrope.processes import leave
+from isentrope.processes import OtherProcessError, leave, lost_another, speaks
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""
@@ -80,6 +80,8 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
 
 def _failed(verb: Verb, error: Exception) -> int:
     """Print the sentence of an error, and give its status."""
+    if isinstance(error, OtherProcessError) or lost_another(error):
+        return 1  # the process that failed says why
     trace = "".join(traceback.format_exception(error))
     shown = settings.traceback or logging.getLogger("isentrope").isEnabledFor(logging.DEBUG)
     if shown:
@@ -129,14 +131,14 @@ def _interrupted(verb: Verb, error: KeyboardInterrupt) -> int:
     if not isinstance(error, Interrupted):
         error = Interrupted(signal.SIGINT)
     notes = getattr(error, "__notes__", None) or [verb.kept]
-    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one speaks
-    if first:
+    if speaks():
         _print(f"Stopped by {error.cause}. {notes[-1]}")
     return error.status
 
 
 def _print_error(sentence: str) -> None:
-    _print(f"Error: {sentence}")
+    where = "" if speaks() else f"Process {os.environ['RANK']}: "
+    _print(f"{where}Error: {sentence}")
 
 
 def _print(text: str) -> None:
@@ -161,4 +163,5 @@ def _show_log() -> None:
     logger.setLevel("INFO")  # until a configuration says otherwise
     if not logger.handlers:
         handler = RichHandler(console=err, show_path=False, show_time=False)
+        handler.setLevel("NOTSET" if speaks() else "ERROR")
         logger.addHandler(handler)

@@ -165,7 +165,7 @@ class Sampler:
             return E
         task = self.data.evaluation_task(self.policy.tokenizer)
         try:
-            return with_rewards(E, task)
+            return self.policy.ranks.from_first(lambda: with_rewards(E, task))
         except ValueError as error:
             raise ValueError(
                 f"E cannot be rewarded ({error}): set analysis.reward=false to attribute entropy "
@@ -200,7 +200,8 @@ class Sampler:
         if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
             return U
         if U.rewards is None:
-            U = with_rewards(U, self.data.update_task(self.policy.tokenizer))
+            task, given = self.data.update_task(self.policy.tokenizer), U
+            U = self.policy.ranks.from_first(lambda: with_rewards(given, task))
         return with_advantages(U, estimator.advantage_rule)
 
     def _taken(self, other: Rollouts | None) -> set[PromptIds]:

@@ -28,6 +28,7 @@ from isentrope.pipelines.prepare import normalising_length, update_step
 from isentrope.pipelines.real_step import Rounding, check_rounding
 from isentrope.pipelines.replayable import model_obstacles, stale_batch, training_dropout
 from isentrope.policy.language_model import Policy
+from isentrope.processes import all_ranks, join_processes
 from isentrope.progress import Progress
 from isentrope.recording.contract import CONTRACT
 from isentrope.rollouts import Rollouts
@@ -44,6 +45,7 @@ from isentrope.vectors import Vector
 
 def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
+    join_processes()
     findings = {}
     if config.output.directory is not None:
         require_writable(config.output.directory, "--out (output.directory)")
@@ -55,8 +57,10 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
             obstacles = (*settled.obstacles, *other_base(subject.path, here))
             settled = replace(settled, obstacles=obstacles)
             known = replace(subject, as_trained=settled)
+            policy = known.load(alone.checkpoint, alone.sampling)
+            policy.ranks = all_ranks()
             sampler = Sampler(
-                known.load(alone.checkpoint, alone.sampling),
+                policy,
                 alone.batch_config,
                 alone.sampling,
                 alone.precision.sampling,

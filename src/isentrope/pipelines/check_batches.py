@@ -88,7 +88,8 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
             E, U.with_columns(advantages=random), False, Finding(NAME, None, nothing)
         )
     try:
-        U = with_rewards(U, data.update_task(policy.tokenizer))
+        task, given = data.update_task(policy.tokenizer), U
+        U = policy.ranks.from_first(lambda: with_rewards(given, task))
     except ValueError as error:
         advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
         finding = Finding(NAME, None, str(error), advice)

@@ -26,8 +26,7 @@ from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.files import write_bytes
 from isentrope.manifest import verification
 from isentrope.pipelines.evaluation_work import Work
-from isentrope.pipelines.train import join_processes
-from isentrope.processes import barrier, gather, rank, world_size
+from isentrope.processes import barrier, gather, join_processes, rank, world_size
 from isentrope.progress import Progress
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluated_models import require_one_model

@@ -7,7 +7,8 @@
     <run folder>/measurements/<verb>_study.csv        every number of them (`study_table`)
 
 The first of the two tables of `measure` is all.parquet. A folder appears when its work is complete,
-and not before.
+and not before. Processes of torchrun share the work on each batch (`Policy.ranks`); each has all
+numbers, and the first of them writes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -24,6 +26,7 @@ from isentrope.files import whole_folder
 from isentrope.manifest import verification
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
+from isentrope.processes import from_first, join_processes, world_size
 from isentrope.progress import Clock, Progress
 from isentrope.runs.folder import differences, resolved
 from isentrope.runs.result import Result
@@ -77,10 +80,16 @@ def run_verb(
         The folders and the results.
 
     Raises:
-        ValueError: If the rounded step is asked for, whose parts do not sum to v, or a noise scale
-            of fewer than four prompt groups.
+        ValueError: If the rounded step is asked for, whose parts do not sum to v, a noise scale
+            of fewer than four prompt groups, or `try` in several processes.
     """
+    join_processes()
     batch = config.batch_config
+    if verb == "try" and world_size() > 1:
+        raise ValueError(
+            "isentrope try runs in one process: its controls share out work as training does. "
+            "Start it without torchrun."
+        )
     if verb == "noise" and batch.U_file is None and batch.B_U < 4:
         raise ValueError(
             f"A noise scale needs four prompt groups or more, and batch_config.B_U is {batch.B_U}."
@@ -94,9 +103,10 @@ def run_verb(
             result = _run_item(
                 verb, analyse, item, progress or Progress(), lambda: study.keep(config)
             )
-            result.finish(result, study.folder / "logs")
-        write_study(verb, study, table=JOINED[verb].table, name=JOINED[verb].name)
-        return study.run()
+            from_first(partial(result.finish, result, study.folder / "logs"))
+        joined = JOINED[verb]
+        from_first(lambda: write_study(verb, study, table=joined.table, name=joined.name))
+        return from_first(study.run)
 
 
 def _run_item(
@@ -118,10 +128,14 @@ def _run_item(
         result = analyse(ready, progress)
     warnings = tuple(dict.fromkeys([*ready.step.warnings, *result.warnings]))
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
-    with whole_folder(item.target) as here:
-        result.save(here)
-        _save_inputs(config, ready, here, item.target)
-        keep_configuration()  # a folder of results is the last thing that appears
+
+    def save() -> None:
+        with whole_folder(item.target) as here:
+            result.save(here)
+            _save_inputs(config, ready, here, item.target)
+            keep_configuration()  # a folder of results is the last thing that appears
+
+    from_first(save)
     return result
 
 

@@ -20,6 +20,7 @@ from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.real_step import Rounding, real_step
 from isentrope.pipelines.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
+from isentrope.processes import all_ranks
 from isentrope.progress import Clock, Progress
 from isentrope.recording.contract import NEXT_UPDATE, read_control
 from isentrope.rollouts import Rollouts
@@ -85,6 +86,7 @@ def prepare_checkpoint(
     estimator, data = config.estimator, config.batch_config
     with clock.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
+        policy.ranks = all_ranks()
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)

@@ -21,10 +21,10 @@ import torch
 from isentrope.config.train import DemonstrationConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl_sft import sft_options
 from isentrope.files import write_bytes
-from isentrope.pipelines.train import CONFIG, join_processes
+from isentrope.pipelines.train import CONFIG
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
-from isentrope.processes import barrier, gather, rank
+from isentrope.processes import barrier, gather, join_processes, rank
 from isentrope.progress import Progress
 from isentrope.runs.folder import differences, resolved, run_directory
 from isentrope.runs.one_writer import one_writer

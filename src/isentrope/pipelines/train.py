@@ -15,7 +15,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.files import write_bytes
 from isentrope.manifest import verify
 from isentrope.pipelines.prepare_training import prepare_training
-from isentrope.processes import barrier, gather, rank
+from isentrope.processes import barrier, gather, join_processes, rank
 from isentrope.progress import Progress
 from isentrope.recording.contract import read_contract
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
@@ -122,14 +122,6 @@ def _sharded(fields: Mapping[str, Any]) -> bool:
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     given = any(fields.get(name) for name in ("fsdp", "deepspeed"))
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
-
-
-def join_processes() -> None:
-    """Under torchrun, join the group, by the backend of the device; else nothing."""
-    from accelerate import PartialState
-
-    if "WORLD_SIZE" in os.environ:
-        PartialState(**({} if torch.cuda.is_available() else {"cpu": True, "backend": "gloo"}))
 
 
 def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:

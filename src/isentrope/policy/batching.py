@@ -7,11 +7,13 @@ axis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
 
 
@@ -26,6 +28,8 @@ class MicroBatch:
         columns: (m,) int64, the column from which it is predicted.
         targets: (m,) int64, the predicted token.
         positions: (m,) int64, k - 1: its place in the response.
+        counted: False where the micro-batch is another process's, run here again only because all
+            processes of a sharded model run equally many; its values are dropped.
     """
 
     sequences: Tensor
@@ -34,13 +38,17 @@ class MicroBatch:
     columns: Tensor
     targets: Tensor
     positions: Tensor
+    counted: bool = True
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same micro-batch on another device."""
-        return MicroBatch(**{name: x.to(device) for name, x in vars(self).items()})
+        tensors = {name: x.to(device) for name, x in vars(self).items() if name != "counted"}
+        return replace(self, **tensors)
 
     def place(self, packed: Tensor, out: Tensor) -> None:
         """Write packed values (m, ...) into `out` (n, t, ...) at their sequence and position."""
+        if not self.counted:
+            return
         where = self.sequences[self.rows].to(out.device), self.positions.to(out.device)
         out[where] = packed.to(out.device, out.dtype)
 
@@ -50,27 +58,54 @@ class MicroBatch:
         return padded[where]
 
 
-def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[MicroBatch]:
-    """Cut rollouts into micro-batches of at most `max_tokens` padded tokens.
+def micro_batches(
+    rollouts: Rollouts, max_tokens: int, ranks: Ranks = ALONE, unit_of: Tensor | None = None
+) -> list[MicroBatch]:
+    """Cut this process's part of rollouts into micro-batches of at most `max_tokens` padded tokens.
 
     Args:
         rollouts: n sequences.
         max_tokens: Budget b · l; a single longer sequence gets a micro-batch of its own.
+        ranks: The processes that share them, by tokens.
+        unit_of: (n,) sequences of one unit go to one process; None: each is its own.
 
     Returns:
-        Micro-batches, longest sequences first (if memory is short, the first micro-batch shows it).
+        Micro-batches, longest sequences first (if memory is short, the first micro-batch shows it);
+        equally many on every process, some of which may not be counted.
     """
     totals = [
         len(p) + len(r) - 1 for p, r in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
     ]
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    batches: list[MicroBatch] = []
+    if ranks.size == 1:
+        return [_pad(rollouts, part) for part in _cut(order, totals, max_tokens)]
+    owner = _owners(totals, ranks, unit_of)
+    parts = [
+        _cut([i for i in order if owner[i] == k], totals, max_tokens) for k in range(ranks.size)
+    ]
+    own, most = parts[ranks.own], max(map(len, parts))
+    idle = replace(_pad(rollouts, order[-1:]), counted=False)
+    return [_pad(rollouts, part) for part in own] + [idle] * (most - len(own))
+
+
+def _cut(order: list[int], totals: list[int], max_tokens: int) -> list[list[int]]:
+    parts: list[list[int]] = []
     start = 0
     while start < len(order):
         size = max(1, max_tokens // max(1, totals[order[start]]))
-        batches.append(_pad(rollouts, order[start : start + size]))
+        parts.append(order[start : start + size])
         start += size
-    return batches
+    return parts
+
+
+def _owners(totals: Sequence[int], ranks: Ranks, unit_of: Tensor | None) -> list[int]:
+    """The process of each sequence."""
+    unit = list(range(len(totals))) if unit_of is None else unit_of.tolist()
+    sizes = [0] * (max(unit) + 1)
+    for of, total in zip(unit, totals, strict=True):
+        sizes[of] += total
+    of_unit = {u: k for k, units in enumerate(ranks.deal(sizes)) for u in units}
+    return [of_unit[u] for u in unit]
 
 
 def _pad(rollouts: Rollouts, indices: list[int]) -> MicroBatch:

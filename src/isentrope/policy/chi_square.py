@@ -66,12 +66,13 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     temperature = sampler_temperature or policy.temperature
     with torch.no_grad():
-        for batch in micro_batches(rollouts, policy.max_tokens):
+        for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks):
             here = batch.to(policy.device)
             reference = Reference(policy.packed_hidden(here, policy.theta), head, temperature)
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)
                 batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
+    policy.ranks.sum([out])
     return [_unpacked(columns, mask) for columns in out]
 
 

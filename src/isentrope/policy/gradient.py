@@ -13,6 +13,7 @@ from torch import Tensor
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.requirements import require_no_checkpointing
+from isentrope.processes import Ranks
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def weighted_gradient(
-    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None = None
+    policy: Policy,
+    rollouts: Rollouts,
+    a: Tensor,
+    b: Tensor | None = None,
+    ranks: Ranks | None = None,
 ) -> Vector:
     """The gradient by the trainable parameters.
 
@@ -30,6 +35,7 @@ def weighted_gradient(
         rollouts: n sequences.
         a: (n, t) weights of the log-probabilities.
         b: (n, t) weights of the entropies, or None for no entropy term.
+        ranks: The processes that share the work; None for those of the policy.
 
     Returns:
         The gradient by parameter name, float64; 0 for a parameter that is not used.
@@ -41,7 +47,8 @@ def weighted_gradient(
     rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-    for batch in micro_batches(rollouts, policy.max_tokens):
+    ranks = policy.ranks if ranks is None else ranks
+    for batch in micro_batches(rollouts, policy.max_tokens, ranks):
         here = batch.to(policy.device)
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))
@@ -56,8 +63,9 @@ def weighted_gradient(
                 root, list(parameters.values()), cotangent, allow_unused=True
             )
         for name, grad in zip(parameters, grads, strict=True):
-            if grad is not None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
+            if batch.counted and grad is not None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
                 total[name] += grad.double()
+    ranks.sum(total.values())
     return total
 
 

@@ -32,6 +32,7 @@ from isentrope.policy.requirements import (
 )
 from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.policy.token_statistics import Scores
+from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector, require_same_names
 
@@ -54,6 +55,8 @@ class Policy:
         pad_token_id: Token that pads prompts when sampling.
         max_tokens: Padded tokens per micro-batch.
         vocab_chunk: Vocabulary entries at a time.
+        ranks: The processes that share the work on each batch; every one of them must then make
+            the same calls. This process alone, until it is set.
         compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
             have been compared with finite differences (`second_order_guard`).
     """
@@ -100,6 +103,7 @@ class Policy:
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
+        self.ranks: Ranks = ALONE
         require_one_device(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)

@@ -167,11 +167,12 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> 
     rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     mask = rollouts.mask
     out: list[Tensor] = []
-    for batch in micro_batches(rollouts, policy.max_tokens):
+    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
+    policy.ranks.sum(out)
     features = out.pop() if len(out) % 2 else None
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
     for part in scores:

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from isentrope.config.as_trained import refuse, settle
 from isentrope.config.measure import MeasureConfig
 from isentrope.files import write_bytes
+from isentrope.processes import from_first
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import noted_if_interrupted, require_new, resolved, run_directory
@@ -138,7 +139,7 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
     Yields:
         The items.
     """
-    folder = run_directory(config.output.directory)
+    folder = from_first(lambda: run_directory(config.output.directory))
     logs = config.detailed_logging
     if logs.enabled and logs.output_directory is not None:
         require_writable(logs.output_directory, "detailed_logging.output_directory")

@@ -134,7 +134,7 @@ def update_batch(
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
         )
-        return with_rewards(batch, task)
+        return policy.ranks.from_first(lambda: with_rewards(batch, task))
 
     return draw_until_full(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
 

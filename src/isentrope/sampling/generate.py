@@ -197,14 +197,21 @@ def sample_responses(
         )
     sequences: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
-    for start in range(0, n, batch_size):
-        chosen = order[start : start + batch_size]
+    ranks = policy.ranks
+    size = min(batch_size, -(-n // ranks.size))
+    rounds = range(0, n, size * ranks.size)  # of one batch per process
+    for start in rounds:
+        first = start + size * ranks.own
+        chosen = order[first : first + size] or order[-1:]  # all run equally many batches
         prompts = [prompt_ids[i] for i in chosen]
         columns = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
+        drawn = []
         for row, i in enumerate(chosen):
             length = _length_with_eos(columns[0][row], policy.eos_token_ids)
-            sequences[i] = tuple(x[row, :length].clone() for x in columns)
-        (progress or silent)(min(start + batch_size, n), n)
+            drawn.append((i, tuple(x[row, :length].clone() for x in columns)))
+        for i, sequence in ranks.all_of(drawn):
+            sequences[i] = sequence
+        (progress or silent)(min(start + size * ranks.size, n), n)
     return Drawn(*(list(column) for column in zip(*sequences, strict=True)))
 
 

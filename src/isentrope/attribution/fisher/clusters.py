@@ -89,7 +89,7 @@ def cluster_sequences(
     if distance is not None and not 0 <= distance <= 2:
         raise ValueError(f"distance is 1 − cosine and lies between 0 and 2, got {distance}.")
     apart = (1 - cosines(matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
-    flat = squareform(apart, checks=False)
+    flat = squareform(apart, checks=False).round(10)  # equal sequences are equally far to rounding
     tree = linkage(flat, "average")
     cut = ("maxclust", count) if count is not None else ("distance", distance)
     leaves = leaves_list(tree)

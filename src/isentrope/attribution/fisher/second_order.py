@@ -119,7 +119,7 @@ def _hessian_products(
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     leaves = list(theta.values())
     out = torch.zeros(n, n, dtype=torch.float64)
-    for batch in micro_batches(E, policy.max_tokens):
+    for batch in micro_batches(E, policy.max_tokens, policy.ranks):
         here = batch.to(policy.device)
         scores = derivative_of_scores(policy.model)
         with torch.enable_grad(), policy.precision.active(), scores:
@@ -138,7 +138,9 @@ def _hessian_products(
                     allow_unused=True,
                     materialize_grads=True,
                 )
-                out[:, j] += _products(gradients, dict(zip(theta, curved, strict=True)))
+                if batch.counted:
+                    out[:, j] += _products(gradients, dict(zip(theta, curved, strict=True)))
+    policy.ranks.sum([out])
     return out
 
 
@@ -150,6 +152,7 @@ def _held_gradients(policy: Policy, U: Rollouts, backend: GradientBackend) -> di
         held[name].index_add_(0, rows.to(gradients.device), gradients.flatten(1))
 
     SequenceGradients(policy, backend).visit(score_sums(U).as_trained(), add)
+    policy.ranks.sum(held.values())
     return held
 
 

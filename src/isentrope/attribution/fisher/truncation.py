@@ -41,6 +41,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     estimate_columns,
     require_kernel,
 )
+from isentrope.attribution.ties import tied
 from isentrope.estimate import Estimate
 
 _NO_TARGET = (
@@ -204,7 +205,7 @@ def _influences(
 def _statistics(influences: Tensor, scale: float) -> Tensor:
     """(4, m): total, ratio, Pearson and Spearman of each row against the last."""
     totals = influences.sum(1)
-    ranks = torch.from_numpy(rankdata(influences.numpy(), axis=1))
+    ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
     return torch.stack(
         [scale * totals, totals / totals[-1], *map(_correlations, (influences, ranks))]
     )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage
+from isentrope.processes import Ranks
 from isentrope.vectors import Vector
 
 
@@ -66,6 +67,14 @@ class GradientStore:
             self._scales[name][unique] = scale
             total = (blocks / scale.clamp_min(1e-38)[..., None]).round().flatten(1)
         held[unique] = total.to(held.dtype)
+
+    def share(self, ranks: Ranks) -> None:
+        """Give every process all rows, where each has added to rows of its own.
+
+        Args:
+            ranks: The processes.
+        """
+        ranks.join([*self._rows.values(), *self._scales.values()])
 
     def block(self, name: str) -> Tensor:
         """All rows of one parameter.

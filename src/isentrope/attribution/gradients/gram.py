@@ -98,17 +98,19 @@ def _tile(
     end: int,
 ) -> Tensor:
     """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
-    theta = gradients.policy.theta
+    theta, ranks = gradients.policy.theta, gradients.policy.ranks
     scaled = _scaling(gradients.policy, preconditioner)
     device = gradients.policy.device
     out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
     with tempfile.TemporaryDirectory() as folder:
         rows = GradientStore(theta, end - start, plan.storage, Path(folder))
         gradients.visit(_rows_of(held, start, end, shift=start), rows.add)
+        rows.share(ranks)
         if plan.symmetric:
+            own = torch.arange(end - start, device=device).tensor_split(ranks.size)[ranks.own]
             for name in theta:
                 block = rows.block(name)
-                out[:, start:end] += (scaled(name, block) @ block.T).double()
+                out[own, start:end] += (scaled(name, block[own]) @ block.T).double()
 
         def multiply(name: str, columns: Tensor, new: Tensor) -> None:
             products = scaled(name, new.flatten(1)) @ rows.block(name).T
@@ -117,6 +119,7 @@ def _tile(
         first = end if plan.symmetric else 0
         if first < streamed.n_rows:
             gradients.visit(_rows_of(streamed, first, streamed.n_rows), multiply)
+    ranks.sum([out])
     return out.cpu()
 
 
@@ -150,7 +153,7 @@ class _Tiles:
         plan: StoragePlan,
         gradient_backend: GradientBackend,
     ) -> None:
-        self._folder = None if folder is None else Path(folder)
+        self._folder, self._ranks = None if folder is None else Path(folder), policy.ranks
         if self._folder is None:
             return
         kinds = tuple(side.of_training for side in sides)
@@ -169,14 +172,17 @@ class _Tiles:
         return self._folder / f"tile_{self._name}_{k}.safetensors"
 
     def load(self, k: int) -> Tensor | None:
-        """A finished tile, or None."""
+        """A finished tile, or None; what the first process finds, where several share the work."""
+        return self._ranks.from_first(lambda: self._read(k))
+
+    def _read(self, k: int) -> Tensor | None:
         if self._folder is None or not self._path(k).exists():
             return None
         return read_tensors(self._path(k), _CURE)["tile"]
 
     def save(self, k: int, tile: Tensor) -> None:
         """Write a tile atomically."""
-        if self._folder is None:
+        if self._folder is None or self._ranks.own > 0:
             return
         write_file(self._path(k), lambda partial: save_file({"tile": tile.contiguous()}, partial))
 

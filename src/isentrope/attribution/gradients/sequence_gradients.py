@@ -30,12 +30,14 @@ from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.scoring import score_along
+from isentrope.processes import ALONE
 from isentrope.vectors import Vector, dot, multiply, norm
 
 Visit = Callable[[str, Tensor, Tensor], object]
@@ -73,6 +75,9 @@ class SequenceGradients:
     def visit(self, token_sum: TokenSum, visit: Visit) -> None:
         """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
+        Where processes share the work (`policy.ranks`), each visits rows of its own: the caller
+        adds up what they have.
+
         Args:
             token_sum: The sums to differentiate.
             visit: Called with name, rows and gradients, at the policy's runtime dtype.
@@ -89,19 +94,27 @@ class SequenceGradients:
             if self._layers is None:
                 self._loop(token_sum, visit)
                 return
-            for batch in micro_batches(token_sum.rollouts, self.policy.max_tokens):
-                self._visit_batch(batch.to(self.policy.device), token_sum, visit)
+            own = micro_batches(
+                token_sum.rollouts, self.policy.max_tokens, self.policy.ranks, token_sum.row_of
+            )
+            for batch in own:
+                self._visit_batch(
+                    batch.to(self.policy.device), token_sum, visit if batch.counted else _ignore
+                )
 
     def _loop(self, token_sum: TokenSum, visit: Visit) -> None:
         rows = token_sum.row_of.to(self.policy.device)
-        for i in range(len(rows)):
-            one = token_sum.select(torch.tensor([i]))
-            gradient = self.policy.weighted_gradient(
-                one.rollouts, one.logprob_weights, one.entropy_weights
+        for batch in micro_batches(token_sum.rollouts, 1, self.policy.ranks, token_sum.row_of):
+            i = batch.sequences
+            one = token_sum.select(i)
+            gradient = weighted_gradient(
+                self.policy, one.rollouts, one.logprob_weights, one.entropy_weights, ALONE
             )
+            if not batch.counted:
+                continue
             with self.policy.precision.active(forward_mode=False):  # as under the hooks
                 for name, tensor in gradient.items():
-                    visit(name, rows[i : i + 1], tensor.to(self.policy.theta[name].dtype)[None])
+                    visit(name, rows[i], tensor.to(self.policy.theta[name].dtype)[None])
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         visited: set[str] = set()
@@ -209,6 +222,10 @@ class SequenceGradients:
                     f"(largest entry {scale:.1e}): use GradientOptions('loop'), which is slower "
                     "and correct for every kind of layer."
                 )
+
+
+def _ignore(name: str, rows: Tensor, gradients: Tensor) -> None:
+    """The visitor of gradients that another process has."""
 
 
 def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:

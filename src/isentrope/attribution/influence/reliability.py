@@ -26,6 +26,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
+from isentrope.attribution.ties import tied
 from isentrope.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"
@@ -51,7 +52,7 @@ def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
     """
     correlations = []
     for one, other in _halves(by_group, splits, seed):
-        ranks = [torch.from_numpy(rankdata(half.numpy())) for half in (one, other)]
+        ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in (one, other)]
         correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
     value = sum(correlations) / len(correlations) if correlations else math.nan
     return _without_error(value, len(by_group), "rank correlation", "split halves of E")

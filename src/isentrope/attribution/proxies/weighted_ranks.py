@@ -1,6 +1,7 @@
 """Ranks and tails of a sample in which item i counts w_i times, from one sort.
 
     rank(x) = Σ_{x_j < x} w_j + ½ Σ_{x_j = x} w_j                           (mid-rank, less ½)
+    x_j = x      to rounding (`attribution.ties`)
     bottom k: the k smallest of Σ_i w_i items; those tied with the last share the rest of k
 
 A bootstrap draw of prompts is a set of whole-number weights, so a draw costs no sort.
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from isentrope.attribution.ties import last_of_ties
 
 Array = NDArray[np.float64]
 
@@ -24,8 +27,7 @@ class WeightedRanks:
             values: (n,) float64.
         """
         self.order = np.argsort(values, kind="stable")
-        ascending = values[self.order]
-        last = np.append(ascending[1:] != ascending[:-1], True)  # of each group of equal values
+        last = last_of_ties(values[self.order])
         self.ends = np.flatnonzero(last)
         self.group = np.empty(len(values), dtype=np.int64)
         self.group[self.order] = np.cumsum(last) - last

@@ -1,0 +1,80 @@
+"""The measuring verbs under torchrun: the numbers of one process, and what a failure leaves."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.golden.compare import differences
+from tests.golden.record import record
+from tests.pipelines import sharing
+from tests.tiny_checkpoint import settings
+
+PORT = 29571
+
+
+def torchrun(processes, *module, **environment):
+    """Run a module by several processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
+    command += ["--master_port", str(PORT + processes), "-m", *map(str, module)]
+    given = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def one(tiny, tmp_path_factory):
+    """The results of one process."""
+    out = tmp_path_factory.mktemp("one")
+    sharing.main(tiny, out, [])
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
+def test_every_verb_finds_the_same_by_any_number_of_processes(tiny, one, tmp_path, processes):
+    done = torchrun(processes, "tests.pipelines.sharing", tiny, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected, found = (record(out, {str(out): "<run>"}) for out in (one, tmp_path))
+    apart = differences(expected, found, relative=1e-8, absolute=1e-10)
+    # the spread of two equal values is the root of rounding
+    assert [d for d in apart if ".spread/" not in d] == []
+    assert (one / "check.json").read_text() == (tmp_path / "check.json").read_text()
+
+
+@pytest.mark.slow
+def test_more_processes_than_prompts(tiny, tmp_path):
+    few = settings(tiny, batch_config={"B_E": 2, "B_U": 1, "G": 4})
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(few))
+    verb = ("isentrope.cli.main", "measure", tmp_path / "few.yaml", "--out", tmp_path / "run")
+    done = torchrun(5, *verb)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Wrote") == 1
+
+
+@pytest.mark.slow
+def test_a_failed_process_ends_all_and_says_why(tiny, tmp_path):
+    (tmp_path / "asked.yaml").write_text(yaml.safe_dump(settings(tiny)))
+    arguments = ("influence", tmp_path / "asked.yaml", "--out", tmp_path / "run")
+    done = torchrun(2, "tests.pipelines.failing", *arguments, FAILS="1")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if "Error:" in line]
+    assert any(re.search("Process 1: Error: .*made to fail", line) for line in said), done.stderr
+    assert not (tmp_path / "run" / "measurements").exists()
+
+
+@pytest.mark.slow
+def test_finished_tiles_outlive_a_killed_process(tiny, tmp_path):
+    asked = settings(tiny, fisher_kernel={"blocks": ["UU"], "memory_gb": 2e-6})
+    (tmp_path / "asked.yaml").write_text(yaml.safe_dump(asked))
+    arguments = ("kernel", tmp_path / "asked.yaml", "--out", tmp_path / "run")
+    torchrun(2, "tests.pipelines.failing", *arguments, KILLED_AFTER="2")
+    tiles = {p.name: p.stat().st_mtime_ns for p in tmp_path.rglob("tile_*")}
+    assert len(tiles) == 2
+    again = torchrun(2, "tests.pipelines.failing", *arguments, SAVES="listed")
+    assert again.returncode == 0, again.stderr[-3000:]
+    made = {line.split()[-1] for line in again.stderr.splitlines() if "saves" in line}
+    assert made
+    assert not made & set(tiles)
