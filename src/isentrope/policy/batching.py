@@ -7,7 +7,6 @@ axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,14 +97,14 @@ def _cut(order: list[int], totals: list[int], max_tokens: int) -> list[list[int]
     return parts
 
 
-def _owners(totals: Sequence[int], ranks: Ranks, unit_of: Tensor | None) -> list[int]:
-    """The process of each sequence."""
-    unit = list(range(len(totals))) if unit_of is None else unit_of.tolist()
-    sizes = [0] * (max(unit) + 1)
-    for of, total in zip(unit, totals, strict=True):
-        sizes[of] += total
-    of_unit = {u: k for k, units in enumerate(ranks.deal(sizes)) for u in units}
-    return [of_unit[u] for u in unit]
+def _owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
+    """(n,) the process of each sequence."""
+    unit = torch.arange(len(totals)) if unit_of is None else unit_of
+    sizes = unit.bincount(torch.tensor(totals)).long().tolist()
+    owner_of = torch.empty(len(sizes), dtype=torch.long)
+    for k, units in enumerate(ranks.deal(sizes)):
+        owner_of[units] = k
+    return owner_of[unit.cpu()]
 
 
 def _pad(rollouts: Rollouts, indices: list[int]) -> MicroBatch:

@@ -199,13 +199,12 @@ def sample_responses(
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
     ranks = policy.ranks
     size = min(batch_size, -(-n // ranks.size))
-    rounds = range(0, n, size * ranks.size)  # of one batch per process
-    for start in rounds:
+    for start in range(0, n, size * ranks.size):  # one batch per process
         first = start + size * ranks.own
         chosen = order[first : first + size] or order[-1:]  # all run equally many batches
         prompts = [prompt_ids[i] for i in chosen]
         columns = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
-        drawn = []
+        drawn: list[tuple[int, tuple[Tensor, ...]]] = []
         for row, i in enumerate(chosen):
             length = _length_with_eos(columns[0][row], policy.eos_token_ids)
             drawn.append((i, tuple(x[row, :length].clone() for x in columns)))
