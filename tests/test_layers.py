@@ -28,7 +28,7 @@ FLOORS = (
             "rollout_columns",
             "rollout_input",
         ),
-        *("forward_mode", "norms", "differences", "estimate", "vectors", "rollouts"),
+        *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),
     ("policy",),
     ("sampling", "update", "oracle"),

@@ -71,7 +71,7 @@ class KernelConfig(Section):
     storage: Literal["exact", "bfloat16", "int8"] = "exact"
     """How held gradients are kept; bfloat16 and int8 round (about 2e-4 and 1e-3 of the kernel)."""
     where: Literal["device", "cpu", "disk"] = "device"
-    """Where they are held."""
+    """Where they are held, and with them the gradients of the error groups of influence."""
     sketch: Count | None = None
     """Also a count-sketch of this dimension, with its measured error; null: none."""
     rank: Whole = 5

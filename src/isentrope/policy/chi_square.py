@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
@@ -72,6 +73,7 @@ def score_moved(
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)
                 batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
+    give_back_free_memory()
     policy.ranks.sum([out])
     return [_unpacked(columns, mask) for columns in out]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.requirements import require_no_checkpointing
@@ -65,6 +66,8 @@ def weighted_gradient(
         for name, grad in zip(parameters, grads, strict=True):
             if batch.counted and grad is not None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
                 total[name] += grad.double()
+        del root, cotangent, grads
+        give_back_free_memory()
     ranks.sum(total.values())
     return total
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isentrope.forward_mode import derivatives_at_zero
+from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.second_order_guard import require_second_derivatives
@@ -172,6 +173,7 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> 
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
+    give_back_free_memory()
     policy.ranks.sum(out)
     features = out.pop() if len(out) % 2 else None
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))

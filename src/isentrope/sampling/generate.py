@@ -20,6 +20,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
+from isentrope.heap import give_back_free_memory
 from isentrope.policy.architecture import refusal_by_name
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Report, silent
@@ -210,6 +211,7 @@ def sample_responses(
             drawn.append((i, tuple(x[row, :length].clone() for x in columns)))
         for i, sequence in ranks.all_of(drawn):
             sequences[i] = sequence
+        give_back_free_memory()
         (progress or silent)(min(start + size * ranks.size, n), n)
     return Drawn(*(list(column) for column in zip(*sequences, strict=True)))
 

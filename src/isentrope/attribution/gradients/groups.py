@@ -13,11 +13,14 @@ terms sum to zero, so the parts sum to the gradient itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust
@@ -35,7 +38,7 @@ class GradientGroups:
     """A gradient by groups of prompts.
 
     Attributes:
-        parts: G named vectors, float64, that sum to the gradient.
+        parts: G named vectors, float64 when read, that sum to the gradient.
         group: (n,) the group of each sample.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
@@ -43,7 +46,7 @@ class GradientGroups:
         trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
     """
 
-    parts: list[Vector]
+    parts: Sequence[Vector]
     group: Tensor
     logprob_weights: Tensor
     entropy_weights: Tensor | None
@@ -59,13 +62,13 @@ class GradientGroups:
     def total(self) -> Vector:
         """The gradient."""
         total = self.parts[0]
-        for part in self.parts[1:]:
-            total = axpy(1.0, part, total)
+        for k in range(1, len(self.parts)):
+            total = axpy(1.0, self.parts[k], total)
         return total
 
-    def preconditioned(self, preconditioner: Vector) -> list[Vector]:
-        """P times each part."""
-        return [multiply(preconditioner, part) for part in self.parts]
+    def preconditioned(self, preconditioner: Vector) -> Iterator[Vector]:
+        """P times each part, one at a time: only what is asked for takes memory."""
+        return (multiply(preconditioner, part) for part in self.parts)
 
     def along(self, direction: Vector) -> Tensor:
         """(G,) inner product of each part with a direction; they sum to that of the gradient."""
@@ -96,6 +99,7 @@ def entropy_groups(
     functional: Functional = "per_token",
     method: Method = "prefix",
     direction: Vector | None = None,
+    where: Where = "device",
 ) -> GradientGroups:
     """g_H by groups of E's prompts: one backward pass over E, two for errors of h.
 
@@ -106,6 +110,7 @@ def entropy_groups(
         functional: "per_token" (h) or "per_sequence" (ℋ).
         method: The estimator whose gradient this is.
         direction: v, along which forward mode takes the derivative of F too.
+        where: Where the parts are held.
 
     Returns:
         The gradient of F by groups.
@@ -115,9 +120,9 @@ def entropy_groups(
         policy, E, functional=functional, method=method, direction=direction, order=1
     )
     a, b = cotangents(sample)
-    parts = _by_group(policy, E, a, b, group, groups)
+    parts = _by_group(policy, E, a, b, group, groups, where)
     if functional == "per_token" and groups > 1:
-        parts = _with_ratio_terms(policy, E, sample, parts, group)
+        _add_ratio_terms(policy, E, sample, parts, group)
     forward = None if direction is None else _first_order(sample)
     return GradientGroups(parts, group, a, b, forward, sample.trust)
 
@@ -127,13 +132,16 @@ def _first_order(sample: ScoredBatch) -> float:
     return float(along(sample.functional, omega, sample.log_ratio_series, sample.entropy_series)[1])
 
 
-def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
+def reward_groups(
+    policy: Policy, R: Rollouts, groups: int, where: Where = "device"
+) -> GradientGroups:
     """g_J, the gradient of the mean reward, by groups of prompts: one backward pass.
 
     Args:
         policy: The policy that sampled R.
         R: An unfiltered batch with rewards.
         groups: G, 1 for no errors.
+        where: Where the parts are held.
 
     Returns:
         The gradient of J = Σ_i w_i r_i / Σ_i w_i by groups; its baseline is the batch mean.
@@ -150,7 +158,7 @@ def reward_groups(policy: Policy, R: Rollouts, groups: int) -> GradientGroups:
     scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
     kept = sampler_logprobs(R, scores)
     a, _ = cotangents(ScoredBatch(sample.functional, kept, (scores,), R.prompt_index))
-    parts = _by_group(policy, R, a, None, group, groups)
+    parts = _by_group(policy, R, a, None, group, groups, where)
     return GradientGroups(parts, group, a, None, trust=sample.trust)
 
 
@@ -177,9 +185,15 @@ def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
 
 
 def _by_group(
-    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None, group: Tensor, groups: int
-) -> list[Vector]:
-    parts = []
+    policy: Policy,
+    rollouts: Rollouts,
+    a: Tensor,
+    b: Tensor | None,
+    group: Tensor,
+    groups: int,
+    where: Where,
+) -> HeldVectors:
+    parts = HeldVectors(policy.theta, where)
     for g in range(groups):
         here = (group == g).nonzero()[:, 0]
         t = int(rollouts.lengths[here].max())
@@ -189,17 +203,15 @@ def _by_group(
     return parts
 
 
-def _with_ratio_terms(
-    policy: Policy, E: Rollouts, sample: ScoredBatch, parts: list[Vector], group: Tensor
-) -> list[Vector]:
+def _add_ratio_terms(
+    policy: Policy, E: Rollouts, sample: ScoredBatch, parts: HeldVectors, group: Tensor
+) -> None:
     ratio = ratio_terms(sample, group)
     with derivative_of_scores(policy.model):
         of_length = policy.weighted_gradient(E, ratio.length_weights)
     total = GradientGroups(parts, group, ratio.length_weights, None).total
-    return [
-        axpy(-float(b), total, axpy(-float(a), of_length, part))
-        for part, a, b in zip(parts, ratio.of_length, ratio.of_total, strict=True)
-    ]
+    for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
+        parts[k] = axpy(-float(b), total, axpy(-float(a), of_length, parts[k]))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from isentrope.attribution.gradients.lora import find_lora
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
+from isentrope.heap import give_back_free_memory
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.gradient import weighted_gradient
@@ -101,6 +102,7 @@ class SequenceGradients:
                 self._visit_batch(
                     batch.to(self.policy.device), token_sum, visit if batch.counted else _ignore
                 )
+                give_back_free_memory()
 
     def _loop(self, token_sum: TokenSum, visit: Visit) -> None:
         rows = token_sum.row_of.to(self.policy.device)

@@ -127,7 +127,7 @@ def independent_influence(
     step.require_batch(U)
     groups = default_groups(policy, E, tokens) if options.groups is None else options.groups
     quantities = quantities_of(policy, E, reward, step, groups, options, progress)
-    u = [x for q in quantities for x in q.gradient.preconditioned(step.preconditioner)]
+    u = (x for q in quantities for x in q.gradient.preconditioned(step.preconditioner))
     progress(len(quantities), len(quantities) + 1, "tokens of U" if tokens else "sequences of U")
     scores = by_token = None
     if tokens:

@@ -8,6 +8,9 @@ the Gram matrix of two sets of gradients.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 import torch
 from torch import Tensor
 
@@ -27,15 +30,17 @@ from isentrope.vectors import Vector
 DIRECTIONS_AT_ONCE = 4
 """Directions of one forward-mode pass: each takes the memory of an evaluation."""
 
+MAX_STACKED_BYTES = 4 * 2**30
+"""Bytes of the directions that one backward pass is projected on; more take another pass."""
+
 
 def on_tokens(
-    policy: Policy, U: Rollouts, step: Step, directions: list[Vector]
+    policy: Policy, U: Rollouts, step: Step, directions: Iterable[Vector]
 ) -> tuple[Scores, Tensor]:
     """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t); and the scores."""
     projections: list[Tensor] = []
-    scores = None
-    for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
-        some = directions[start : start + DIRECTIONS_AT_ONCE]
+    scores, left = None, iter(directions)
+    while some := list(islice(left, DIRECTIONS_AT_ONCE)):
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             if step.entropy_weights is None:
                 scores, slopes = logprob_jvp(policy, U, some)
@@ -52,14 +57,30 @@ def on_sequences(
     policy: Policy,
     U: Rollouts,
     step: Step,
-    directions: list[Vector],
+    directions: Iterable[Vector],
     gradients: GradientOptions,
 ) -> Tensor:
     """<u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)> for every direction, (directions, n)."""
-    out = torch.zeros(len(U), len(directions), dtype=torch.float64, device=policy.device)
-    stacked = {
-        n: torch.stack([u[n].flatten() for u in directions]).to(p) for n, p in policy.theta.items()
-    }
+    theta = policy.theta
+    size = sum(p.numel() * p.element_size() for p in theta.values())
+    short = ({n: u[n].flatten().to(p) for n, p in theta.items()} for u in directions)
+    found: list[Tensor] = []
+    while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
+        stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
+        found.append(_project(policy, U, step, stacked, len(some), gradients))
+    return torch.cat(found)
+
+
+def _project(
+    policy: Policy,
+    U: Rollouts,
+    step: Step,
+    stacked: Vector,
+    count: int,
+    gradients: GradientOptions,
+) -> Tensor:
+    """(count, n) of directions that are stacked by parameter, by one backward pass."""
+    out = torch.zeros(len(U), count, dtype=torch.float64, device=policy.device)
 
     def project(name: str, rows: Tensor, rows_of: Tensor) -> None:
         out.index_add_(0, rows, (rows_of.flatten(1) @ stacked[name].T).double())

@@ -65,16 +65,22 @@ def quantities_of(
     progress: Report,
 ) -> list[Quantity]:
     """The entropy of E, and the expected reward where rewards are given."""
-    passes, v = 2 if reward is None else 3, step.direction
+    passes, v, where = 2 if reward is None else 3, step.direction, options.gradients.storage.where
     progress(0, passes, "gradient of the entropy")
     of_entropy = entropy_groups(
-        policy, E, groups, functional=options.functional, method=options.method, direction=v
+        policy,
+        E,
+        groups,
+        functional=options.functional,
+        method=options.method,
+        direction=v,
+        where=where,
     )
     _require_forward_mode(policy, of_entropy, v)
     quantities = [Quantity(of_entropy, f"{UNITS[options.functional]} per η", E.n_prompts)]
     if reward is not None:
         progress(1, passes, "gradient of the reward")
-        of_reward = reward_groups(policy, reward, groups)
+        of_reward = reward_groups(policy, reward, groups, where)
         quantities.append(Quantity(of_reward, "reward per η", reward.n_prompts))
     return quantities
 
