@@ -27,6 +27,7 @@ FLOORS = (
             "strict_json",
             "rollout_columns",
             "rollout_input",
+            "table_schema",
         ),
         *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
     ),

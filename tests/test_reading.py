@@ -3,6 +3,7 @@
 import ast
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ import isentrope
 from isentrope import files, reading
 from isentrope.errors import FileError, IsentropeError
 from isentrope.runs.log_lines import read_log
+from isentrope.table_schema import TableSchema
 
 SOURCES = Path(isentrope.__file__).parent
 
@@ -119,8 +121,9 @@ def test_damaged_tables_and_tensors_are_named(damage, tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     torch.save({"a": torch.zeros(2)}, tmp_path / "a.pt")
+    table = partial(reading.read_table, schema=TableSchema({"a": "int64"}))
     readers = {
-        "a.parquet": (reading.read_table, reading.read_arrow, reading.read_columns),
+        "a.parquet": (table, reading.read_arrow, reading.read_columns),
         "a.safetensors": (reading.read_tensors, reading.read_tensor_headers),
         "a.pt": (reading.read_torch,),
     }
@@ -136,7 +139,7 @@ def test_damaged_tables_and_tensors_are_named(damage, tmp_path):
 def test_missing_columns_and_other_shapes_are_named(tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(FileError, match=r"a\.parquet .*no column 'b'"):
-        reading.read_table(tmp_path / "a.parquet", columns=["a", "b"])
+        reading.read_table(tmp_path / "a.parquet", schema=TableSchema({"a": "int64", "b": "int64"}))
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     with pytest.raises(FileError, match=r"'a' has shape \(2,\), not \(3,\)"):
         reading.read_tensors(tmp_path / "a.safetensors", shapes={"a": (3,)})
@@ -153,7 +156,8 @@ def test_every_reader_verifies_a_file_of_a_whole_folder(tmp_path):
 
 
 def test_a_table_that_is_missing_is_named_in_a_sentence(tmp_path):
-    for read in (reading.read_arrow, reading.read_table, reading.read_columns):
+    table = partial(reading.read_table, schema=TableSchema({}))
+    for read in (reading.read_arrow, table, reading.read_columns):
         with pytest.raises(FileNotFoundError, match=r"There is no file .*t\.parquet\. Restore"):
             read(tmp_path / "t.parquet")
 
@@ -163,7 +167,7 @@ def test_a_table_with_text_that_is_not_utf8_is_refused(tmp_path):
     content = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "t.parquet").write_bytes(content.replace(b"measured", b"mea\xffured"))
     with pytest.raises(FileError, match=r"t\.parquet cannot be read"):
-        reading.read_table(tmp_path / "t.parquet")
+        reading.read_table(tmp_path / "t.parquet", schema=TableSchema({"name": "string"}))
 
 
 # ------------------------------------------------------------------ nobody else parses files

@@ -8,7 +8,7 @@ verified before it is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from isentrope.errors import FileError, IsentropeError
 from isentrope.manifest import verify_file
 from isentrope.strict_json import parse_json
+from isentrope.table_schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -265,26 +266,31 @@ def read_arrow(path: str | Path, cure: str = CURE) -> Any:
 
 
 def read_table(
-    path: str | Path, cure: str = CURE, *, columns: Collection[str] = ()
+    path: str | Path,
+    cure: str = CURE,
+    *,
+    schema: TableSchema,
+    today: Callable[[str], str] = str,
 ) -> pd.DataFrame:
     """A parquet file as a table.
 
     Args:
         path: The file.
         cure: What to do if it cannot be read, a sentence.
-        columns: Those that it must have.
+        schema: The columns that it must have.
+        today: Turns the name that a column had in an earlier version into that of today.
 
     Returns:
         The table.
 
     Raises:
-        UnreadableError: If it is damaged, or a column is missing.
+        UnreadableError: If it is damaged, or a column is missing, unknown or of another type.
     """
     with reading(path, cure) as file:
-        table = read_arrow(file, cure).to_pandas()
-        if missing := [name for name in columns if name not in table.columns]:
-            raise UnreadableError(file, f"it has no column {missing[0]!r}", cure)
-        return table
+        table = read_arrow(file, cure)
+        if fault := schema.fault(table.rename_columns([*map(today, table.column_names)])):
+            raise UnreadableError(file, fault, cure)
+        return table.to_pandas().rename(columns=today)
 
 
 def read_csv(path: str | Path, cure: str = CURE) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from isentrope.config.io import load_config
+from isentrope.errors import FileError
 from isentrope.estimate import Estimate
 from isentrope.pipelines.audit import find_audit
 from isentrope.pipelines.influence import find_influence
@@ -18,6 +19,7 @@ from isentrope.pipelines.noise import find_noise
 from isentrope.pipelines.trial import find_trial
 from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.results import InfluenceResult, MeasureResult, load_result
+from isentrope.runs.table_schemas import SCHEMAS
 from tests.tiny_checkpoint import as_made_elsewhere, settings
 
 VERBS = {
@@ -90,6 +92,31 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     assert type(again) is type(loaded)
     assert again.to_dict() == loaded.to_dict()
     assert list(again.tables) == list(loaded.tables)
+
+
+@pytest.mark.parametrize("verb", ["measure", *VERBS])
+def test_a_table_whose_columns_changed_is_refused_without_a_manifest(folders, tmp_path, verb):
+    folder = as_made_elsewhere(shutil.copytree(folders[verb], tmp_path / "changed"))
+    result = load_result(folder)
+    for name in result.tables:
+        path = folder / f"{name}.parquet"
+        whole = pd.read_parquet(path)
+        for column in whole:
+            changes = {
+                "renamed": whole.rename(columns={column: f"{column}_"}),
+                "retyped": whole.assign(**{column: [False] * len(whole)}),
+                "dropped": whole.drop(columns=column),
+            }
+            if whole[column].dtype == bool:
+                changes["retyped"] = whole.astype({column: int})
+            if column in SCHEMAS[name].optional:
+                del changes["dropped"]
+            for table in changes.values():
+                table.to_parquet(path)
+                with pytest.raises(FileError, match=rf"{name}\.parquet .*'{column}_?'"):
+                    result.tables[name]
+        whole.to_parquet(path)
+        pd.testing.assert_frame_equal(result.tables[name], whole)
 
 
 @pytest.mark.parametrize("verb", ["measure", *VERBS])

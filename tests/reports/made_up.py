@@ -170,10 +170,15 @@ def tables(prompts, group, texts, seed=0):
     tokens = pd.DataFrame(
         {
             "sequence": sequence,
+            "prompt": sequence // group,
             "position": position,
+            "length": t,
             "token_id": position,
             "s": -1.0,
             "H": 0.5,
+            "coefficient": 1.0,
+            "reward": 1.0,
+            "advantage": advantage[sequence],
             "delta_h": values[0].ravel(),
             "delta_h_se": 0.01,
             "delta_j": values[1].ravel(),
@@ -258,7 +263,8 @@ def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(
         write(folder, "audit", name, audit(name))
         here = write(folder, "kernel", name, kernel(name)) / "UU"
         here.mkdir()
-        sequences[["prompt", "key"]].to_parquet(here / "rows.parquet")
+        columns = ["prompt", "key", "length", "reward", "advantage"]
+        sequences[columns].assign(identity="1 2").to_parquet(here / "rows.parquet")
         rows = np.random.default_rng(step).normal(size=(len(sequences), 6))
         save_file({"matrix": rows @ rows.T}, here / "kernel.safetensors")
     return folder

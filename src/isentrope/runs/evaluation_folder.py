@@ -42,6 +42,7 @@ from isentrope.reading import read_json, read_table
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.resume import require_same_origin
+from isentrope.runs.table_schemas import RECORDS
 
 log = logging.getLogger("isentrope")
 
@@ -161,7 +162,7 @@ class StepFolder:
                 f"{path} is not the chunk that was written under this name: remove it, and the "
                 "same command makes it again.",
             )
-        return read_table(path)
+        return read_table(path, schema=RECORDS)
 
     def _digest(self, decoding: str, number: int, content: str) -> str:
         """Which chunk of which evaluation the content of this digest is."""

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, WrapSerializer
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SWEEP = {
     "deltaH_true": "delta_h",
@@ -39,11 +36,6 @@ def with_names_of_today(content: Any) -> Any:
     if not isinstance(content, Mapping):
         return content
     return {today(key): value for key, value in content.items()}
-
-
-def table_of_today(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with the columns of today."""
-    return table.rename(columns=today)
 
 
 def _aliases(names: Mapping[str, str]) -> WrapSerializer:

@@ -22,15 +22,14 @@ from isentrope.errors import FileError
 from isentrope.files import write_json
 from isentrope.manifest import verify
 from isentrope.reading import read_table, read_text, reading
-from isentrope.runs.former_names import table_of_today
+from isentrope.runs.former_names import today
 from isentrope.runs.header import Header
 from isentrope.runs.result_coding import ResultsError, decode, encode
+from isentrope.runs.table_schemas import SCHEMAS
 from isentrope.strict_json import parse_json
 
 RESULTS = "results.json"
 _CURE = "Run the command that made it again."
-_OURS = ("E", "U")
-"""Parquet files of a folder that are batches, not tables."""
 
 
 class Tables(Mapping[str, pd.DataFrame]):
@@ -43,14 +42,14 @@ class Tables(Mapping[str, pd.DataFrame]):
         if name not in self:
             raise KeyError(name)
         verify(self.folder)
-        return table_of_today(read_table(self.folder / f"{name}.parquet"))
+        path, schema = self.folder / f"{name}.parquet", SCHEMAS[name]
+        return read_table(path, _CURE, schema=schema, today=today)
 
     def __contains__(self, name: object) -> bool:
-        return name not in _OURS and (self.folder / f"{name}.parquet").is_file()
+        return name in SCHEMAS and (self.folder / f"{name}.parquet").is_file()
 
     def __iter__(self) -> Iterator[str]:
-        names = sorted(path.stem for path in self.folder.glob("*.parquet"))
-        return (name for name in names if name not in _OURS)
+        return (name for name in sorted(SCHEMAS) if name in self)
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -34,7 +34,16 @@ from isentrope.files import write_file
 from isentrope.policy.language_model import Policy
 from isentrope.reading import read_table, read_tensor_notes, read_tensors, reading
 from isentrope.rollouts import Rollouts
+from isentrope.table_schema import TableSchema
 from isentrope.vectors import Vector
+
+SIDE = TableSchema(
+    {
+        **{"prompt": "int64", "key": "string?", "identity": "string", "length": "int64"},
+        **dict.fromkeys(("reward", "advantage"), "double"),
+    }
+)
+"""rows.parquet and columns.parquet."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,9 @@ class FisherKernel:
         """
         folder = Path(folder)
         file = folder / "kernel.safetensors"
-        rows, columns = (read_table(folder / f"{name}.parquet") for name in ("rows", "columns"))
+        rows, columns = (
+            read_table(folder / f"{name}.parquet", schema=SIDE) for name in ("rows", "columns")
+        )
         shapes = {"matrix": (len(rows), len(columns))}
         matrix = read_tensors(file, shapes=shapes)["matrix"]
         metadata = read_tensor_notes(file)

@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
+from isentrope.attribution.fisher.kernel import SIDE
 from isentrope.attribution.fisher.spectrum import marchenko_pastur_eigenvalues
 from isentrope.estimate import Estimate
 from isentrope.reading import read_table, read_tensors
@@ -65,7 +66,7 @@ def _draw_null(axes: Axes, null: NullRecord, values: np.ndarray, **style: Any) -
 
 
 def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
-    rows = read_table(kernel.folder / block / "rows.parquet", columns=["prompt"])
+    rows = read_table(kernel.folder / block / "rows.parquet", schema=SIDE)
     order = np.argsort(rows["prompt"].to_numpy(), kind="stable")
     cosines = _cosines(kernel, block)[np.ix_(order, order)]
     prompts = rows["prompt"].to_numpy()[order]
