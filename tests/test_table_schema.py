@@ -8,6 +8,7 @@ import pytest
 
 from isentrope import files, reading
 from isentrope.errors import FileError
+from isentrope.file_contents import parquet
 from isentrope.table_schema import TableSchema
 
 SCHEMA = TableSchema(
@@ -24,7 +25,7 @@ GOOD = {
 
 
 def read(tmp_path, columns, **options):
-    path = files.write_bytes(tmp_path / "t.parquet", files.parquet(pd.DataFrame(columns)))
+    path = files.write_bytes(tmp_path / "t.parquet", parquet(pd.DataFrame(columns)))
     return reading.read_table(path, schema=SCHEMA, **options)
 
 
