@@ -55,11 +55,6 @@ def source_root(room: str) -> Path:
     return Path("src/isentrope", room)
 
 
-def sources(room: str) -> list[Path]:
-    """Modules of a room that hold code."""
-    return [p for p in sorted(source_root(room).rglob("*.py")) if p.name != "__init__.py"]
-
-
 @dataclass(eq=False)
 class Noted:
     """A pytest plugin: how long tests took, and the first one that failed."""
@@ -88,6 +83,11 @@ class Copy:
         for name in filter(None, listed.stdout.decode().split("\0")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, folder / name)
+
+    def modules(self, room: str) -> list[Path]:
+        """Modules of a room that hold code."""
+        found = sorted((self.folder / source_root(room)).rglob("*.py"))
+        return [p.relative_to(self.folder) for p in found if p.name != "__init__.py"]
 
     def sample(self, path: Path, share: float, seed: int) -> list[Mutant]:
         """A random share of the mutants of a module, at least one, in the order of its lines."""
@@ -267,7 +267,7 @@ def run(rooms: Sequence[str], share: float, seed: int, again: bool) -> dict[str,
     with tempfile.TemporaryDirectory() as temporary:
         copy = Copy(Path(temporary).resolve())
         for room in rooms:
-            chosen = [(p, m) for p in sources(room) for m in copy.sample(p, share, seed)]
+            chosen = [(p, m) for p in copy.modules(room) for m in copy.sample(p, share, seed)]
             rows = found[room] = []
             map_ = None
             for path, mutant in chosen:
