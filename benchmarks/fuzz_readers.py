@@ -22,7 +22,8 @@ from isentrope.config.train import TrainConfig
 from isentrope.files import MANIFEST, MARKER, write_manifest
 from isentrope.manifest import verify
 from isentrope.pipelines.batches import read_rollouts
-from isentrope.recording.contract import read_contract, read_next_update, require_same_run
+from isentrope.recording.contract import read_contract, require_same_run
+from isentrope.recording.next_update import read_next_update
 from isentrope.reports.panels.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.rollouts import Rollouts

@@ -35,7 +35,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.pipelines.sft import sft
 from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import read_next_update
+from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.control.correction import Halves, correct
 from isentrope.training.control.gradients import gradient_groups, total

@@ -8,7 +8,8 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl import MANAGED_FIELDS, REWEIGHTING, advantages_of, objective_of
-from isentrope.recording.contract import _MUST_AGREE, read_next_update, require_same_run
+from isentrope.recording.contract import _MUST_AGREE, require_same_run
+from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.advantages import with_advantages
 from isentrope.training.trainer_fields import FIELDS
 from isentrope.update.objective import token_weights

@@ -7,7 +7,7 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
-from isentrope.recording.contract import read_next_update
+from isentrope.recording.next_update import read_next_update
 from isentrope.update.step import optimizer_step
 from tests.training import following, runs
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import read_contract, read_next_update
+from isentrope.recording.contract import read_contract
+from isentrope.recording.next_update import read_next_update
 from isentrope.training import trainer as trainer_module
 from isentrope.update.step import optimizer_step
 from tests.training import runs

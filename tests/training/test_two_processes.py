@@ -14,7 +14,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.pipelines.train import resume, train
 from isentrope.policy.language_model import Policy
 from isentrope.probe.online_noise_scale import micro_batch_moments
-from isentrope.recording.contract import read_next_update
+from isentrope.recording.next_update import read_next_update
 from isentrope.update.objective import token_weights
 from isentrope.vectors import norm
 from tests.training import runs

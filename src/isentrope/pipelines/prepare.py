@@ -22,7 +22,7 @@ from isentrope.pipelines.replayable import model_obstacles, stale_batch
 from isentrope.policy.language_model import Policy
 from isentrope.processes import all_ranks
 from isentrope.progress import Clock, Progress
-from isentrope.recording.contract import NEXT_UPDATE, read_control
+from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.header import Header

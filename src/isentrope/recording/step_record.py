@@ -26,13 +26,9 @@ from torch import Tensor
 
 from isentrope.policy.language_model import Policy
 from isentrope.processes import gather, rank, together, world_size
-from isentrope.recording.contract import (
-    NEXT_UPDATE,
-    optimizer_names,
-    write_names,
-    write_next_update,
-)
+from isentrope.recording.contract import optimizer_names, write_names
 from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
+from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
 from isentrope.recording.observing import evaluating
 from isentrope.recording.replay_error import replay_error, replay_tolerance
 from isentrope.rollouts import Rollouts

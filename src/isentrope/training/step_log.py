@@ -14,7 +14,7 @@ from torch import Tensor
 from isentrope.checkpoint_names import step_name
 from isentrope.files import write_file
 from isentrope.processes import rank
-from isentrope.recording.contract import write_next_update
+from isentrope.recording.next_update import write_next_update
 from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.training.metrics import metrics
 from isentrope.training.run_files import RunFiles

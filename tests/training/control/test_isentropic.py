@@ -17,7 +17,7 @@ from isentrope.pipelines.prepare import with_control
 from isentrope.pipelines.train import resume, train
 from isentrope.pipelines.trial import find_trial
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import CONTROL, read_control, read_next_update
+from isentrope.recording.next_update import CONTROL, read_control, read_next_update
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.isentropic import IsentropicStep
