@@ -26,16 +26,13 @@ from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from isentrope.estimators import importance
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.entropy_change import (
-    EntropyChange,
-    change_of_sample,
-    statistics_of_sample,
-)
+from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch
+from isentrope.estimators.sweep_statistics import statistics_of_sample
 from isentrope.policy.chi_square import Divergence, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features

@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import (
     diagnose,
@@ -11,6 +10,7 @@ from isentrope.estimators.importance import (
     integrated,
     pareto_khat,
 )
+from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.policy.chi_square import Divergence
 
 

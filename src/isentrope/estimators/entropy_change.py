@@ -9,19 +9,21 @@ errors (T11) are joint. δH₁ is per unit η, δH₂ per unit η².
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from isentrope.estimate import Estimate
-from isentrope.estimators.functional import Functional, Functionals, Method, along
-from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
+from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
 from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.sweep_statistics import (
+    shifted_of,
+    statistics_of_sample,
+    trust_of_change,
+)
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
@@ -215,7 +217,7 @@ def change_of_sample(
     """
     order = len(sample.series) - 1
     f = sample.functional
-    shifted = _shifted(sample, moved)
+    shifted = shifted_of(sample, moved)
     result = result or infinitesimal_jackknife(
         statistics_of_sample(sample, etas, moved), sample.prompt_index
     )
@@ -269,73 +271,3 @@ def change_of_sample(
         method=f.method,
         sample=sample,
     )
-
-
-def trust_of_change(
-    f: Functionals, log_ratios: Tensor, divergence: Divergence | None
-) -> tuple[Trust, Trust]:
-    """Judge the weights at θ + ηv, for ΔH and for its residual.
-
-    Args:
-        f: The functional.
-        log_ratios: (n, t) r at θ + ηv.
-        divergence: How far each distribution has moved; None where it is not known.
-
-    Returns:
-        Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
-    """
-    if divergence is None:
-        trust = diagnose(log_ratios, f.tokens)
-        return trust, trust.without_interval()
-    trust = diagnose(log_ratios, f.tokens, divergence.jumps, rule_of(f.functional, f.method))
-    if divergence.remainder is None:
-        return trust, trust.without_interval()
-    return trust, trust.for_residual(log_ratios, divergence.remainder)
-
-
-def _not_finite(sample: ScoredBatch) -> tuple[Tensor, Tensor]:
-    nan = torch.full_like(sample.entropies, math.nan)
-    return nan, nan
-
-
-def _shifted(sample: ScoredBatch, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
-    """Log-ratios and entropies at every θ + ηv."""
-    return [
-        (s.logprobs - sample.sampler_logprobs, s.entropies) if s else _not_finite(sample)
-        for s in moved
-    ]
-
-
-def statistics_of_sample(
-    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores | None]
-) -> Callable[[Tensor], Tensor]:
-    """What a sweep estimates, as a function of the weights of the samples.
-
-    Args:
-        sample: Scores at θ, with derivatives to the order requested.
-        etas: Learning rates.
-        moved: Scores at θ + ηv for each.
-
-    Returns:
-        Maps ω to (F, δH₁, pathwise, δH₂, η*, then ΔH and residual for each η).
-    """
-    f, order = sample.functional, len(sample.series) - 1
-    shifted = _shifted(sample, moved)
-    fixed = (sample.log_ratios,)
-    one_path = sample.entropy_series[:2]
-
-    def statistics(omega: Tensor) -> Tensor:
-        if order:
-            value, first, second = along(f, omega, sample.log_ratio_series, sample.entropy_series)
-            half = second / 2
-            pathwise = along(f, omega, fixed, one_path)[1]
-        else:
-            value = f(omega, sample.log_ratios, sample.entropies)
-            first = pathwise = half = torch.zeros_like(value)
-        out = [value, first, pathwise, half, (first / half).abs() if order == 2 else half]
-        for eta, (log_ratios, entropies) in zip(etas, shifted, strict=True):
-            change = f(omega, log_ratios, entropies) - value
-            out += [change, change - eta * (first + eta * half)]
-        return torch.stack(out)
-
-    return statistics

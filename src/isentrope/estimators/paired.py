@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
-from isentrope.estimators.entropy_change import trust_of_change
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
+from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
