@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.spectrum import (
-    kernel_spectrum,
+from isentrope.attribution.fisher.null_spectra import (
     marchenko_pastur_density,
     marchenko_pastur_eigenvalues,
     wishart_null,
 )
+from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from tests.attribution.test_structure import planted_gram
 
 

@@ -55,6 +55,7 @@ MIN_UNITS = 4
 """Fewest groups: with three, α and β cannot be separated."""
 
 METHOD = "delete-one jackknife"
+ESTIMATES = ("gradient_square", "trace", "b_simple")
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ class NoiseScale:
 
     def to_dict(self) -> dict[str, object]:
         """The three estimates, ready for JSON."""
-        names = ("gradient_square", "trace", "b_simple")
-        return {name: getattr(self, name).to_dict() for name in names}
+        return {name: getattr(self, name).to_dict() for name in ESTIMATES}
 
 
 @gradient_arguments
@@ -133,9 +133,8 @@ def noise_scale(
             raise ValueError("entropy_weights belong to a step: give its token_weights too.")
         token_weights = objective_weights(U, objective, max_response_length)
         entropy_weights = of_entropies(U, objective)
-    acting, d = token_weights != 0, entropy_weights
-    if d is not None:
-        acting = acting | (d != 0)
+    d = entropy_weights
+    acting = (token_weights != 0) if d is None else (token_weights != 0) | (d != 0)
     if not bool(acting.any()):
         raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
     rows = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
@@ -171,11 +170,9 @@ def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
         f"{silent} of {of} prompt groups have no advantage and are omitted, as in a batch that "
         "rejects such groups."
     )
-    names = ("gradient_square", "trace", "b_simple")
-    kept = {name: getattr(scale, name) for name in names}
-    return replace(
-        scale, **{n: replace(x, warnings=(*x.warnings, warning)) for n, x in kept.items()}
-    )
+    estimates = {name: getattr(scale, name) for name in ESTIMATES}
+    told = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
+    return replace(scale, **told)
 
 
 def noise_scale_of_gram(
@@ -215,10 +212,9 @@ def noise_scale_of_gram(
     warnings = (*uneven(noises, unit), *short)
 
     def estimate(k: int, df: float, trusted: bool, warnings: tuple[str, ...]) -> Estimate:
-        x, se = float(value[k]), float(spread[k, k].clamp_min(0).sqrt())
         return Estimate.from_standard_error(
-            x,
-            se,
+            float(value[k]),
+            float(spread[k, k].clamp_min(0).sqrt()),
             n,
             unit=square_unit,
             method=METHOD,

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from isentrope.attribution.fisher.kernel import SIDE
-from isentrope.attribution.fisher.spectrum import marchenko_pastur_eigenvalues
+from isentrope.attribution.fisher.null_spectra import marchenko_pastur_eigenvalues
 from isentrope.estimate import Estimate
 from isentrope.reading import read_table, read_tensors
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
