@@ -15,7 +15,8 @@ from typing import Any
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.reading import read_columns, read_text
-from isentrope.training.settings_rules import Obstacle, Use
+from isentrope.training.settings_rules import Obstacle
+from isentrope.training.trainer_facts import Use
 from isentrope.training.trainer_fields import KEYS
 from isentrope.training.training_settings import TrainingSettings, read_training_settings
 

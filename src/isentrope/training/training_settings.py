@@ -20,7 +20,8 @@ from isentrope.training.saved_arguments import (
     SavedArguments,
     read_training_arguments,
 )
-from isentrope.training.settings_rules import Obstacle, Use, notes_of, obstacles_of, trainer_of
+from isentrope.training.settings_rules import Obstacle, notes_of, obstacles_of
+from isentrope.training.trainer_facts import Use, trainer_of
 from isentrope.update.objective import OBJECTIVES, SFT
 
 TRAINER_STATE = "trainer_state.json"
