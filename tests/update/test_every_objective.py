@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.config.measure import ADVANTAGES_OF
+from isentrope.config.estimator import ADVANTAGES_OF
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages
 from isentrope.update import objective as module

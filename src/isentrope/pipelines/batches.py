@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from isentrope.config.measure import BatchConfig, EstimatorConfig
+from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy

@@ -18,7 +18,8 @@ from isentrope.checks import (
 )
 from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.config.as_trained import AsTrained, settle
-from isentrope.config.measure import EstimatorConfig, MeasureConfig
+from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import PrecisionConfig
 from isentrope.manifest import verification
 from isentrope.pipelines.batches import Sampler

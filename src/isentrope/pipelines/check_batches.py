@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from isentrope.checks import Finding
-from isentrope.config.measure import EstimatorConfig
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.pipelines.batches import Sampler
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from isentrope.config.as_trained import AsTrained
-from isentrope.config.measure import EstimatorConfig
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import PrecisionConfig
 from isentrope.manifest import verify
 from isentrope.pipelines.batches import Batches, Sampler

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from isentrope.attribution.influence.closure import require_agreement
-from isentrope.config.measure import EstimatorConfig
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
 from isentrope.estimators.functional import Functional, Functionals

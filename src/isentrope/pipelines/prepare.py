@@ -11,7 +11,8 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, KernelConfig
 from isentrope.config.as_trained import allowed, refuse
 from isentrope.config.control import TrialConfig
-from isentrope.config.measure import EstimatorConfig, MeasureConfig
+from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import LoggingConfig
 from isentrope.manifest import NOT_VERIFIED, verifying
 from isentrope.pipelines.batches import Batches, Sampler

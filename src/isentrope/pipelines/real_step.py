@@ -11,7 +11,7 @@ import torch
 from isentrope.checks.checkpoint import describe_misplaced, misplaced_states
 from isentrope.checks.finding import Finding
 from isentrope.checks.rates import describe_groups, disagreement
-from isentrope.config.measure import EstimatorConfig
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.stored_types import stored_types
 from isentrope.runs.checkpoints import Subject

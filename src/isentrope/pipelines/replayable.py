@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from isentrope.config.measure import EstimatorConfig
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import dropout_rates
 from isentrope.rollouts import Rollouts

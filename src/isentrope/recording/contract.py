@@ -21,6 +21,7 @@ from torch import nn
 from isentrope.files import sha256
 from isentrope.manifest import verify
 from isentrope.reading import read_json, require_types
+from isentrope.recording.next_update import read_next_update as read_next_update
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.vectors import tensor_bytes
 

@@ -1,0 +1,143 @@
+"""The section `estimator`: which entropy, at which learning rates, and of which step."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from isentrope.config.stages import Section
+from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
+from isentrope.estimators.functional import Method
+from isentrope.training.trainer_fields import require_known_settings
+from isentrope.update.objective import Objective
+
+AnyObjective = Literal[Objective, "sft", "recorded"]
+
+RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
+"""Multiples of the training rate that a sweep visits where no list is given."""
+
+ADVANTAGES_OF = {
+    "dr_grpo": "dr_grpo",
+    "dr_grpo_longest": "dr_grpo",
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "dapo": "grpo",
+    "bnpo": "grpo",
+    "cispo": "grpo",
+    "sapo": "grpo",
+    "luspo": "grpo",
+    "vespo": "grpo",
+    "sft": "dr_grpo",
+    "recorded": "dr_grpo",
+}
+"""The advantages that go with an objective."""
+
+
+class EstimatorConfig(Section):
+    """Which entropy, at which learning rates, by which estimator, and of which step."""
+
+    eta_sweep: bool = True
+    """Measure at every rate of eta_list; false: at single_eta only."""
+    single_eta: Rate | None = None
+    """The learning rate of interest, also part of a sweep; null: the optimizer's own."""
+    eta_list: Annotated[list[Rate], Field(min_length=1)] | None = None
+    """Learning rates of the sweep; null: 1/8 to 4 times the rate of interest."""
+    functional: Literal["per_token", "per_sequence"] = "per_token"
+    """Entropy per token (h) or per sequence (H)."""
+    method: Literal["prefix", "sequence", "doubly-robust", "resampled"] = "prefix"
+    """The estimator; resampled draws fresh responses at every rate."""
+    order: Order = 2
+    """Derivatives to predict with."""
+    confidence: Share = 0.95
+    """Nominal coverage of the intervals."""
+    resample_collapsed: bool = False
+    """Where the verdict is resample, also draw fresh responses and report that value beside."""
+    objective: AnyObjective = "dr_grpo"
+    """Training objective of the step; recorded: the token weights in U_file; sft: its responses."""
+    advantages: Literal["dr_grpo", "grpo", "rloo"] | None = None
+    """Advantages from rewards; null: those of the objective (TRL's losses have those of grpo)."""
+    max_grad_norm: Positive | None = 1.0
+    """Gradient clipping as in training; null: none."""
+    max_response_length: Count | None = None
+    """The constant length L of dr_grpo; null: sampling.max_new_tokens."""
+    rounded_step: bool | None = None
+    """Weights trained in 16 bits: true measures the rounded step, false v; null: refused."""
+    off_policy: bool = False
+    """U was drawn by an earlier policy: weight its tokens by the ratio to their sampler."""
+    clip: Positive | Annotated[tuple[Positive, Positive], Field(strict=False)] | None = 0.2
+    """With off_policy: how far from 1 a ratio may go; one number, or [low, high]; null: any."""
+    micro_batch: Count | None = None
+    """Responses per backward pass of bnpo, in the order of U; null: all in one."""
+    ignore_training_settings: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """Settings of training that may differ (keys, or the trainer's fields), with a warning."""
+
+    @model_validator(mode="after")
+    def _length_needs_its_objective(self) -> EstimatorConfig:
+        if self.max_response_length is not None and self.objective != "dr_grpo":
+            raise ValueError(
+                f"max_response_length acts with the objective dr_grpo only, not {self.objective}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _recorded_weights_have_their_ratios(self) -> EstimatorConfig:
+        if self.off_policy and self.objective == "recorded":
+            raise ValueError(
+                "off_policy computes token weights by an objective, and objective=recorded takes "
+                "them from U_file: choose one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _settings_are_known(self) -> EstimatorConfig:
+        if self.micro_batch is not None and self.objective != "bnpo":
+            raise ValueError(f"micro_batch acts with the objective bnpo only, not {self.objective}")
+        require_known_settings(self.ignore_training_settings)
+        return self
+
+    @property
+    def clip_pair(self) -> tuple[float, float] | None:
+        """(low, high) of the clip; one number is both, as far as 1 goes."""
+        if self.clip is None:
+            return None
+        low, high = self.clip if isinstance(self.clip, tuple) else (self.clip, self.clip)
+        return min(low, 1.0), high
+
+    @property
+    def weighted_method(self) -> Method:
+        """The estimator by importance weights; "resampled" has its derivatives from "prefix"."""
+        return "prefix" if self.method == "resampled" else self.method
+
+    @property
+    def advantage_rule(self) -> str:
+        """The advantages in force."""
+        return self.advantages or ADVANTAGES_OF[self.objective]
+
+    def rate(self, learning_rate: float) -> float:
+        """The learning rate of interest; `learning_rate` is the optimizer's own."""
+        return self.single_eta or learning_rate
+
+    def etas(self, learning_rate: float) -> list[float]:
+        """The learning rates to measure at.
+
+        Args:
+            learning_rate: The optimizer's own, taken where `single_eta` is null.
+
+        Returns:
+            At least one rate, in the order given.
+
+        Raises:
+            ValueError: If the rate of interest is needed and the optimizer's is 0.
+        """
+        rate = self.rate(learning_rate)
+        if rate == 0 and (self.eta_list is None or not self.eta_sweep):
+            raise ValueError(
+                "The optimizer's learning rate is 0 (the end of a schedule, perhaps): "
+                "set estimator.single_eta or estimator.eta_list."
+            )
+        if not self.eta_sweep:
+            return [rate]
+        rates = self.eta_list or [rate * factor for factor in RATES_AROUND]
+        extra = [] if self.single_eta is None or self.single_eta in rates else [self.single_eta]
+        return rates + extra
