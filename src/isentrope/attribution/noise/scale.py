@@ -171,8 +171,8 @@ def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
         "rejects such groups."
     )
     estimates = {name: getattr(scale, name) for name in ESTIMATES}
-    told = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
-    return replace(scale, **told)
+    warned = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
+    return replace(scale, **warned)
 
 
 def noise_scale_of_gram(
