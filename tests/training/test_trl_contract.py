@@ -1,4 +1,4 @@
-"""What we rely on in TRL; each test names what `training/trainer.py` would do wrong without it."""
+"""What we rely on in TRL; each test names what our trainer would do wrong without it."""
 
 import inspect
 

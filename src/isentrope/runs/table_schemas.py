@@ -61,7 +61,7 @@ _CONTROLS = (
     *("predicted", "predicted_se", "asked", "gain", "gain_se", "lambda"),
     *("no_correction", "clamped", "step_share"),
 )
-"""Numbers that some controls have (`training.control`)."""
+"""Numbers that some controls have."""
 _COMPARED = ("", "gained_", "over_random_")
 _ENTROPY = tuple(x for prefix in _COMPARED for x in _with_interval(f"{prefix}delta_h"))
 _REWARD = tuple(x for prefix in _COMPARED for x in _with_interval(f"{prefix}delta_j"))

@@ -43,6 +43,17 @@ class UpdateBatch:
     report: UpdateBatchReport
     difficulty: list[float]
 
+    @property
+    def mine(self) -> slice:
+        """The rows that this process trains on."""
+        share = len(self.rollouts) // world_size()
+        return slice(rank() * share, (rank() + 1) * share)
+
+    @property
+    def share(self) -> Rollouts:
+        """The sequences that this process trains on."""
+        return self.rollouts.select(range(len(self.rollouts))[self.mine])
+
 
 class UpdateBatches:
     """Draws the batch of every step.

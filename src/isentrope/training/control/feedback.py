@@ -151,6 +151,19 @@ class Feedback:
             "control/output": self.output,
         }
 
+    @property
+    def needs_start(self) -> bool:
+        """Whether the target starts at an entropy that was not observed yet."""
+        relative = self.target.kind != "none" and self.target.value is None
+        return relative and self.start is None
+
+    def scheduled(self, step: int) -> float:
+        """The change of the target in a step, nats per token; 0 of a target without schedule."""
+        if self.target.kind not in ("linear", "cosine"):
+            return 0.0
+        assert self.start is not None  # an entropy was observed before
+        return self.target.at(step, self.start) - self.target.at(step - 1, self.start)
+
     def forget(self) -> None:
         """Remove the last error from the integral, because its request was not applied."""
         self._sum -= self._last

@@ -143,7 +143,7 @@ class IsentropicStep(TrainerCallback):
             length = setting(self._max_new_tokens, args, *LENGTH)
             self._tokens = 0
             draw = self._draw(policy, step, length)
-            if self._needs_start():
+            if self._feedback.needs_start:
                 self._level.observe(*self._start(policy, length))
             self._correct_step(step, coming, draw)
         self.seconds = time.perf_counter() - start
@@ -174,9 +174,9 @@ class IsentropicStep(TrainerCallback):
         if draw is not None:
             self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
         level_se = math.sqrt(self._level.variance)
-        # the target before this step: `_scheduled` adds its change in this step
+        # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
-        tau = self._feedback.output + self._scheduled(step)
+        tau = self._feedback.output + self._feedback.scheduled(step)
         correction = self._correction(coming, tau)
         self._update_means(step, coming)
         self._eta = coming.learning_rate
@@ -194,12 +194,6 @@ class IsentropicStep(TrainerCallback):
             **correction.numbers,
             **({} if correction.reason is None else {correction.reason: 1.0}),
         }
-
-    def _needs_start(self) -> bool:
-        """Whether the target starts at the entropy before the first step, and this is that step."""
-        target = self._feedback.target
-        relative = target.kind != "none" and target.value is None
-        return relative and self._feedback.start is None
 
     def _start(self, policy: Policy, length: int) -> tuple[float, float]:
         """The entropy before the first step and its variance, on a larger sample."""
@@ -226,14 +220,6 @@ class IsentropicStep(TrainerCallback):
         )
         unknown = self._options.reward_neutral and project is None
         return correction.withdrawn("no_reward_gain") if unknown else correction
-
-    def _scheduled(self, step: int) -> float:
-        """The change of the target in this step."""
-        target, start = self._feedback.target, self._feedback.start
-        if target.kind not in ("linear", "cosine"):
-            return 0.0
-        assert start is not None  # the level was observed before
-        return target.at(step, start) - target.at(step - 1, start)
 
     def _update_means(self, step: int, coming: ComingStep) -> None:
         self._means.end_step()

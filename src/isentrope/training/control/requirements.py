@@ -1,11 +1,49 @@
-"""Requirements of a step control on the trainer and its parameters."""
+"""Requirements of controls, and of sampling, on the trainer and its parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+
+from isentrope.probe.requirements import require_known_optimizer
+
+
+def require_whole_parameters_to_sample(trainer: Any) -> None:
+    """Refuse a trainer that would sample from parameters that FSDP shards.
+
+    Args:
+        trainer: TRL's trainer.
+
+    Raises:
+        ValueError: If parameters are sharded and vLLM does not sample.
+    """
+    if trainer.is_fsdp_enabled and not trainer.use_vllm:
+        raise ValueError(
+            "Responses cannot be sampled here from parameters that FSDP shards: set "
+            "trainer.use_vllm=true, or train without FSDP."
+        )
+
+
+def require_controllable(trainer: Any, needs: Collection[str]) -> None:
+    """Refuse a trainer whose tokens cannot be weighted by a control.
+
+    Args:
+        trainer: TRL's trainer.
+        needs: What the control needs of a batch.
+
+    Raises:
+        ValueError: If parameters are sharded, or influence is needed and the optimizer is unknown.
+    """
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "A control scores batches by itself and needs whole parameters: train without "
+            "FSDP and DeepSpeed, or without control."
+        )
+    if "influence" in needs:
+        require_known_optimizer(trainer, "The control 'influence'")
 
 
 def require_correctable(trainer: Any) -> None:

@@ -1,0 +1,178 @@
+"""TRL's GRPOTrainer over batches that `UpdateBatches` draws.
+
+TRL asks for a batch in pieces; these methods answer from the one batch of the step, by overriding:
+
+    _prepare_inputs                       whole groups to each micro-batch, in the batch's order
+    _generate_and_score_completions       the batch comes from `UpdateBatches`, with redraws
+    _generate, _calculate_rewards         return that batch to TRL instead of drawing one
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
+
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.recording.observing import evaluating
+from isentrope.rollouts import Rollouts
+from isentrope.sampling.generate import Drawn, sample_responses
+from isentrope.training.control.requirements import (
+    require_controllable,
+    require_whole_parameters_to_sample,
+)
+from isentrope.training.control.run_control import RunControl
+from isentrope.training.update_batches import UpdateBatch, UpdateBatches
+
+
+class BatchTrainer(GRPOTrainer):
+    """GRPOTrainer whose batches are drawn, and may be rewritten by a control, outside of TRL.
+
+    Attributes:
+        policy: The live model as a policy.
+        batches: Source of the update batches.
+        batch: The update batch of the step in progress.
+    """
+
+    args: GRPOConfig
+    model: Any
+    max_completion_length: int
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        args: GRPOConfig,
+        batches: UpdateBatches,
+        *,
+        sampling_batch: int = 128,
+        longest_normaliser: bool = False,
+        control: RunControl | None = None,
+    ) -> None:
+        """Set up the trainer; arguments are those of `EntropyGRPOTrainer`."""
+        super().__init__(
+            model=model,
+            reward_funcs=cast(Any, _never_called),
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": [p.key for p in batches.prompts]}),
+            processing_class=tokenizer,
+        )
+        require_whole_parameters_to_sample(self)
+        if control is not None:
+            require_controllable(self, control.controller.control.needs)
+        inner = self.accelerator.unwrap_model(self.model)
+        self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
+        self.batches, self.run_control = batches, control
+        self.sampling_batch, self.longest_normaliser = sampling_batch, longest_normaliser
+        self.batch: UpdateBatch | None = None
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Indices, one per micro-batch: prompts are selected when a step starts, not before."""
+        count = self.args.max_steps * self.args.gradient_accumulation_steps
+        return DataLoader(cast(Any, range(count)), collate_fn=list)
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        parts, uses = cast(int, self.args.steps_per_generation), self.num_iterations
+        if self._step % (parts * uses) == 0 or self._buffered_inputs is None:
+            batch = self._generate_and_score_completions([])
+            self._buffered_inputs = split_tensor_dict(batch, parts)
+        return self._buffered_inputs[self._step % parts]
+
+    def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:
+        self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
+        keys = self.batch.share.prompt_keys or []
+        outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
+        if self.run_control is not None:
+            outputs |= self._controlled(self.run_control, outputs)
+        if self.longest_normaliser:
+            factor = self._longest_factor(outputs)
+            whole = outputs["advantages"].dim() == 1
+            outputs["advantages"] = outputs["advantages"] * (factor if whole else factor[:, None])
+        return outputs
+
+    def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
+        """The columns that a control replaces or adds, for the rows of this process."""
+        batch = cast(UpdateBatch, self.batch)
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
+        tokens, rewritten = control.rewrite(
+            *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
+            *(self.state.global_step + 1, cast(torch.optim.Optimizer, inner)),
+        )
+        width = outputs["completion_mask"].shape[1]
+        return control.columns(tokens, rewritten, outputs["advantages"], batch.mine, width)
+
+    def _longest_factor(self, outputs: dict[str, Any]) -> Tensor:
+        """L over the longest response of each sequence's group, exact while the ratio is 1."""
+        lengths = outputs["completion_mask"].sum(1).view(-1, self.num_generations)
+        longest = lengths.amax(1).repeat_interleave(self.num_generations)
+        return self.max_completion_length / longest
+
+    def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> Drawn:
+        if self.use_vllm:
+            ids = [p.tolist() for p in prompt_ids]
+            ids_by_row, logprobs = super()._generate_single_turn(
+                ids, None, {}, self.num_generations
+            )
+            assert logprobs is not None
+            responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
+            return Drawn(responses, sampled, self._entropies(prompt_ids, responses))
+        generating = unwrap_model_for_generation(
+            self.model_wrapped,
+            self.accelerator,
+            gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=cast(Any, self.args.gradient_checkpointing_kwargs),
+        )
+        training = self.model.training
+        whole = self._dist.summon_full_params(self.model_wrapped, recurse=False)
+        with generating, whole:
+            self.model.eval()
+            try:
+                return sample_responses(
+                    *(self.policy, prompt_ids, uniforms, self.max_completion_length),
+                    batch_size=self.sampling_batch,
+                )
+            finally:
+                self.model.train(training)
+
+    def _entropies(self, prompt_ids: list[Tensor], responses: list[Tensor]) -> list[Tensor] | None:
+        """Entropies, which vLLM does not return, by a pass without gradient; only for a control."""
+        if self.run_control is None:
+            return None
+        rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
+        with evaluating(self.policy.model):
+            entropies = score(self.policy, rollouts).entropies
+        return [row[: len(r)].clone() for row, r in zip(entropies, responses, strict=True)]
+
+    def _generate(self, prompts: list) -> tuple:
+        batch = cast(UpdateBatch, self.batch)
+        whole, mine = batch.rollouts, batch.share
+        tokens = sum(map(len, whole.prompt_ids)) + sum(map(len, whole.response_ids))
+        self.state.num_input_tokens_seen += tokens
+        return (
+            [p.tolist() for p in mine.prompt_ids],
+            [r.tolist() for r in mine.response_ids],
+            None,
+            mine.response_texts,
+            [s.tolist() for s in cast(list[Tensor], mine.sampler_logprobs)],
+            {},
+            None,
+            [],
+        )
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> Tensor:
+        rewards = cast(Tensor, cast(UpdateBatch, self.batch).rollouts.rewards)
+        return rewards.float()[:, None].to(self.accelerator.device)
+
+
+def _never_called(*_: Any, **__: Any) -> list[float]:
+    raise RuntimeError(
+        "TRL called the reward function, but rewards come with the batch: its methods have changed."
+    )

@@ -1,0 +1,104 @@
+"""The state of a run besides model and optimizer: its parts in each checkpoint, and back.
+
+training_state/step_N/
+  isentrope_state.json       state_dict() of every part, by name
+  step_control.safetensors   tensors of the step control, if there is one
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from isentrope.reading import read_json, read_tensors, reading
+from isentrope.training.control.isentropic import IsentropicStep
+from isentrope.training.resumable import CONTROL_STATE, STATE
+from isentrope.training.run_files import RunFiles
+
+_LATER_PARTS = {"alarm"}
+"""Parts whose state older checkpoints lack; they start without observations."""
+
+
+@contextmanager
+def saving(step: int, writing: Path, files: RunFiles) -> Iterator[None]:
+    """Remove what was written of a checkpoint if it cannot be completed, and say how to go on.
+
+    Args:
+        step: The step.
+        writing: Where the checkpoint is written.
+        files: Files of the run.
+
+    Raises:
+        OSError: If the block fails.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        shutil.rmtree(writing, ignore_errors=True)
+        last = files.latest()
+        good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
+        raise OSError(
+            f"Step {step} could not be saved ({error}): {good}. Free disk space, then continue "
+            f"with `isentrope train --resume {files.folder}`."
+        ) from error
+
+
+def write_state(folder: Path, parts: Mapping[str, Any], control: IsentropicStep | None) -> None:
+    """Write the state of all parts into a new checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        parts: Objects with state_dict(), by name.
+        control: The step control.
+    """
+    state = {name: part.state_dict() for name, part in parts.items()}
+    if control is not None:
+        state["step_control"] = control.state_dict()
+        save_file(control.tensors(), folder / CONTROL_STATE)
+    (folder / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def restore_state(
+    checkpoint: Path, parts: Mapping[str, Any], control: IsentropicStep | None
+) -> None:
+    """Restore the state of all parts from a checkpoint.
+
+    Args:
+        checkpoint: The folder.
+        parts: Objects with load_state_dict(), by name.
+        control: The step control.
+
+    Raises:
+        ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
+            missing in it.
+    """
+    state = read_json(checkpoint / STATE, finite=False)
+    names = set(parts) | ({"step_control"} if control else set())
+    if not set(state) <= names <= set(state) | _LATER_PARTS:
+        raise ValueError(
+            f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(names)}: "
+            "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
+            "when it was saved."
+        )
+    if control is not None:
+        tensors = read_tensors(checkpoint / CONTROL_STATE)
+        with reading(checkpoint / STATE):
+            control.load_state_dict(state["step_control"], tensors)
+    for name in set(state) & set(parts):
+        with reading(checkpoint / STATE):
+            parts[name].load_state_dict(state[name])
+            _require_same_state(name, state[name], parts[name].state_dict())
+
+
+def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
+    """Refuse a state of which a part does not arrive as it was written."""
+    for key in saved:
+        if key not in restored or json.dumps(saved[key]) != json.dumps(restored[key]):
+            raise ValueError(f"{name}.{key} is not as it was written")
