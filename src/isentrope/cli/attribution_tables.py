@@ -234,14 +234,7 @@ def _print_truncations(console: Console, name: str, rows: Mapping[str, Truncatio
 
 
 def measured(estimate: Estimate | None) -> str:
-    """A number with its standard error, as short as it can be.
-
-    Args:
-        estimate: The number, or None.
-
-    Returns:
-        For example "-2.24 ± 0.1".
-    """
+    """A number with its standard error, as short as it can be, such as "-2.24 ± 0.1"."""
     return MISSING if estimate is None else TERMINAL.with_error(estimate.value, estimate.se)
 
 

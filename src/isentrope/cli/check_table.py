@@ -15,11 +15,6 @@ MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim
 def print_findings(out: Console, err: Console, by_checkpoint: dict[str, list[Finding]]) -> None:
     """Print a table per checkpoint, and whether it can be measured.
 
-    Args:
-        out: Where to.
-        err: Where failures are counted.
-        by_checkpoint: Findings by the checkpoint's name.
-
     Raises:
         Exit: With status 1, if a check failed.
     """

@@ -25,24 +25,14 @@ COLUMNS = {
 
 
 def print_evaluation(console: Console, results: Sequence[EvaluationResult]) -> None:
-    """Print the table of an evaluation, and what limits its numbers.
-
-    Args:
-        console: Where to.
-        results: One per checkpoint.
-    """
+    """Print the table of an evaluation, and what limits its numbers."""
     print_rows(console, results)
     for sentence in notes(results):
         say(f"  note  {sentence}", console)
 
 
 def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
-    """Print a row per checkpoint and decoding, with the metrics that have a value somewhere.
-
-    Args:
-        console: Where to.
-        results: One per checkpoint.
-    """
+    """Print a row per checkpoint and decoding, with the metrics that have a value somewhere."""
     rows = [(result.checkpoint, row) for result in results for row in result.rows]
     given = [name for name, estimate in rows[0][1].metrics.items() if estimate]
     passes = [name for name in given if name.startswith("pass_at_")]
@@ -69,14 +59,7 @@ _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
 
 
 def notes(results: Sequence[EvaluationResult]) -> list[str]:
-    """What limits the numbers of a table, each sentence once.
-
-    Args:
-        results: One per checkpoint.
-
-    Returns:
-        The warnings of all estimates.
-    """
+    """What limits the numbers of a table: the warnings of all estimates, each once."""
     sentences = [
         sentence
         for result in results

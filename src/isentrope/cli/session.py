@@ -48,10 +48,6 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
 
     With `--traceback`, and at `output.log_level=DEBUG`, the traceback is printed too.
 
-    Args:
-        verb: Its row in the table.
-        given: Values of its options.
-
     Raises:
         Exit: With a status of the table above, or with the verb's own.
         Abort: If the user did not confirm.

@@ -31,12 +31,7 @@ bounds, _measured, _number = TERMINAL.interval, TERMINAL.with_error, TERMINAL.nu
 
 
 def print_measurement(console: Console, results: Sequence[MeasureResult]) -> None:
-    """Print sweeps, one table for all checkpoints, and what goes with each of them.
-
-    Args:
-        console: Where to.
-        results: One per checkpoint.
-    """
+    """Print sweeps, one table for all checkpoints, and what goes with each of them."""
     title = f"Change of entropy ΔH(η) in {results[0].unit}"
     print_table(console, title, sweep_columns(results))
     for result in results:
@@ -45,14 +40,7 @@ def print_measurement(console: Console, results: Sequence[MeasureResult]) -> Non
 
 
 def sweep_columns(results: Sequence[MeasureResult]) -> list[Column]:
-    """ΔH(η) row by row; a column of checkpoints where there are several.
-
-    Args:
-        results: One per checkpoint, of one unit.
-
-    Returns:
-        The columns.
-    """
+    """ΔH(η) row by row, of results in one unit; a column of checkpoints where there are several."""
     names, rows = [], []
     for result in results:
         for row in result.sweep:
@@ -136,14 +124,7 @@ def _group(group: Mapping[str, Any]) -> str:
 
 
 def identity_words(checks: Checks) -> list[str]:
-    """Both identities with their verdict.
-
-    Args:
-        checks: Of a result.
-
-    Returns:
-        A clause per identity that was tested.
-    """
+    """Each identity that was tested, with its verdict."""
     identities = {"score identity": checks.score_identity_z, "martingale": checks.martingale_z}
     tested = {name: z for name, z in identities.items() if z is not None}
     return [

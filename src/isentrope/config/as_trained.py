@@ -72,10 +72,6 @@ class AsTrained:
 def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTrained]:
     """Fill a configuration's unset keys with training's values, and compare the others.
 
-    Args:
-        config: What was asked.
-        checkpoint: Folder of the checkpoint.
-
     Returns:
         The configuration in force, and what became of it; nothing is refused yet.
     """

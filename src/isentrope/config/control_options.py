@@ -34,9 +34,6 @@ _NAMES = {
 def trainer_fields(config: TrainConfig) -> dict[str, Any]:
     """Fields of TRL's configuration that the control sets.
 
-    Args:
-        config: The run's configuration.
-
     Returns:
         Field and value, for controls that TRL has itself.
 
@@ -105,14 +102,7 @@ def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[
 
 
 def inert_reasons(config: TrainConfig) -> list[str]:
-    """Why the control does nothing in this run.
-
-    Args:
-        config: The run's configuration.
-
-    Returns:
-        Sentences; none where it acts.
-    """
+    """Sentences on why the control does nothing in this run; none where it acts."""
     control, name = config.control.build(), config.control.name
     if control is None:
         return []
@@ -139,17 +129,7 @@ def measures(config: TrainConfig) -> bool:
 def run_control(
     config: TrainConfig, args: Any, held_out: Sequence[Prompt], task: Any
 ) -> RunControl | None:
-    """The token control of a run.
-
-    Args:
-        config: The run's configuration.
-        args: TRL's.
-        held_out: Prompts that are not trained on.
-        task: Gives the rewards of their responses.
-
-    Returns:
-        A `RunControl`, or None where the run has no token control.
-    """
+    """The token control of a run; None where it has none. Held-out prompts are not trained on."""
     control = config.control.build()
     if not isinstance(control, TokenRule):
         return None
@@ -183,14 +163,7 @@ def run_control(
 
 
 def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
-    """What a checkpoint says of the run's control.
-
-    Args:
-        config: The run's configuration.
-
-    Returns:
-        Name, strength and options with their defaults, and the target; None where there is none.
-    """
+    """The run's control in a contract: name, strength, all options, target; None without one."""
     if config.control.name == NONE:
         return None
     control = config.control.build()

@@ -93,9 +93,6 @@ def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[s
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the sections of a configuration file, unchecked.
 
-    Args:
-        path: A YAML file.
-
     Returns:
         Its content.
 
@@ -214,15 +211,7 @@ def _nearest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
 
 
 def all_keys(model: type[BaseModel] = MeasureConfig, prefix: str = "") -> list[str]:
-    """Every key that may be set.
-
-    Args:
-        model: A section, or the whole configuration.
-        prefix: What stands before its keys.
-
-    Returns:
-        Sections and dotted keys, in the order of `isentrope config show`.
-    """
+    """Every key that may be set, sections too, in the order of `isentrope config show`."""
     keys = []
     for name in model.model_fields:
         keys.append(prefix + name)

@@ -26,16 +26,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def relative_to_run(config: Config, run: Path, folder: Path) -> Config:
-    """The configuration as it is written: paths inside the run relative to the file's folder.
-
-    Args:
-        config: As it was run, with paths relative to the current directory.
-        run: The run's folder.
-        folder: The folder of the file, the run's or one in it.
-
-    Returns:
-        A copy.
-    """
+    """A copy as it is written: paths inside the run are relative to the folder of the file."""
 
     def written(path: str) -> str:
         return path_in_run(path, run, folder) or path
@@ -57,15 +48,7 @@ def path_in_run(path: str, run: Path, folder: Path) -> str | None:
 
 
 def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The content of a run's config.yaml with paths that lead from the current directory.
-
-    Args:
-        content: Sections.
-        folder: The folder of the file.
-
-    Returns:
-        A copy; the same content for a file that no run wrote.
-    """
+    """The content of a run's config.yaml with paths that lead from the current directory."""
     if content.get("provenance") is None:
         return dict(content)
 

@@ -16,15 +16,7 @@ _VALUE = re.compile(r"^(hf_[A-Za-z0-9]{20,}|sk-[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{
 
 
 def secrets_in(content: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted keys whose values are tokens, passwords or access keys.
-
-    Args:
-        content: Settings, nested as they are.
-        prefix: What stands before their keys.
-
-    Yields:
-        Keys, such as "trainer.hub_token"; those of empty values are left out.
-    """
+    """Dotted keys, such as "trainer.hub_token", that hold tokens, passwords or access keys."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             name = f"{prefix}.{key}" if prefix else str(key)

@@ -179,14 +179,7 @@ class LoggingConfig(Section):
     """Logs kept in the directory, the oldest go first, with their tables; 0: all."""
 
     def wants(self, what: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
-        """Whether a part of the log is to be written.
-
-        Args:
-            what: The part.
-
-        Returns:
-            What its own key says, or else the level.
-        """
+        """Whether a part of the log is to be written: its own key says so, or else the level."""
         rank = ("minimal", "standard", "detailed", "debug").index(self.level)
         needed = {"statistics": 1, "sequences": 2, "tokens": 3, "raw_tensors": 3}[what]
         own = None if what == "statistics" else getattr(self, f"log_{what}")

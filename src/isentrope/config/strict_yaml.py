@@ -239,9 +239,6 @@ def require_plain(content: Any, where: str = "", depth: int = 0) -> None:
 def read_text(path: Path) -> str:
     """The text of a configuration file, which is complete if we wrote it.
 
-    Args:
-        path: The file.
-
     Returns:
         Its text.
 

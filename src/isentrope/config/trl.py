@@ -61,10 +61,6 @@ MANAGED_FIELDS = {
 def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     """TRL's configuration of a run.
 
-    Args:
-        config: Ours.
-        checkpoints: Folder of checkpoints.
-
     Returns:
         A GRPOConfig.
 
@@ -174,14 +170,7 @@ def reweighting_options(trainer: Mapping[str, Any]) -> list[str]:
 
 
 def objective_of(config: TrainConfig) -> str:
-    """The name under which `measure` knows what a run optimises.
-
-    Args:
-        config: The run's configuration.
-
-    Returns:
-        One of the objectives of `optimizer_step`; "recorded" where no other name is exact.
-    """
+    """The objective of a run as `measure` knows it; "recorded" where no other name is exact."""
     return RECORDED if config.control.name != "none" else plain_objective_of(config)
 
 

@@ -57,10 +57,6 @@ MANAGED_FIELDS = {
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
     """Fields of TRL's SFTConfig.
 
-    Args:
-        config: Ours.
-        folder: The run folder.
-
     Returns:
         Keyword arguments.
 

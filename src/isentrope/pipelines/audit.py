@@ -24,10 +24,6 @@ from isentrope.runs.results import AuditResult
 def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
     """Measure the influence of every token, and hold the proxies against it.
 
-    Args:
-        ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
-
     Returns:
         The audit of tokens and of sequences.
 

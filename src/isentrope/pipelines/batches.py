@@ -67,9 +67,6 @@ class Sampler:
     def batches(self, estimator: EstimatorConfig) -> Batches:
         """Sample or read E and U.
 
-        Args:
-            estimator: Names the objective, and with it U's advantages.
-
         Returns:
             The batches.
 
@@ -152,9 +149,6 @@ class Sampler:
 
     def rewarded(self, E: Rollouts) -> Rollouts:
         """E with the rewards of its task, where it has none of its own.
-
-        Args:
-            E: The evaluation batch.
 
         Returns:
             E with rewards.

@@ -58,15 +58,7 @@ class CheckBatches:
 
 
 def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
-    """Draw or read E and U for the checks.
-
-    Args:
-        sampler: Draws and reads them.
-        estimator: Names U's advantages.
-
-    Returns:
-        The batches, and what is known of U's rewards.
-    """
+    """Draw or read E and U for the checks, with what is known of U's rewards."""
     data, policy = sampler.data, sampler.policy
     if data.U_file is not None:
         both = sampler.batches(estimator)

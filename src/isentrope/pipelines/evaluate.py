@@ -106,11 +106,6 @@ def require_evaluation_inputs(
 ) -> list[Checkpoint]:
     """Refuse a configuration whose files are not there or do not belong together.
 
-    Args:
-        where: Names the checkpoints.
-        data: Names the task.
-        sampling: Names the engine.
-
     Returns:
         The checkpoints.
 

@@ -96,11 +96,7 @@ class Work:
             self.samples["greedy"] = 1
 
     def make_chunks(self, progress: Progress) -> None:
-        """Make the chunks that are not there yet, or under torchrun this process's share of them.
-
-        Args:
-            progress: Where to say how far it is.
-        """
+        """Make the chunks that are not there yet, or under torchrun a share of them."""
         numbers = range(len(self.starts))
         every: list[tuple[Decoding, int]] = [
             (d, number) for d in self.samples for number in numbers

@@ -27,15 +27,7 @@ from isentrope.training.demonstrations import demonstration_rollouts
 
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
-    """Measure the noise scales of a checkpoint's step.
-
-    Args:
-        ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
-
-    Returns:
-        Numbers in prompts (in examples for the supervised loss).
-    """
+    """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
     policy, U, step = ready.policy, ready.batches.U, ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, dict[str, Estimate]] = {}

@@ -24,15 +24,7 @@ _NO_SAMPLER = ("recorded", "sft")
 
 
 def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
-    """What the model says of training's step that is not in the computed one.
-
-    Args:
-        policy: The policy, as loaded.
-        subject: Its checkpoint.
-
-    Returns:
-        Dropout, and the load-balancing loss of a mixture of experts.
-    """
+    """Training's dropout and load-balancing loss, which are not in the computed step."""
     arguments = subject.as_trained.arguments
     return [*_dropout(policy.model, arguments), *_balancing(policy.model, arguments)]
 
@@ -98,15 +90,7 @@ def _dropout(model: nn.Module, arguments: Mapping[str, Any]) -> list[Obstacle]:
 
 
 def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
-    """The weight of the load-balancing loss that a trainer adds for a mixture of experts.
-
-    Args:
-        model: The model.
-        arguments: The trainer's.
-
-    Returns:
-        The weight; 0 where there is no such loss.
-    """
+    """The weight of the load-balancing loss of a mixture of experts; 0 where there is none."""
     config = model.config.get_text_config()
     if not hasattr(config, "output_router_logits"):
         return 0.0

@@ -47,15 +47,7 @@ SUSPECT_Z = Z_LIMIT
 
 
 def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
-    """The result of `measure` at one checkpoint.
-
-    Args:
-        ready: The checkpoint.
-        measurement: What was found.
-
-    Returns:
-        The result; of the step's warnings and the timing the loop takes care.
-    """
+    """The result of `measure` at one checkpoint; the loop adds the step's warnings and timing."""
     change, header = measurement.change, ready.header
     estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
     values = {name: part.value for name, part in measurement.budget.items()}

@@ -53,15 +53,7 @@ class FineTuned:
 
 
 def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
-    """Fine-tune a model.
-
-    Args:
-        config: What to fine-tune, and how.
-        progress: Where to say how far it is.
-
-    Returns:
-        The folder of the model, and the last loss.
-    """
+    """Fine-tune a model; returns its folder and the last loss."""
     from isentrope.training.supervised import save_model
 
     log, tuning = logging.getLogger("isentrope"), config.fine_tuning
@@ -93,10 +85,6 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
 
 def require_paths(model: ModelConfig, data: DemonstrationConfig) -> None:
     """Refuse a configuration whose model or data are not there, before any work is done.
-
-    Args:
-        model: The section `model`.
-        data: The section `data`.
 
     Raises:
         FileNotFoundError: Naming the key and the path.

@@ -81,10 +81,6 @@ class Candidate:
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     """Try controls on the step of a checkpoint.
 
-    Args:
-        ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
-
     Returns:
         Changes of entropy and reward with paired intervals.
 

@@ -33,14 +33,7 @@ COLUMNS = ("influence", "reward_influence")
 
 
 def without_control(step: Step) -> Step:
-    """The optimizer's own step, where training corrected it by a control.
-
-    Args:
-        step: The step.
-
-    Returns:
-        It without the part "control"; itself where it has none.
-    """
+    """The optimizer's own step: without the part "control", where it has one."""
     parts = dict(step.components)
     added = parts.pop("control", None)
     if added is None:
@@ -60,10 +53,6 @@ class TrialSteps:
 
     def __init__(self, ready: Prepared, names: list[str]) -> None:
         """Score the batch, and draw what the controls need.
-
-        Args:
-            ready: The checkpoint, at the measuring precision.
-            names: Controls that will be tried.
 
         Raises:
             ValueError: If the objective has no advantages to rewrite, or a control acts in no

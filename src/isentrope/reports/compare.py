@@ -64,15 +64,7 @@ def _known(estimate: Estimate) -> bool:
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate | None:
-    """Second less first, for independent estimates.
-
-    Args:
-        first: An estimate.
-        second: Another.
-
-    Returns:
-        With a 95 % interval; None where an error is not known.
-    """
+    """Second less first, of independent estimates, with a 95 % interval; None without errors."""
     both = (first, second)
     if any(not math.isfinite(e.se) or not e.n or not has_interval(e) for e in both):
         return None
@@ -94,13 +86,6 @@ def difference(first: Estimate, second: Estimate) -> Estimate | None:
 
 
 def degrees_of_freedom(estimate: Estimate) -> float:
-    """Of the standard error of an estimate.
-
-    Args:
-        estimate: The estimate.
-
-    Returns:
-        Its own, or the number of units less one where it does not say.
-    """
+    """Of an estimate's error: its own, or the number of units less one where it does not say."""
     known = estimate.degrees_of_freedom
     return estimate.n - 1.0 if known is None else known

@@ -99,15 +99,7 @@ class Row:
 
 
 def identifier(column: Column, panel: Panel) -> str:
-    """What a panel is called in the page and in files.
-
-    Args:
-        column: Its run.
-        panel: The panel.
-
-    Returns:
-        "delta_h", or "a_delta_h" where there are two runs.
-    """
+    """What a panel is called in page and files: "delta_h", or "a_delta_h" of two runs."""
     return f"{column.label.lower()}_{panel.key}" if column.label else panel.key
 
 

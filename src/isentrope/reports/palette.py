@@ -57,14 +57,7 @@ COLOURS = (
 
 
 def by_sign(value: float) -> str:
-    """The colour of a change of entropy.
-
-    Args:
-        value: The change.
-
-    Returns:
-        That of a fall below zero, that of a rise otherwise.
-    """
+    """The colour of a change: that of a fall below zero, that of a rise otherwise."""
     return FALL.light if value < 0 else RISE.light
 
 

@@ -62,14 +62,7 @@ class Measurement(Generic[R]):
         return step_within(self.name)
 
     def table(self, name: str) -> pd.DataFrame | None:
-        """One of its tables.
-
-        Args:
-            name: The file's, without suffix.
-
-        Returns:
-            The table; None if it was not written.
-        """
+        """One of its tables, by the file's name without suffix; None if it was not written."""
         return self.result.tables.get(name)
 
     def source(self, *files: str) -> Source:
@@ -102,14 +95,7 @@ class Reading:
     missing: list[str] = field(default_factory=list)
 
     def shown(self, kind: type[R]) -> Measurement[R] | None:
-        """What a verb found at the checkpoint in focus.
-
-        Args:
-            kind: Its kind of result.
-
-        Returns:
-            The measurement; None if there is none.
-        """
+        """What a verb found at the checkpoint in focus; None if there is nothing."""
         return self.measurements[kind.verb].get(self.focus or "")
 
     def of(self, kind: type[R]) -> list[Measurement[R]]:
@@ -128,16 +114,7 @@ class Reading:
 
 
 def as_far_as_readable(reading: Reading, what: str, draw: Callable[[], list[T]]) -> list[T]:
-    """What a function makes of the results; where one cannot be read, a sentence in their place.
-
-    Args:
-        reading: The run, which gets the sentence.
-        what: What would be missing.
-        draw: Makes it.
-
-    Returns:
-        What it makes; nothing where a result cannot be read.
-    """
+    """What `draw` makes of the results; where one cannot be read, a sentence on `what` alone."""
     try:
         with files_of(reading.folder):
             return draw()

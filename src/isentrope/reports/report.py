@@ -138,14 +138,7 @@ def _about(reading: Reading) -> str:
 
 
 def sections_of(reading: Reading) -> Iterator[Section]:
-    """Every section that the run's results allow.
-
-    Args:
-        reading: The run.
-
-    Yields:
-        In the order of the page.
-    """
+    """Every section that the run's results allow, in the order of the page."""
     panels: dict[str, Callable[[], list[Panel]]] = {
         "change": lambda: _of(reading.shown(MeasureResult), delta_h_panels),
         "budget": lambda: budget_panels(reading),

@@ -18,16 +18,7 @@ NAMES = ("value", "se", "ci_low", "ci_high")
 
 
 def bare(value: float, se: float = math.nan, *, unit: str = "") -> Estimate:
-    """A number of which only the error is known, or not even that.
-
-    Args:
-        value: The number.
-        se: Its standard error; NaN if it is not known.
-        unit: Of both.
-
-    Returns:
-        An estimate without an interval.
-    """
+    """A number of which only the error is known, or not even that: without an interval."""
     return Estimate(value, se, math.nan, math.nan, 0, unit, "")
 
 
@@ -56,12 +47,5 @@ def columns_of(estimate: Estimate) -> dict[str, float]:
 
 
 def records(table: pd.DataFrame) -> list[Row]:
-    """The rows of a table.
-
-    Args:
-        table: Its columns have names.
-
-    Returns:
-        One mapping per row.
-    """
+    """The rows of a table whose columns have names."""
     return cast("list[Row]", table.to_dict("records"))

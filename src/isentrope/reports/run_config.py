@@ -15,15 +15,7 @@ Sections = Mapping[str, Mapping[str, Any]]
 
 
 def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
-    """The configuration of a run; it may be one of an earlier version, with other keys.
-
-    Args:
-        folder: The run folder.
-        missing: Gets a sentence if the file cannot be read.
-
-    Returns:
-        Its sections; empty if there is no file, or it cannot be read.
-    """
+    """The sections of a config.yaml, perhaps of an earlier version; empty if it is unreadable."""
     path = folder / "config.yaml"
     try:
         content = read_yaml(path) if path.exists() else {}

@@ -12,26 +12,12 @@ number = PAGE.number
 
 
 def has_interval(estimate: Estimate) -> bool:
-    """Whether an estimate has both ends of its interval.
-
-    Args:
-        estimate: The estimate.
-
-    Returns:
-        False where its error bar is not to be trusted.
-    """
+    """Whether an estimate has both ends of its interval, so that its error bar can be trusted."""
     return math.isfinite(estimate.ci_low) and math.isfinite(estimate.ci_high)
 
 
 def with_interval(estimate: Estimate | None) -> str:
-    """Value and interval, or value and standard error where there is no interval.
-
-    Args:
-        estimate: The estimate, or None.
-
-    Returns:
-        For example "−0.0018 [−0.0024, −0.0011]".
-    """
+    """Value and interval, "−0.0018 [−0.0024, −0.0011]"; its standard error without one."""
     if estimate is None or known(estimate.value) is None:
         return MISSING
     low, high = known(estimate.ci_low), known(estimate.ci_high)
@@ -43,26 +29,12 @@ def with_interval(estimate: Estimate | None) -> str:
 
 
 def without_error(estimate: Estimate | None) -> str:
-    """Value and interval, and never a standard error: for a ratio, whose spread is not even.
-
-    Args:
-        estimate: The estimate, or None.
-
-    Returns:
-        For example "0.013 [0.0083, ∞)" or "0.013 (no interval)".
-    """
+    """Value and interval, "0.013 [0.0083, ∞)", and no standard error: for a ratio."""
     return with_interval(None if estimate is None else replace(estimate, se=math.nan))
 
 
 def with_error(estimate: Estimate | None) -> str:
-    """Value and standard error.
-
-    Args:
-        estimate: The estimate, or None.
-
-    Returns:
-        For example "−1.78 ± 0.34".
-    """
+    """Value and standard error, such as "−1.78 ± 0.34"."""
     if estimate is None or known(estimate.value) is None:
         return MISSING
     return PAGE.with_error(estimate.value, known(estimate.se))

@@ -17,14 +17,7 @@ MARKERS = "osD^v<>PX*hd8p"
 
 
 def trial_figure(result: TrialResult) -> Figure:
-    """Entropy gained over vanilla against reward gained, for the step and its gradient part.
-
-    Args:
-        result: Of one checkpoint.
-
-    Returns:
-        A figure to be saved; without rewards, against the share of tokens touched.
-    """
+    """Entropy gained over vanilla against reward gained (or tokens touched), by part of step."""
     figure, axes = canvas(760, rows=2)
     for place, (part, title) in zip(axes, TITLES.items(), strict=True):
         _draw(place, result, part)

@@ -42,14 +42,7 @@ class Claim:
 
 
 def verdict(reading: Reading) -> list[Claim]:
-    """Every sentence that the run's results allow.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        What happens, how first order compares, who did it, and whether to believe it.
-    """
+    """Sentences: what happens, how first order compares, who did it, and whether to believe it."""
     claims = as_far_as_readable(reading, "The verdict", lambda: _of_results(reading))
     claims += as_far_as_readable(reading, "Training", lambda: _training(reading))
     claims += as_far_as_readable(reading, "Soundness", lambda: _soundness(reading))

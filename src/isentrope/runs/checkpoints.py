@@ -39,10 +39,6 @@ class Checkpoint:
     def load(self, where: PolicyConfig, sampling: SamplingConfig) -> Policy:
         """Load the policy in float32, the precision that weights are kept in between stages.
 
-        Args:
-            where: The section that names it.
-            sampling: How it draws and scores.
-
         Returns:
             The policy.
 
@@ -89,9 +85,6 @@ class Subject(Checkpoint):
 def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
     """Find checkpoints on disk; nothing is loaded.
 
-    Args:
-        where: The section that names them.
-
     Returns:
         In the order given, patterns and folders of checkpoints in natural order; names differ.
 
@@ -106,9 +99,6 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
 
 def find_subjects(where: CheckpointConfig) -> list[Subject]:
     """Find checkpoints and optimizer states on disk; nothing is loaded.
-
-    Args:
-        where: The section that names them.
 
     Returns:
         One subject a checkpoint, in the order given, patterns in natural order; names differ.

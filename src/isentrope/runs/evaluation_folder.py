@@ -114,15 +114,7 @@ class StepFolder:
         shutil.rmtree(self._chunks, ignore_errors=True)
 
     def has(self, decoding: str, number: int) -> bool:
-        """Whether a chunk is done.
-
-        Args:
-            decoding: "sampled" or "greedy".
-            number: Of the chunk, from 0.
-
-        Returns:
-            Whether its file is there; if it is, it is whole.
-        """
+        """Whether a chunk is done: its file is there only when it is complete."""
         return bool(self._files(decoding, number))
 
     def save(self, decoding: str, number: int, records: pd.DataFrame) -> None:
@@ -183,9 +175,6 @@ class StepFolder:
 def finished(folder: Path) -> list[EvaluationResult]:
     """The results of an evaluation's checkpoints that are done, by step.
 
-    Args:
-        folder: The folder of the evaluation.
-
     Returns:
         One per checkpoint.
 
@@ -205,10 +194,6 @@ def columns_of(names: Sequence[str]) -> list[str]:
 
 def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[list[Any]]:
     """The rows of the consolidated table.
-
-    Args:
-        results: One per checkpoint.
-        names: The metrics.
 
     Returns:
         A row per checkpoint and decoding; None where there is no number.
@@ -235,15 +220,7 @@ def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[l
 
 
 def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
-    """The consolidated table.
-
-    Args:
-        results: One per checkpoint.
-        names: The metrics.
-
-    Returns:
-        CSV; empty where there is no number.
-    """
+    """The consolidated table as CSV; a cell is empty where there is no number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns_of(names))
@@ -252,16 +229,7 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
 
 
 def write_table(folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]) -> Path:
-    """Write the consolidated table; where another program holds it open, beside it.
-
-    Args:
-        folder: The folder of the evaluation.
-        results: One per checkpoint.
-        names: The metrics.
-
-    Returns:
-        The file written.
-    """
+    """Write the consolidated table; where another program holds it open, beside it."""
     content = table_of(results, names).encode()
     try:
         written = write_bytes(folder / TABLE, content)

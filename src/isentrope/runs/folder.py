@@ -31,14 +31,7 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "sci
 
 
 def run_directory(directory: str | None) -> Path:
-    """The run folder that a configuration names; it is not made yet.
-
-    Args:
-        directory: `output.directory`; None for one under runs/ named by the time.
-
-    Returns:
-        The path.
-    """
+    """The folder that `output.directory` names, or one named by the time; it is not made yet."""
     return Path(directory) if directory else Path("runs") / f"run_{_now():%Y-%m-%d_%H-%M-%S}"
 
 
@@ -68,11 +61,7 @@ def _now() -> datetime:
 
 
 def versions() -> dict[str, Any]:
-    """With what a run is made.
-
-    Returns:
-        Version and git commit of isentrope, versions of Python and the packages that matter.
-    """
+    """With what a run is made: isentrope and its git commit, Python, the packages that matter."""
     installed = {}
     for package in PACKAGES:
         try:
@@ -118,14 +107,7 @@ def resolved(
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit of the sources in use, "-dirty" added where they were changed since.
-
-    Args:
-        folder: A folder of sources.
-
-    Returns:
-        The commit, or None where the folder is not under git.
-    """
+    """The commit of sources, with "-dirty" where they were changed; None where there is no git."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
@@ -142,14 +124,7 @@ def git_commit(folder: Path) -> str | None:
 
 
 def differences(made_with: Mapping[str, Any]) -> list[str]:
-    """What is another version here than in a run that is repeated.
-
-    Args:
-        made_with: The `provenance` of its config.yaml.
-
-    Returns:
-        For example ["torch 2.12.0 then, 2.13.0 now"].
-    """
+    """What is another version here than in `provenance`: ["torch 2.12.0 then, 2.13.0 now"]."""
     then = {k: v for k, v in made_with.items() if k in ("isentrope", "python")}
     then |= made_with.get("packages", {})
     here = versions()
@@ -163,9 +138,6 @@ def differences(made_with: Mapping[str, Any]) -> list[str]:
 
 def require_new(folder: Path) -> None:
     """Refuse to write over results.
-
-    Args:
-        folder: A measurement folder to be made.
 
     Raises:
         FileExistsError: If it is there already.

@@ -10,14 +10,7 @@ from isentrope.strict_json import parse_json
 
 
 def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:
-    """The lines of a log of numbers by step, for a report: those that cannot be read are counted.
-
-    Args:
-        path: A file with one object per line.
-
-    Returns:
-        The lines with a step and numbers alone, and how many others there are.
-    """
+    """The lines of a log that have a step and numbers alone, and how many others there are."""
     rows, lost = [], 0
     with reading(path) as file:
         lines = file.read_bytes().decode(errors="replace").split("\n")

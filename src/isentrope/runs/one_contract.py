@@ -63,10 +63,6 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
 def other_base(checkpoint: Path, made_from: Mapping[str, str]) -> list[Obstacle]:
     """Whether the base model under an adapter is another than training had.
 
-    Args:
-        checkpoint: Its folder.
-        made_from: Digests of what is there (`runs.origin`).
-
     Returns:
         One obstacle, or none; none where the contract does not say.
     """

@@ -103,9 +103,6 @@ class Result(Header):
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote.
 
-        Args:
-            folder: Of this verb, at one checkpoint.
-
         Returns:
             The result.
 
@@ -123,9 +120,6 @@ class Result(Header):
 
 def read_schema(folder: Path) -> tuple[str, str]:
     """The text of a results.json, and which verb's it is.
-
-    Args:
-        folder: Of one verb and checkpoint.
 
     Returns:
         The text, and the schema that it names.

@@ -66,27 +66,13 @@ class MeasureResult(Result):
         return next((row for row in self.sweep if row.eta == self.rate), None)
 
     def change_at(self, row: SweepRow) -> Estimate:
-        """The measured change of a row: from fresh responses where they were drawn.
-
-        Args:
-            row: Of the sweep.
-
-        Returns:
-            ΔH(η).
-        """
+        """ΔH(η) of a row: from fresh responses where they were drawn."""
         if row.resampled is not None:
             return replace(row.resampled, unit=self.unit, n=self.at_theta.n)
         return self.measured_at(row)
 
     def measured_at(self, row: SweepRow) -> Estimate:
-        """The change of a row as it was measured on E.
-
-        Args:
-            row: Of the sweep.
-
-        Returns:
-            ΔH(η); without an interval where the weights cannot be trusted.
-        """
+        """ΔH(η) of a row as measured on E; no interval where the weights cannot be trusted."""
         return Estimate(
             row.delta_h,
             row.delta_h_se,
@@ -240,9 +226,6 @@ KINDS: tuple[type[Result], ...] = (
 
 def load_result(folder: Path) -> Result:
     """Read a result of any verb.
-
-    Args:
-        folder: Of one verb and checkpoint.
 
     Returns:
         The result.

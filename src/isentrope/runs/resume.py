@@ -58,16 +58,7 @@ _PATHS = {
 
 
 def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> dict[str, str]:
-    """What the results of one item of a study are made from.
-
-    Args:
-        config: Of this item alone, settled.
-        checkpoint: Its folder.
-        optimizer: The optimizer's file.
-
-    Returns:
-        Digest by part.
-    """
+    """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = _of_measurement(config), config.batch_config, config.checkpoint
     parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
     parts["optimizer"] = optimizer_digest(optimizer)
@@ -77,15 +68,7 @@ def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path)
 
 
 def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str]:
-    """What the evaluation of one checkpoint is made from.
-
-    Args:
-        config: The configuration.
-        checkpoint: Its folder.
-
-    Returns:
-        Digest by part.
-    """
+    """Digests, by part, of what the evaluation of one checkpoint is made from."""
     settings = {k: v for k, v in _of_evaluation(config).items() if not k.startswith(MAY_CHANGE)}
     where = config.checkpoint
     return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
@@ -154,10 +137,6 @@ def require_same_measurement(
 
 def require_same_evaluation(folder: Path, config: EvaluateConfig) -> None:
     """Refuse to go on in a folder with other settings than it was begun with.
-
-    Args:
-        folder: The folder of the evaluation, perhaps not there yet.
-        config: What is asked now.
 
     Raises:
         ConfigError: Naming the key and both values; or if the folder is of another kind, or holds

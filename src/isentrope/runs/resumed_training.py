@@ -72,14 +72,7 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
 
 
 def training_origin(config: TrainConfig) -> dict[str, str]:
-    """What a run is made from.
-
-    Args:
-        config: Its configuration.
-
-    Returns:
-        Digest by part: the model that it starts from, its tokenizer, the data and the task's file.
-    """
+    """Digests of what a run is made from: first model, tokenizer, data and the task's file."""
     data = config.data
     parts = {"data": data_digest(data.dataset_path), "task": task_digest(data.dataset_name)}
     if config.model.path == TOY:
@@ -140,10 +133,6 @@ def may_change() -> str:
 
 def require_same_arguments(checkpoint: Path, args: Any) -> None:
     """The comparison of a checkpoint whose contract holds no configuration, by training_args.bin.
-
-    Args:
-        checkpoint: The checkpoint to resume from.
-        args: TRL's configuration of the resumed run.
 
     Raises:
         ConfigError: Naming the argument and both values.

@@ -130,15 +130,7 @@ def require_inputs(config: MeasureConfig) -> list[Subject]:
 
 @contextmanager
 def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
-    """Plan a study whose run folder nobody else writes into meanwhile.
-
-    Args:
-        verb: Its name, for folders.
-        config: What to do.
-
-    Yields:
-        The items.
-    """
+    """Plan a study whose run folder nobody else writes into meanwhile."""
     folder = from_first(lambda: run_directory(config.output.directory))
     logs = config.detailed_logging
     if logs.enabled and logs.output_directory is not None:
@@ -150,16 +142,7 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
 
 
 def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> Study:
-    """Which items there are, and which of them are done.
-
-    Args:
-        verb: Its name, for folders.
-        config: What to do.
-        folder: The run folder; None for the one that the configuration names.
-
-    Returns:
-        The items.
-    """
+    """Which items there are in a run folder, and which of them are done."""
     subjects = require_inputs(config)
     folder = folder or run_directory(config.output.directory)
     items = []

@@ -107,14 +107,7 @@ def _of_training(reading: Reading) -> Iterator[Check]:
 
 
 def checks_panel(reading: Reading) -> Panel | None:
-    """All checks as a table, and the warnings that came with the results.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        The panel; None if there is nothing to check.
-    """
+    """All checks as a table, with the warnings of the results; None if there are neither."""
     checks = checks_of(reading)
     if not checks:
         return None

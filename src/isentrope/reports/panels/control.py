@@ -26,14 +26,7 @@ _NEAR = 0.05
 
 
 def control_panels(reading: Reading) -> list[Panel]:
-    """What the log tells of a control.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        Panels in the order entropy, step, tokens; none for a run without a control.
-    """
+    """What the log tells of a control: entropy, step, tokens; no panels for a run without one."""
     table = _table(reading)
     if table is None:
         return []

@@ -56,11 +56,6 @@ def find_evaluations(
 ) -> list[Evaluation]:
     """The evaluations of a run.
 
-    Args:
-        run: The run folder.
-        named: Folders that belong to it whatever their configuration says.
-        missing: Takes a sentence for each that cannot be read.
-
     Returns:
         In the order of their names.
 

@@ -40,14 +40,7 @@ def plane_panels(reading: Reading) -> list[Panel]:
 
 
 def law_of(reading: Reading) -> EntropyLaw | None:
-    """The law of a run.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        The fit to its training log; None where that cannot fix it.
-    """
+    """The law of a run, fitted to its training log; None where that cannot fix it."""
     if reading.metrics is None or not {"entropy", "reward"} <= set(reading.metrics.columns):
         return None
     known = reading.metrics.dropna(subset=["entropy", "reward"])
@@ -167,15 +160,7 @@ def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def bars_of(rows: pd.DataFrame, metric: str) -> np.ndarray:
-    """Lengths of a metric's intervals.
-
-    Args:
-        rows: Of an evaluation.
-        metric: Its name.
-
-    Returns:
-        (2, m) below and above; 0 where there is no interval.
-    """
+    """(2, m) lengths of a metric's intervals below and above; 0 where there is no interval."""
     estimates = [estimate_in(row, metric) for _, row in rows.iterrows()]
     ends = [
         (e.value - e.ci_low, e.ci_high - e.value) if has_interval(e) else (0.0, 0.0)

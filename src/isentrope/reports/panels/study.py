@@ -39,14 +39,7 @@ COSINE, DIRECTIONS, CORRELATION = "rms cosine", "effective rank", "rank correlat
 
 
 def study_panels(reading: Reading) -> list[Panel]:
-    """One panel per question, where at least two checkpoints answer it.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        The change and its linear range, budget, kernel, proxies.
-    """
+    """One panel per question that two checkpoints answer, from the change to the proxies."""
     panels = [
         _panel(reading, MeasureResult, "study_change", "The step along training", CHANGE, "ΔH"),
         _panel(reading, MeasureResult, "study_budget", "Who decided the step", BUDGET, "δH₁ per η"),

@@ -35,14 +35,7 @@ _KEPT = ("\u200c", "\u200d", "\ufe0e", "\ufe0f")
 
 
 def token_panels(influence: Measurement[InfluenceResult]) -> list[Panel]:
-    """The heat map.
-
-    Args:
-        influence: Of `influence`.
-
-    Returns:
-        One panel; none where tokens were not attributed.
-    """
+    """The heat map; nothing where tokens were not attributed."""
     tokens, sequences = influence.table("tokens"), influence.table("sequences")
     if tokens is None or sequences is None or not len(tokens):
         return []

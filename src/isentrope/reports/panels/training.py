@@ -24,14 +24,7 @@ _PASS = r"^pass_at_(\d+)$"
 
 
 def curve_panels(reading: Reading) -> list[Panel]:
-    """Every curve that the run has.
-
-    Args:
-        reading: The run.
-
-    Returns:
-        Panels in the order reward, entropy, probe, noise scale, pass@k.
-    """
+    """Every curve that the run has: reward, entropy, probe, noise scale, pass@k."""
     panels = [_reward(reading), _entropy(reading), _probe(reading), _noise(reading)]
     panels += [_passes(evaluation, k) for k, evaluation in enumerate(reading.evaluations)]
     return [panel for panel in panels if panel is not None]
