@@ -92,3 +92,14 @@ def test_padding_on_the_left_is_refused_where_positions_matter():
     with pytest.raises(ValueError, match="pad on the right"):
         ise.estimate_entropy_change(*arrays)
     assert ise.estimate_entropy_change(*arrays, method="sequence").value == 0
+
+
+def test_places_without_a_token_have_no_chi_square():
+    """One token of two places each; its χ² is too large for an interval, and 0 follows it."""
+    values = torch.linspace(0.1, 1, 32, dtype=torch.float64)[:, None].expand(32, 2)
+    mask, spread = torch.tensor([[True, False]] * 32), torch.full((32, 2), 0.5)
+    found = ise.estimate_entropy_change(
+        *(0 * values, values.square(), values, mask, torch.arange(32)), chi_square=spread
+    )
+    assert np.isfinite(found.se)
+    assert np.isnan(found.ci_low)

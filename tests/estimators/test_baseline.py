@@ -44,3 +44,9 @@ def test_baseline_is_zero_where_there_is_no_token(functional):
 def test_one_prompt_cannot_be_cross_fitted():
     with pytest.raises(ValueError, match="at least two"):
         cross_fitted_baseline(torch.ones(3, 2), torch.ones(3, 2), torch.zeros(3), "per_token")
+
+
+def test_where_all_sequences_are_alike_there_is_nothing_to_predict():
+    entropies = torch.linspace(0.2, 1.5, 6, dtype=torch.float64).expand(40, 6).clone()
+    found = baseline(entropies, torch.ones(40, 6, dtype=torch.float64))
+    assert float(found.abs().max()) < 1e-9

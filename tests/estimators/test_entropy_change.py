@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,17 @@ def test_one_response_has_no_error_and_no_verdict_of_trust():
     assert any("One prompt draw" in w for w in sweep.points[0].change.warnings)
 
 
+def test_many_responses_to_one_prompt_have_no_error_and_no_verdict_of_trust():
+    exact = cases.exact("table")
+    batch = exact.sample(64, seed=3)
+    one = batch.select([i for i, p in enumerate(batch.prompt_ids) if p.equal(batch.prompt_ids[0])])
+    one = one.with_columns(prompt_index=torch.zeros(len(one), dtype=torch.int64))
+    point = entropy_change(exact.policy, one, cases.direction(exact.policy), [1e-4]).points[0]
+    assert len(one) > 10
+    assert math.isnan(point.change.se)
+    assert (point.verdict, point.residual_trust.verdict) == ("smooth", "smooth")
+
+
 def test_sampler_logprobs_enter_the_weights():
     """A sample of θ + v, declared as such, measures θ: the weights undo the sampler."""
     exact = cases.exact("table")
@@ -140,6 +152,22 @@ def test_table_has_a_row_a_learning_rate():
     frame = sweep.to_frame()
     assert list(frame.eta) == [1e-3, 1e-2]
     assert frame.first_order[1] == pytest.approx(1e-2 * sweep.first_order.value)
+    ends = ("value", "se", "ci_low", "ci_high")
+    for name, of in (("delta_h", "change"), ("residual", "residual")):
+        for end in ends:
+            column = name if end == "value" else f"{name}_{end}"
+            expected = [getattr(getattr(p, of), end) for p in sweep.points]
+            np.testing.assert_array_equal(frame[column], expected)
+    assert list(frame.verdict) == [p.verdict for p in sweep.points]
+    bare = change(cases.exact("table"), [1e-3], order=0).to_frame()
+    columns = ["residual", "residual_se", "residual_ci_low", "first_order", "second_order"]
+    assert bool(bare[columns].isna().all(axis=None))
+
+
+def test_every_stage_is_reported_before_it_begins():
+    stages = []
+    change(cases.exact("table"), [1e-3], progress=lambda *stage: stages.append(stage[:2]))
+    assert stages == [(0, 2), (1, 2)]
 
 
 def test_linear_range_is_where_second_order_meets_first():

@@ -85,7 +85,12 @@ def test_the_scale_of_the_weights_does_not_matter(method):
     sample = cases.array_sample(method=method)
     omega = torch.rand(40, dtype=torch.float64) + 0.1
     f, r, h = sample.functional, sample.series[1].logprobs, sample.entropies
-    assert float(f(omega, r, h)) == pytest.approx(float(f(7 * omega, r, h)), rel=1e-12)
+    expected = pytest.approx(float(f(omega, r, h)), rel=1e-9)
+    assert float(f(7 * omega, r, h)) == expected
+    if method == "sequence":  # a factor of every whole sequence, which no float64 can hold
+        far = r.clone()
+        far[:, 0] += 800
+        assert float(f(omega, far, h)) == expected
 
 
 def test_unknown_names_are_refused():

@@ -119,3 +119,10 @@ def test_of_two_sets_of_weights_the_worse_verdict_holds_and_is_said():
 def test_weights_that_overflow_are_not_trusted():
     shifted = torch.full((32, 1), 800.0, dtype=torch.float64)
     assert diagnose(shifted, torch.ones(32, 1)).verdict == "resample"
+
+
+@pytest.mark.parametrize(("carriers", "verdict"), [(1.5, "smooth"), (2.5, "trust")])
+def test_an_interval_requires_two_carriers(carriers, verdict):
+    moments = torch.tensor([0.01, 10 * 0.01**2 / carriers], dtype=torch.float64).expand(10, 1, 2)
+    trust = diagnose(torch.zeros(10, 1, dtype=torch.float64), torch.ones(10, 1), moments)
+    assert (trust.carriers, trust.verdict) == (pytest.approx(carriers), verdict)

@@ -79,3 +79,7 @@ def test_sign_and_scale_of_numerator_and_denominator_do_not_matter():
 def test_what_has_no_interval_gets_none():
     plain = Estimate.from_standard_error(1.0, 1.0, N, unit="", method="", trusted=False)
     assert with_fieller(plain, means(1.0, 5.0, 0), 0, 1, name="b", confidence=0.95) is plain
+
+
+def test_where_nothing_is_known_of_both_every_ratio_is_possible():
+    assert fieller(0.1, 0.1, (1.0, 0.0, 1.0), 2.0) == (-math.inf, math.inf)

@@ -68,3 +68,13 @@ def test_a_small_batch_in_which_every_pair_differs_has_an_interval():
     estimate = coupled_change(base, moved, torch.arange(n), differ, "per_token")
     assert estimate.ci_low < estimate.value < estimate.ci_high
     assert not estimate.warnings
+
+
+@pytest.mark.parametrize(("different", "bounded"), [(4, True), (6, False)])
+def test_of_a_small_batch_half_must_differ_for_an_error_of_its_own(different, bounded):
+    here = torch.linspace(0.1, 1, 10, dtype=torch.float64)[:, None]
+    differ, mask = torch.arange(10) < different, torch.ones(10, 1, dtype=torch.bool)
+    there = torch.where(differ[:, None], here.square(), here)
+    pair = Scores(-here, here, mask), Scores(-there, there, mask)
+    found = coupled_change(*pair, torch.arange(10), differ, "per_sequence")
+    assert bool(found.warnings) == bounded

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.rounding import rounding_floor
+from isentrope.estimators.rounding import RoundingFloor, rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.policy.scoring import score
 from isentrope.vectors import norm
@@ -69,3 +71,16 @@ def test_a_step_that_moves_zeros_alone_is_rounded_nowhere():
     policy.theta[name].zero_()
     v[name] += 1.0
     assert floor_of(policy, cases.ragged(), v).parameter_eta == 0
+
+
+def test_the_smallest_eta_is_three_floors_of_the_first_order_or_that_of_the_parameters():
+    floor = RoundingFloor(log_weight=0.0, entropy_change=2.0, eta=1.0, parameter_eta=0.25)
+    assert [floor.smallest_eta(x) for x in (4.0, -4.0, 600.0)] == [1.5, 1.5, 0.25]
+    assert floor.smallest_eta(0.0) == math.inf
+
+
+def test_a_direction_of_zeros_is_refused():
+    policy = cases.policy("llama")
+    nothing = {n: torch.zeros_like(x) for n, x in cases.direction(policy).items()}
+    with pytest.raises(ValueError, match="direction is zero"):
+        floor_of(policy, cases.ragged(), nothing)

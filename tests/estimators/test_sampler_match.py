@@ -62,4 +62,6 @@ def test_a_known_temperature_is_judged_over_the_vocabulary():
     sweeps = [entropy_change(policy, e, cases.direction(policy), [], order=1) for e in (near, far)]
     assert [math.isfinite(s.first_order.ci_low) for s in sweeps] == [True, False]
     assert sweeps[0].sample.trust.verdict == "trust"
+    assert sweeps[0].sample.sampler_temperature == pytest.approx(0.95, abs=1e-3)
+    assert cases.array_sample().sampler_temperature is None
     assert "drawn at temperature 0.95" in sweeps[0].entropy.warnings[0]

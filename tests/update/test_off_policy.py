@@ -119,7 +119,12 @@ def test_losses_that_are_other_functions_of_the_ratio_are_refused(objective):
 def test_the_gap_to_the_sampler_is_nothing_until_the_policy_moves():
     policy = cases.policy("qwen2")
     assert sampler_gap(policy, fresh_batch(policy)) < 1e-12
-    assert sampler_gap(policy, stale_batch(policy)) > 0.05
+    stale = stale_batch(policy)
+    scores = score(policy, stale)
+    pairs = zip(scores.logprobs, scores.mask, stale.sampler_logprobs, strict=True)
+    gaps = [float(x) for s, m, before in pairs for x in s[m] - before]
+    naive = (sum(x**2 for x in gaps) / len(gaps)) ** 0.5
+    assert sampler_gap(policy, stale) == pytest.approx(naive, rel=1e-12)
     with pytest.raises(ValueError, match="sampler"):
         sampler_gap(policy, fresh_batch(policy).with_columns(sampler_logprobs=None))
 
@@ -161,6 +166,7 @@ def test_the_range_of_the_ratios_is_reported():
         ({"advantages": None}, None, "no advantages"),
         ({"sampler_logprobs": None}, None, "log-probabilities"),
         ({}, (0.0, 0.2), "clip must be"),
+        ({}, (0.2, 0.0), "clip must be"),
         ({}, (0.2,), "clip must be"),
         ({}, 0.2, "clip must be"),
         ({}, (1.5, 0.2), "0 < lo ≤ 1"),
@@ -174,3 +180,13 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(change, clip, words):
         change = {"sampler_logprobs": [x - 1e4 for x in batch.sampler_logprobs]}
     with pytest.raises(ValueError, match=words):
         importance_ratios(policy, batch.with_columns(**change), clip)
+
+
+def test_the_clip_is_a_fifth_to_both_sides_unless_another_is_given():
+    policy = cases.policy("qwen2")
+    batch = stale_batch(policy)
+    usual, given, wider = (
+        importance_ratios(policy, batch, *clip).clipped for clip in ((), ((0.2, 0.2),), (None,))
+    )
+    assert torch.equal(usual, given)
+    assert not torch.equal(usual, wider)

@@ -129,7 +129,10 @@ def add_stranger(state_dict):
         (add_key, r"q_proj.lora_A.* 'exp_inf'"),
         (add_stranger, r"parameter 99, .*group"),
         (lambda s: s.update(param_groups=[]), "holds no parameters"),
-        (lambda s: s.pop("state"), "keys 'state' and 'param_groups'"),
+        (lambda s: s.pop("state"), r"got a dictionary with the keys \['param_groups'\]"),
+        (lambda s: s["param_groups"][0].update(differentiable=1), "is 1, not true or false"),
+        (lambda s: s["param_groups"][0].update(betas=(0.9, 1.5)), "not two numbers from 0"),
+        (lambda s: s["param_groups"][0].update(betas=(0.9,)), "not two numbers from 0"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(trained, saved, change, words):

@@ -118,7 +118,7 @@ RECORDS = TableSchema(
         "format": "double",
         "response_ids": "list<int64>",
         **_numbers("entropy", "surprisal"),
-        **dict.fromkeys(("logprobs", "entropies"), "list<double>"),
+        **dict.fromkeys(("logprobs", "entropies"), "list<double>?"),
     },
     frozenset({"decoding", "response_ids", "entropy", "surprisal", "logprobs", "entropies"}),
 )
