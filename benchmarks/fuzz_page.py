@@ -51,8 +51,8 @@ TEXTS = {
     "configurations, logs, and the prompts and responses of a user. `undetectable` is decided by "
     "rule: names, types and shapes are the truth's and the same numbers are finite, so that the "
     "values could be those of another run. `incomplete`: likewise, and an optional name is missing "
-    "or null. `silent` is every other difference, such as columns of tables and names that are "
-    "data (of metrics, packages and seeds), which have no schema of their own.",
+    "or null. `silent` is every other difference, such as names in JSON that are data (of "
+    "metrics, packages and seeds), which have no schema of their own. Tables have one.",
     "flips": "One bit at random places of each file, and the checkpoint read as a policy.",
 }
 

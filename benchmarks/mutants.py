@@ -6,12 +6,14 @@ A copy of the repository is made. In it the fast tests of a room (its folder of 
 doctests, and tests/oracle) run once under coverage, which says which tests reach which lines and
 how long they take. Then a seeded random sample of mutants (`benchmarks.mutations`), the same share
 of every file, is tested one by one: the tests that reach the changed line run, the fastest first,
-until one fails. A line that runs only at import is tested by all tests that reach its file. A
-mutant whose tests run ten times as long as they should is killed by time.
+until one fails. A line that runs only at import is tested by all tests that reach its file, and a
+file that only has such lines by all tests. A mutant whose tests run ten times as long as they
+should is killed by time.
 
 Every mutant runs in a child of a process that has loaded the libraries but nothing of isentrope.
 Outcomes are written to docs/results/mutants.json as they come, and a run that was stopped continues
-from there; `--again` tests the survivors again. Writes docs/results/mutants.md.
+from there; `--again` tests those again that survived and are not explained. Writes
+docs/results/mutants.md.
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ from benchmarks.mutants_page import PAGE, Outcome, page
 from benchmarks.mutations import Mutant, mutants
 
 ROOMS = ("estimators", "update", "attribution")
+ELSEWHERE = {
+    "attribution": ("tests/policy/test_padding.py", "tests/policy/test_second_order_guard.py")
+}
+"""Tests of a room that lie in another folder."""
 RESULTS = Path("docs/results/mutants.json")
 PRELOADED = ("torch", "transformers", "peft", "pandas", "pyarrow.parquet", "scipy.stats", "pytest")
 PRELOADING_WARNS = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
@@ -172,7 +178,7 @@ class Reached:
     def tests(self, path: Path, mutant: Mutant) -> list[str]:
         """Tests that reach a mutant, the fastest first."""
         lines = self.lines.get(path, {})
-        found = lines.get(mutant.line, set()) or set().union(*lines.values())
+        found = lines.get(mutant.line, set()) or set().union(*lines.values()) or set(self.seconds)
         return sorted(found, key=lambda test: self.seconds.get(test, 0.0))
 
 
@@ -195,8 +201,8 @@ def reached(copy: Copy, room: str) -> Reached:
     data, settings = copy.folder / f"{room}.coverage", copy.folder / "coveragerc"
     settings.write_text(f"[run]\ndata_file = {data}\n")
     found = copy.test(
-        [f"tests/{room}", "tests/oracle", str(source), f"--cov={source}", "--cov-context=test",
-         f"--cov-config={settings}", "--cov-report="], 1800,
+        [f"tests/{room}", *ELSEWHERE.get(room, ()), "tests/oracle", str(source), f"--cov={source}",
+         "--cov-context=test", f"--cov-config={settings}", "--cov-report="], 1800,
     )  # fmt: skip
     if found is None or found["status"] != 0:
         raise SystemExit((copy.folder / "log.txt").read_text()[-3000:])
@@ -256,7 +262,7 @@ def run(rooms: Sequence[str], share: float, seed: int, again: bool) -> dict[str,
         rooms: Their names.
         share: Of the mutants of each module.
         seed: Of the sample.
-        again: Whether to test those again that survived.
+        again: Whether to test those again that survived and are not explained.
 
     Returns:
         Outcomes by room.
@@ -271,14 +277,14 @@ def run(rooms: Sequence[str], share: float, seed: int, again: bool) -> dict[str,
             rows = found[room] = []
             map_ = None
             for path, mutant in chosen:
-                before = known.get((path.relative_to("src/isentrope").as_posix(), mutant.name))
-                if before is None or (again and before.result == "survived"):
+                row = known.get((path.relative_to("src/isentrope").as_posix(), mutant.name))
+                if row is None or (again and row.is_open):
                     map_ = map_ or reached(copy, room)
-                    before = judge(copy, map_, path, mutant)
-                    print(f"{before.result:9} {before.seconds:6} s {path}:{before.line} "
-                          f"{before.name} {before.by}", flush=True)  # fmt: skip
-                rows.append(before)
-                known[before.path, before.name] = before
+                    row = judge(copy, map_, path, mutant)
+                    print(f"{row.result:9} {row.seconds:6} s {path}:{row.line} {row.name} {row.by}",
+                          flush=True)  # fmt: skip
+                rows.append(row)
+                known[row.path, row.name] = row
                 save(known.values(), share, seed)
     return found
 
@@ -289,7 +295,9 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.04)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=ROOMS)
-    parser.add_argument("--again", action="store_true", help="test the survivors again")
+    parser.add_argument(
+        "--again", action="store_true", help="test survivors that are not explained again"
+    )
     given = parser.parse_args()
     found = run(given.rooms, given.share, given.seed, given.again)
     PAGE.write_text(page(found, given.share))

@@ -40,6 +40,16 @@ class Outcome:
         """Of the mistake."""
         return self.name.split(" | ")[1]
 
+    @property
+    def explanation(self) -> str:
+        """Why it survives; empty if that is not known."""
+        return EXPLAINED.get((self.path, self.name), "")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it survives and nobody has said why."""
+        return self.result == "survived" and not self.explanation
+
 
 def page(found: Mapping[str, Sequence[Outcome]], share: float) -> str:
     """The page of all outcomes.
@@ -95,7 +105,7 @@ def _table(head: str, parts: dict[str, Sequence[Outcome]]) -> list[str]:
     for name, rows in [*parts.items(), ("**all**", every)]:
         alive = [row for row in rows if row.result == "survived"]
         killed = len(rows) - len(alive)
-        same = sum(_explanation(row).startswith("Equivalent") for row in alive)
+        same = sum(row.explanation.startswith("Equivalent") for row in alive)
         share = f"{100 * killed / len(rows):.1f}" if rows else "–"
         lines.append(f"| {name} | {len(rows)} | {killed} | {len(alive)} | {same} | {share} |")
     return lines
@@ -107,7 +117,7 @@ def _survivors(rows: Sequence[Outcome]) -> list[str]:
         if row.result == "survived":
             function, kind, change, _ = row.name.split(" | ")
             where = f"{row.path}, {function or 'module'}, {kind}: `{_short(change)}`."
-            text = f"- {where} {_explanation(row) or 'Not explained yet.'}"
+            text = f"- {where} {row.explanation or 'Not explained yet.'}"
             lines += textwrap.wrap(
                 text, 100, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
             )
@@ -117,7 +127,3 @@ def _survivors(rows: Sequence[Outcome]) -> list[str]:
 def _short(change: str) -> str:
     before, after = change.split(" → ", maxsplit=1)
     return " → ".join(textwrap.shorten(part, 60, placeholder=" …") for part in (before, after))
-
-
-def _explanation(row: Outcome) -> str:
-    return EXPLAINED.get((row.path, row.name), "")

@@ -173,7 +173,7 @@ def _calls(
             renamed = ast.Attribute(function.value, other)
         yield "function", _text(ast.Call(renamed, arguments, keywords))
     plain = len(arguments) == 2 and not any(isinstance(a, ast.Starred) for a in arguments)
-    if plain and name not in _SYMMETRIC:
+    if plain and name not in _SYMMETRIC and len({*map(ast.unparse, arguments)}) == 2:
         yield "arguments", _text(ast.Call(function, arguments[::-1], keywords))
 
 

@@ -36,7 +36,6 @@ def test_a_table_of_the_declared_form_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("count", [3, None]),
         ("count", [None, None]),
         ("value", [1, 2]),
         ("value", [None, None]),

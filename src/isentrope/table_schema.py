@@ -1,8 +1,7 @@
 """Which columns a parquet file has, and of which types: a table of another form is refused by name.
 
 A type is the name of an arrow type. Where it ends in "?", values may be missing. Those of "double"
-may be anyway: NaN and null are the same there. pandas writes a column without a value as arrow's
-null type, and whole numbers with gaps as "double"; both are read where values may be missing.
+may be anyway: NaN and null are the same there. A column without any value is of arrow's null type.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
 
 _SAME = {"large_string": "string"}
-_ALSO: dict[str, tuple[str, ...]] = {"double": ("int64", "null"), "int64?": ("double",)}
+_ALSO: dict[str, tuple[str, ...]] = {"double": ("int64", "null")}
 _INDEX = "__index_level_0__"
 """Row numbers that pandas writes beside joined tables."""
 

@@ -90,9 +90,17 @@ def test_a_zero_row_belongs_to_no_cluster():
         ({}, "count or distance"),
         ({"count": 2, "distance": 0.5}, "count or distance"),
         ({"count": 12}, "got 12"),
+        ({"count": 0}, "got 0"),
         ({"distance": 3.0}, "got 3"),
     ],
 )
 def test_a_cut_that_makes_no_sense_is_refused(cut, message):
     with pytest.raises(ValueError, match=message):
         cluster_sequences(uneven_kernel()[0], UNEVEN, **cut)
+
+
+def test_what_is_no_kernel_is_refused_unless_it_is_rounding():
+    matrix = uneven_kernel()[0] + 1e-3 * torch.eye(11).roll(1, 0)
+    with pytest.raises(ValueError, match="not symmetric"):
+        cluster_sequences(matrix, UNEVEN, count=2)
+    cluster_sequences(matrix, UNEVEN, count=2, rounding=1e-2)

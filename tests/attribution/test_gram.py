@@ -128,6 +128,12 @@ def test_the_smaller_side_is_held_and_the_passes_are_counted():
     assert [end - start for start, end in plan.tiles] == [15, 15]
     assert plan.passes == pytest.approx((30 + 2 * 100) / 130)
     assert plan_storage(30, None, 10, 4, Storage(memory=600)).passes == pytest.approx(1.5)
+    assert "in 2 tiles" in str(plan)
+    three = plan_storage(100, 45, 10, 4, Storage(memory=600))
+    assert three.passes == pytest.approx((45 + 3 * 100) / 145)
+    one = plan_storage(30, None, 10, 4, Storage())
+    assert "tiles" not in str(one)
+    assert one.passes == 1
 
 
 def test_entropy_weights_enter_the_products():

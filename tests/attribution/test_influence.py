@@ -245,6 +245,18 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
         assert (tokens[f"{column}_se"] > 0).all()
     assert set(table.reliability) == {"tokens", "sequences"}
     assert tokens["token_id"].tolist() == torch.cat(U.response_ids).tolist()
+    of_tokens = tokens.groupby("sequence")[["s", "H"]].sum()
+    assert of_tokens["s"].to_numpy() == pytest.approx(sequences["S"].to_numpy(), rel=1e-9)
+    assert of_tokens["H"].to_numpy() == pytest.approx(sequences["H"].to_numpy(), rel=1e-9)
+    bare = influence(policy, E, U, step, tokens=False, groups=3).to_frame()
+    assert not {"S", "H"} & set(bare)
+
+
+def test_progress_counts_the_gradients_of_e_and_the_pass_over_u():
+    policy, E, U, step = setting()
+    R, stages = E.with_columns(rewards=torch.linspace(0, 1, len(E))), []
+    influence(policy, E, U, step, reward=R, groups=3, progress=lambda *x: stages.append(x[:2]))
+    assert stages == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_errors_have_one_degree_of_freedom_less_than_groups():

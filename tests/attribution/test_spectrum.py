@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -153,3 +155,22 @@ def test_zero_rows_are_counted_and_a_zero_kernel_is_refused():
         kernel_spectrum(matrix * 0, None, prompts)
     with pytest.raises(ValueError, match="one prompt"):
         kernel_spectrum(matrix, None, prompts * 0)
+
+
+def test_a_row_is_an_outlier_above_three_and_a_half():
+    matrix, prompts = planted_gram(6, 3)
+    scores = torch.tensor([0.0, 4.0, -5.0, 3.5, 3.0])
+    found = dataclasses.replace(kernel_spectrum(matrix, None, prompts), norm_scores=scores)
+    assert found.norm_outliers() == [2, 1]
+    assert found.norm_outliers(2.0) == [2, 1, 3, 4]
+
+
+def test_the_eigenvalues_of_theory_are_the_quantiles_of_its_density():
+    n, d = 100, 400
+    ends = [(1 + sign * (n / d) ** 0.5) ** 2 for sign in (-1, 1)]
+    x = np.linspace(*ends, 400_001)
+    density = marchenko_pastur_density(torch.from_numpy(x), n, d, 1.0).numpy()
+    mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    expected = np.interp((n - np.arange(n) - 0.5) / n * mass[-1], mass, x)
+    found = marchenko_pastur_eigenvalues(n, d, 1.0)
+    np.testing.assert_allclose(found, expected, rtol=2e-6)

@@ -2,7 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.prompt_pairs import require_kernel, shared_identities
+from isentrope.attribution.fisher.prompt_pairs import (
+    delete_one,
+    require_kernel,
+    shared_identities,
+)
 from isentrope.attribution.fisher.structure import cross_structure, kernel_structure
 
 
@@ -212,6 +216,32 @@ def test_what_is_no_kernel_is_refused_in_a_sentence(change, message):
     matrix, _ = uneven_kernel()
     with pytest.raises(ValueError, match=message):
         kernel_structure(*change(matrix, UNEVEN))
+
+
+def test_the_largest_eigenvalue_of_what_is_no_kernel_is_given_for_its_size():
+    matrix = uneven_kernel()[0] - 3 * torch.eye(11)
+    largest = float(np.linalg.eigvalsh(matrix.numpy())[-1])
+    with pytest.raises(ValueError, match=rf"largest {largest:.3g}\)"):
+        require_kernel(matrix, UNEVEN)
+
+
+def test_one_unit_has_no_error_however_many_deletions_there_are():
+    found = delete_one(torch.tensor(2.0), torch.tensor([1.0, 3.0]), 1, "nats")
+    assert np.isnan(found.se)
+    assert found.warnings
+
+
+def test_the_table_has_a_row_per_relation_and_quantity_and_the_differences():
+    matrix, right = uneven_kernel()
+    found = kernel_structure(matrix, UNEVEN, right)
+    rows = {(row.relation, row.quantity): row for row in found.to_frame().itertuples()}
+    same, other = (found[f"{of}_prompt"] for of in ("same", "cross"))
+    for name, relation in (("same_prompt", same), ("cross_prompt", other)):
+        assert rows[name, "mean"].value == relation.mean.value
+        assert rows[name, "mean"].entries == relation.entries
+    difference = rows["same_prompt - cross_prompt", "mean"]
+    assert difference.value == pytest.approx(same.mean.value - other.mean.value)
+    assert difference.se == found.differences["mean"].se
 
 
 def test_a_kernel_of_rounded_rows_passes_when_told():

@@ -62,6 +62,7 @@ def test_errors_are_those_of_dropping_each_prompt():
     exact = (7 / 8 * (spread**2).sum(0)) ** 0.5
     ours = [(r.total.se, r.ratio.se) for r in found.rows]
     np.testing.assert_allclose(ours, exact, rtol=1e-3, atol=1e-12)
+    assert {(r.total.n, r.ratio.n) for r in found.rows} == {(8, 8)}
 
 
 def test_a_kernel_that_is_its_truncation_is_predicted_wholly():
@@ -137,6 +138,24 @@ def test_a_sum_lost_in_noise_gives_no_interval_of_the_ratio():
     assert np.isnan(found["diagonal"].ratio.ci_low)
     assert "not distinguishable from zero" in found["diagonal"].ratio.warnings[0]
     assert found["full"].ratio.value == 1
+
+
+def test_the_ratio_has_an_interval_exactly_where_the_sum_is_not_zero():
+    withheld = []
+    for seed in range(30):
+        found = truncations(*policy_like(12, 4, seed), ranks=())
+        withheld.append(found["full"].total.covers(0))
+        assert np.isnan(found["diagonal"].ratio.ci_low) == withheld[-1]
+    assert 2 < sum(withheld) < 28
+
+
+def test_a_correlation_that_one_prompt_makes_whole_still_has_an_interval():
+    """Without one of four prompts the ranks of the others agree in some of these kernels."""
+    for seed in range(4):
+        matrix, prompts = planted_gram(4, 2, seed=seed)
+        found = truncations(matrix, *signals(8, seed), prompts, ranks=(1, 3))
+        for row in found.rows[:-1]:
+            assert np.isfinite([row.pearson.ci_low, row.spearman.ci_low]).all()
 
 
 def test_arrays_that_do_not_fit_are_refused():

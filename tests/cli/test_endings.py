@@ -13,6 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli import session
+from isentrope.cli.commands import CONFIG_VERBS, VERBS
 from isentrope.cli.main import app
 from isentrope.errors import FileError
 from tests.tiny_checkpoint import settings
@@ -108,6 +109,58 @@ def stopped(arguments, ready, number, folder):
     finally:
         process.kill()
     return said, process.returncode
+
+
+CONFIGURED = ("sft", "evaluate", "measure", "influence", "kernel", "noise", "audit", "check")
+ARGUMENTS = {
+    **{name: [name, "config.yaml"] for name in CONFIGURED},
+    "try": ["try", "all", "config.yaml"],
+    "demo": ["demo", "--out", "demo"],
+    "train": ["train", "config.yaml", "--out", "run"],
+    "convert": ["convert", "source", "--out", "out"],
+    "report": ["report", "run"],
+    "show": ["config", "show"],
+    "validate": ["config", "validate", "config.yaml"],
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("verb", [*VERBS, *CONFIG_VERBS], ids=lambda verb: verb.name)
+def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("")
+
+    def work(*_):
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal did not arrive")
+
+    monkeypatch.setattr(session, "load", lambda name: {verb.through: work}[name])
+    before = signal.getsignal(number)
+    result = call(*ARGUMENTS[verb.name])
+    assert result.exit_code == 128 + number
+    cause = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C", signal.SIGHUP: "SIGHUP"}[number]
+    assert result.stderr == f"Stopped by {cause}. {verb.kept}\n"
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_check_and_a_demo_that_run(tiny, tmp_path, number):
+    many = settings(tiny, batch_config={"B_E": 20000, "fixed_prompts": False})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(many))
+    end = time.monotonic() + 12
+    runs = (
+        (["check", "config.yaml"], lambda: time.monotonic() > end),
+        (
+            ["demo", "--out", "demo"],
+            lambda: any(tmp_path.glob("demo/**/training_state/step_*")),
+        ),
+    )
+    for arguments, ready in runs:
+        said, status = stopped(arguments, ready, number, tmp_path)
+        assert status == 128 + number, said
+        assert len(re.findall("Stopped by ", said)) == 1
+        assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(

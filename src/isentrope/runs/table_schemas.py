@@ -14,7 +14,7 @@ def _with_interval(name: str) -> tuple[str, ...]:
 
 
 _ESTIMATE = _numbers("value", "se", "ci_low", "ci_high")
-_OF_PROMPTS = _ESTIMATE | {"prompts": "int64?"}
+_OF_PROMPTS = _ESTIMATE | {"prompts": "int64"}
 
 _SWEEP = TableSchema(
     {
@@ -92,7 +92,7 @@ SCHEMAS = {
     "block_model": TableSchema({"quantity": "string", **_OF_PROMPTS, "block": "string"}),
     "truncations": TableSchema({"truncation": "string", "quantity": "string", **_OF_PROMPTS}),
     "noise": TableSchema(
-        {"of": "string", "quantity": "string", **_ESTIMATE, "n": "int64?", "unit": "string?"}
+        {"of": "string", "quantity": "string", **_ESTIMATE, "n": "int64", "unit": "string?"}
     ),
     "audit": TableSchema(
         {
