@@ -7,7 +7,7 @@ import pytest
 from benchmarks.mutants_page import Outcome, page
 from benchmarks.mutations import mutants
 
-SOURCE = '''"""Docs 1."""
+SOURCE = b'''"""Docs 1."""
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Mean:
         total += max(x, dim)
         values.append(-total ** 2)
         return total / len(x) if dim else divide(total, x)
-'''.encode()
+'''
 
 
 def found(kind):
