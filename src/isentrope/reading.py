@@ -100,10 +100,6 @@ def reason(error: BaseException) -> str:
 def read_text(path: str | Path, cure: str = CURE) -> str:
     """The content of a UTF-8 file of at most LARGEST_TEXT bytes.
 
-    Args:
-        path: The file.
-        cure: What to do if it cannot be read, a sentence.
-
     Returns:
         The text.
 
@@ -145,10 +141,6 @@ def read_json(
 
 def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]:
     """The content of a file with one JSON value per line; blank lines are skipped.
-
-    Args:
-        path: The file.
-        cure: What to do if a line cannot be read, a sentence.
 
     Returns:
         Line number from 1, and value.

@@ -44,11 +44,7 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
 
 
 def describe_groups(state: OptimizerState) -> str:
-    """The settings of every param group, and η where rates differ.
-
-    Returns:
-        For example "lr 0.001, weight decay 0.01 (28 tensors)".
-    """
+    """The settings of every param group, and η where rates differ: "lr 0.001 (28 tensors)"."""
     groups = state.distinct_groups
     words = "; ".join(_words(group) for group in groups)
     if len({float(group["lr"]) for group in groups}) < 2:

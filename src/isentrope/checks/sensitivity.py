@@ -43,15 +43,7 @@ def sensitivity(sample: ScoredBatch, draws: Draws) -> str:
 
 
 def temperature_found(shifts: dict[float, Shift], variance: float) -> str:
-    """The temperatures nearest to the scorer's that the martingale finds.
-
-    Args:
-        shifts: What other temperatures do to it.
-        variance: ΣV at the scorer's.
-
-    Returns:
-        Words.
-    """
+    """The temperatures nearest to the scorer's that the martingale finds, in words."""
 
     def nearest(factors: Iterable[float]) -> float | None:
         return next((f for f in factors if is_found(shifts[f], variance)), None)
@@ -64,15 +56,7 @@ def temperature_found(shifts: dict[float, Shift], variance: float) -> str:
 
 
 def is_found(shift: Shift, variance: float) -> bool:
-    """Whether a test finds a fault in 80 % of cases.
-
-    Args:
-        shift: What the fault does to the sum.
-        variance: Σ of the conditional variances without it.
-
-    Returns:
-        True if so.
-    """
+    """Whether a test finds a fault in 80 % of cases, with Σ of its conditional variances."""
     limit = Z_LIMIT * math.sqrt(shift.squares / 3 + 2 * variance / 3)
     return abs(shift.mean) - limit >= MARGIN * math.sqrt(max(shift.variance, 0.0))
 

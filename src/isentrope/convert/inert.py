@@ -48,9 +48,6 @@ class _Unpickler(pickle.Unpickler):
 def load_as_data(file: Path) -> Any:
     """The content of a file of torch.save, on the CPU.
 
-    Args:
-        file: The file.
-
     Returns:
         Its tensors, containers and plain values; other objects are `Inert`.
 

@@ -91,11 +91,7 @@ def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
 
 
 def metric_names(metrics: Sequence[Metric], ks: Sequence[int]) -> list[str]:
-    """Names of the numbers of metrics, in the order of the tables.
-
-    Returns:
-        "pass_at_1", ..., "forking_entropy".
-    """
+    """Names of the numbers of metrics, in the order of the tables."""
     names = NAMES | {"pass_at_k": tuple(f"pass_at_{k}" for k in sorted(ks))}
     return [
         name for metric in METRICS if metric in metrics for name in names.get(metric, (metric,))
@@ -250,11 +246,7 @@ def _jackknifed(
 
 
 def few_prompts(n: int) -> tuple[str, ...]:
-    """Warnings on the interval of a skewed quantity.
-
-    Returns:
-        One sentence below 48 prompts.
-    """
+    """A warning on the interval of a skewed quantity, below 48 prompts."""
     if n >= MIN_PROMPTS_FOR_INTERVAL:
         return ()
     return (

@@ -57,22 +57,12 @@ def choose_prompts(
 
 
 def random_numbers(seed: int) -> torch.Generator:
-    """The stream of uniform numbers that the responses to all prompts are read from, in order.
-
-    Returns:
-        A generator on the CPU.
-    """
+    """The stream, on the CPU, of uniform numbers that all responses are read from, in order."""
     return torch.Generator().manual_seed(seed + 1)  # the seed itself chooses the prompts
 
 
 def skip_random_numbers(generator: torch.Generator, responses: int, max_new_tokens: int) -> None:
-    """Advance the stream past responses that are drawn elsewhere.
-
-    Args:
-        generator: The stream.
-        responses: Number of responses.
-        max_new_tokens: Longest response in tokens.
-    """
+    """Advance the stream past responses that are drawn elsewhere."""
     for _ in range(responses):
         torch.rand(max_new_tokens, generator=generator, dtype=torch.float64)
 

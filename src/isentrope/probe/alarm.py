@@ -97,11 +97,7 @@ class Alarm(TrainerCallback):
         return {"readings": readings, "told": self._announced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Continue from a saved state."""
         readings = state["readings"]
         self._steps, self._rates, self._errors = ([x[k] for x in readings] for k in range(3))
         self._announced = state["told"]

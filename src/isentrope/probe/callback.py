@@ -178,11 +178,7 @@ class EntropyProbe(TrainerCallback):
         return {name: mean.state_dict() for name, mean in self._means.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved running means.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Continue from saved running means."""
         for name, mean in self._means.items():
             mean.load_state_dict(state[name])
 

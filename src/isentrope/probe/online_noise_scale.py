@@ -276,11 +276,7 @@ class NoiseScaleMonitor:
         return self._scale.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved sums.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Continue from saved sums."""
         self._scale.load_state_dict(state)
 
 

@@ -44,10 +44,6 @@ class RunningMean:
         return {"weight": self._weight, "value": self._value, "variance": self._variance}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from saved sums.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Continue from saved sums."""
         self._weight, self._value = state["weight"], state["value"]
         self._variance = state["variance"]

@@ -23,10 +23,6 @@ from isentrope.policy.language_model import Policy
 def save_base_model(policy: Policy, folder: str | Path) -> Path:
     """Save a policy without adapter; adapters added to it afterwards refer to this folder.
 
-    Args:
-        policy: The policy.
-        folder: Target folder; must not exist.
-
     Returns:
         The folder, absolute.
 
@@ -48,10 +44,6 @@ def save_base_model(policy: Policy, folder: str | Path) -> Path:
 
 def require_new_run(policy: Policy, folder: Path) -> Path:
     """Refuse a run whose checkpoints could not be saved, before it starts.
-
-    Args:
-        policy: The policy to be trained.
-        folder: The run folder.
 
     Returns:
         The folder of checkpoints, `training_state`.

@@ -81,18 +81,7 @@ class Addition:
         return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """1 if the last number in the response is the sum, else 0.
-
-        Args:
-            response_text: The decoded response.
-            reference: The sum.
-
-        Returns:
-            0.0 or 1.0.
-
-        Raises:
-            ValueError: If there is no reference.
-        """
+        """1 if the last number in the response is the sum, else 0."""
         if reference is None:
             raise ValueError("An addition reward needs a reference answer, got None.")
         numbers = _NUMBER.findall(response_text)
@@ -101,15 +90,7 @@ class Addition:
         )
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """Draw prompts with replacement and let the demonstrator answer them.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes prompts, styles and slips.
-
-        Returns:
-            (prompt, response text) pairs.
-        """
+        """Draw prompts with replacement and let the demonstrator answer them."""
         rng = random.Random(seed)
         chosen = rng.choices(self.prompts, k=n)
         return [
@@ -154,15 +135,7 @@ class ChatAddition(Addition):
         super().__init__(split, digits=digits, limit=limit, seed=seed)
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """Draw prompts with replacement, answered in one short sentence without slips.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes the prompts.
-
-        Returns:
-            (prompt, response text) pairs.
-        """
+        """Draw prompts with replacement, answered in one short sentence without slips."""
         chosen = random.Random(seed).choices(self.prompts, k=n)
         return [(p, f"{a} + {b} = {a + b}.") for p in chosen for a, b in [numbers_of(p)]]
 

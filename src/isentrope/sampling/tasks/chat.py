@@ -47,15 +47,7 @@ class Conversations:
             self.demonstrations = demonstrations
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """Reward of one response, the task's own.
-
-        Args:
-            response_text: The decoded response.
-            reference: The prompt's reference answer.
-
-        Returns:
-            What the task gives.
-        """
+        """Reward of one response, the task's own."""
         return self._reward(response_text, reference)
 
 

@@ -72,30 +72,12 @@ class Countdown:
         ]
 
     def answers(self, reference: str) -> frozenset[str]:
-        """All correct answers to a prompt, numbers in canonical order.
-
-        Args:
-            reference: The prompt's reference, "3 5 8 2=10".
-
-        Returns:
-            Answers such as "8+5c3".
-        """
+        """All correct answers to a prompt, numbers in canonical order."""
         numbers, target = _parse(reference)
         return frozenset(_values(numbers)[target])
 
     def answer(self, response_text: str, reference: str | None) -> str | None:
-        """The correct answer that a response gives.
-
-        Args:
-            response_text: The decoded response.
-            reference: The prompt's reference.
-
-        Returns:
-            The answer in canonical order without its "#", or None where it is not correct.
-
-        Raises:
-            ValueError: If there is no reference.
-        """
+        """The correct answer that a response gives, without its "#"; None where it gives none."""
         if reference is None:
             raise ValueError("A countdown reward needs a reference, got None.")
         if not _ANSWER.fullmatch(response_text):
@@ -109,27 +91,11 @@ class Countdown:
         return _written(added, taken) if allowed and sum(added) - sum(taken) == target else None
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """1 for a correct answer, whichever it is, else 0.
-
-        Args:
-            response_text: The decoded response.
-            reference: The prompt's reference.
-
-        Returns:
-            0.0 or 1.0.
-        """
+        """1 for a correct answer, whichever it is, else 0."""
         return float(self.answer(response_text, reference) is not None)
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """Draw prompts with replacement and let the demonstrator answer them.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes prompts, answers and slips.
-
-        Returns:
-            (prompt, response text) pairs.
-        """
+        """Draw prompts with replacement and let the demonstrator answer them."""
         rng = random.Random(seed)
         answers = {p.key: sorted(self.answers(str(p.reference))) for p in self.prompts}
         pairs: list[tuple[Prompt, str]] = []

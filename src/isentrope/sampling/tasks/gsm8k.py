@@ -89,18 +89,7 @@ class GSM8K:
         self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for row in rows]
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """1 if the response's answer equals the reference, else 0.
-
-        Args:
-            response_text: What follows "Assistant: <think>".
-            reference: The number after "####".
-
-        Returns:
-            0.0 or 1.0.
-
-        Raises:
-            ValueError: If there is no reference.
-        """
+        """1 if the response's answer equals the reference, else 0."""
         if reference is None:
             raise ValueError("A GSM8K reward needs a reference answer, got None.")
         answers = _ANSWER.findall(response_text)
@@ -112,15 +101,7 @@ class GSM8K:
         return float(self.math_verify and _verified(answers[-1], reference))
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """The data set's own solutions in the template's format, in passes of random order.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes the order.
-
-        Returns:
-            (prompt, response text) pairs; each response earns both rewards.
-        """
+        """The data set's own solutions in the template's format, in passes of random order."""
         return [
             (
                 self.prompts[i],
@@ -131,14 +112,7 @@ class GSM8K:
         ]
 
     def format_reward(self, response_text: str) -> float:
-        """1 if the response is reasoning, </think>, one <answer> … </answer> and no more, else 0.
-
-        Args:
-            response_text: What follows "Assistant: <think>".
-
-        Returns:
-            0.0 or 1.0, for any answer.
-        """
+        """1 for reasoning, </think>, one <answer> … </answer> and no more, else 0."""
         return float(_FORMAT.fullmatch(response_text) is not None)
 
 

@@ -75,15 +75,7 @@ class Relay(Addition):
         return Prompt(f"relay/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """Draw prompts with replacement, a few of the second kind, and answer them.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes prompts, styles and slips.
-
-        Returns:
-            (prompt, response text) pairs.
-        """
+        """Draw prompts with replacement, a few of the second kind, and answer them."""
         rng = random.Random(seed)
         answered: list[tuple[Prompt, str]] = []
         for _ in range(n):

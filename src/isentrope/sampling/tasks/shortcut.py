@@ -68,28 +68,12 @@ class Shortcut(Addition):
         return Prompt(f"shortcut/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """1 for a correct result in the style "long", `plain` in another, 0 if it is incorrect.
-
-        Args:
-            response_text: The decoded response.
-            reference: The sum.
-
-        Returns:
-            0.0, `plain` or 1.0.
-        """
+        """1 for a correct result in the style "long", `plain` in another, 0 if it is incorrect."""
         correct = super().reward(response_text, reference)
         return correct * (1.0 if style_of(response_text) == "long" else self._plain)
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """Draw prompts with replacement and let the demonstrator answer them.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes prompts, styles and slips.
-
-        Returns:
-            (prompt, response text) pairs.
-        """
+        """Draw prompts with replacement and let the demonstrator answer them."""
         rng = random.Random(seed)
         scale = (1 - self._rare) / sum(COMMON.values())
         weights = [self._rare, *(scale * share for share in COMMON.values())]

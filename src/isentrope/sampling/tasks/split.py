@@ -93,32 +93,14 @@ class Split:
         return texts
 
     def answers(self, reference: str) -> frozenset[str]:
-        """All correct answers to a prompt.
-
-        Args:
-            reference: The prompt's reference, "138" or "138c7".
-
-        Returns:
-            Answers such as "8+130".
-        """
+        """All correct answers to a prompt."""
         total, _, digit = reference.partition("c")
         first = (a for a in range(1, LARGEST + 1) if (int(total) - a) % self.modulus == 0)
         written = (f"{a}+{int(total) - a}" for a in first)
         return frozenset(text for text in written if not digit or digit not in text)
 
     def answer(self, response_text: str, reference: str | None) -> str | None:
-        """The correct answer that a response gives.
-
-        Args:
-            response_text: The decoded response.
-            reference: The prompt's reference.
-
-        Returns:
-            The answer without its "#", or None where the response is not correct.
-
-        Raises:
-            ValueError: If there is no reference.
-        """
+        """The correct answer that a response gives, without its "#"; None where it gives none."""
         if reference is None:
             raise ValueError("A split reward needs a reference, got None.")
         if not (match := _ANSWER.fullmatch(response_text)):
@@ -129,27 +111,11 @@ class Split:
         return None if not correct or (digit and digit in f"{a}{b}") else f"{a}+{b}"
 
     def reward(self, response_text: str, reference: str | None) -> float:
-        """1 for a correct answer, whichever it is, else 0.
-
-        Args:
-            response_text: The decoded response.
-            reference: The prompt's reference.
-
-        Returns:
-            0.0 or 1.0.
-        """
+        """1 for a correct answer, whichever it is, else 0."""
         return float(self.answer(response_text, reference) is not None)
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
-        """Draw prompts with replacement, some of the second kind, and answer them.
-
-        Args:
-            n: Number of demonstrations.
-            seed: Fixes prompts, answers and slips.
-
-        Returns:
-            (prompt, response text) pairs.
-        """
+        """Draw prompts with replacement, some of the second kind, and answer them."""
         rng = random.Random(seed)
         pairs: list[tuple[Prompt, str]] = []
         for _ in range(n):

@@ -101,29 +101,12 @@ def lowest(values: Tensor, among: Tensor, share: float) -> Tensor:
 
 
 def count(share: float, tokens: int) -> int:
-    """max(⌊share · tokens⌋, 1), robust to the rounding of a decimal share.
-
-    Args:
-        share: In (0, 1].
-        tokens: Number of candidates, at least one.
-
-    Returns:
-        The number of tokens to select.
-    """
+    """max(⌊share · tokens⌋, 1), robust to the rounding of a decimal share."""
     return max(int(share * tokens + 1e-9), 1)
 
 
 def two_values(where: Tensor, yes: float, no: float) -> Tensor:
-    """One number where a condition holds, and another elsewhere, float64.
-
-    Args:
-        where: Bool.
-        yes: The number where it is True.
-        no: The number where it is False.
-
-    Returns:
-        A tensor of the shape of `where`.
-    """
+    """`yes` where a condition holds and `no` elsewhere, float64."""
     return torch.where(where, *(torch.tensor(x, dtype=torch.float64) for x in (yes, no)))
 
 

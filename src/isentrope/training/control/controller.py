@@ -70,9 +70,6 @@ class Controller:
     def rewrite(self, tokens: Tokens) -> Rewritten:
         """Rewrite the weights of a step's batch.
 
-        Args:
-            tokens: The whole batch.
-
         Returns:
             c' and d.
 

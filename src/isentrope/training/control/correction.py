@@ -75,14 +75,7 @@ class Correction:
     numbers: dict[str, float] = field(default_factory=dict)
 
     def withdrawn(self, reason: str) -> Correction:
-        """The same numbers with no correction.
-
-        Args:
-            reason: Why there is none.
-
-        Returns:
-            A copy of weight 0.
-        """
+        """The same numbers with no correction, for a reason."""
         none = {"lambda": 0.0, "no_correction": 1.0, "clamped": 0.0, "step_share": 0.0}
         return replace(self, weight=0.0, reason=reason, numbers=self.numbers | none)
 

@@ -51,15 +51,7 @@ class InfluenceClip(TokenRule):
         return ("influence",) if self.by == "entropy" else ("influence", "reward_influence")
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Damp tokens.
-
-        Args:
-            tokens: The batch.
-            strength: κ.
-
-        Returns:
-            c', and δH summed over the batch and over the damped tokens.
-        """
+        """Damp tokens: c', and δH summed over the batch and over the damped tokens."""
         influence, mask = cast(Tensor, tokens.influence), tokens.mask
         criterion = influence
         if self.by == "ratio":

@@ -44,15 +44,7 @@ class LpReg(TokenRule):
         return ("kept_mass",)
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
-        """Pull tokens up.
-
-        Args:
-            tokens: The batch.
-            strength: β.
-
-        Returns:
-            c', and the number of selected tokens that the filter keeps.
-        """
+        """Pull tokens up: c', and the number of selected tokens that the filter keeps."""
         assert tokens.kept_mass is not None
         kept = tokens.kept_mass
         rare = lowest(tokens.logprobs, tokens.token_advantages < 0, self.share)
