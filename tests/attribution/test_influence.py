@@ -252,6 +252,14 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     assert not {"S", "H"} & set(bare)
 
 
+@pytest.mark.parametrize(("groups", "functional"), [(1, "per_token"), (3, "per_sequence")])
+def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, functional):
+    policy, E, U, step = setting()
+    options = {"tokens": False, "functional": functional}
+    assert "one backward" in influence(policy, E, U, step, groups=groups, **options).how
+    assert "two backward" in influence(policy, E, U, step, groups=3, tokens=False).how
+
+
 def test_progress_counts_the_gradients_of_e_and_the_pass_over_u():
     policy, E, U, step = setting()
     R, stages = E.with_columns(rewards=torch.linspace(0, 1, len(E))), []

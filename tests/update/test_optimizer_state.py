@@ -108,6 +108,11 @@ def drop_key(state_dict):
     del state_dict["state"][2]["exp_avg_sq"]
 
 
+def drop_last(state_dict):
+    last = state_dict["param_groups"][0]["params"].pop()
+    del state_dict["state"][last]
+
+
 def reshape(state_dict):
     state_dict["state"][3]["exp_avg"] = state_dict["state"][3]["exp_avg"].T
 
@@ -129,6 +134,7 @@ def add_stranger(state_dict):
         (add_key, r"q_proj.lora_A.* 'exp_inf'"),
         (add_stranger, r"parameter 99, .*group"),
         (lambda s: s.update(param_groups=[]), "holds no parameters"),
+        (drop_last, r"Param group 0 holds \d+ parameters where the policy has \d+"),
         (lambda s: s.pop("state"), r"got a dictionary with the keys \['param_groups'\]"),
         (lambda s: s["param_groups"][0].update(differentiable=1), "is 1, not true or false"),
         (lambda s: s["param_groups"][0].update(betas=(0.9, 1.5)), "not two numbers from 0"),
