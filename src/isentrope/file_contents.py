@@ -11,29 +11,14 @@ from typing import Any, Literal
 
 
 def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
-    """A pandas table as the bytes of a parquet file.
-
-    Args:
-        table: The table.
-        compression: "gzip", or None for the default.
-
-    Returns:
-        For `write_bytes`.
-    """
+    """A pandas table as the bytes of a parquet file, for `write_bytes`."""
     buffer = io.BytesIO()
     table.to_parquet(buffer, compression=compression or "snappy")
     return buffer.getvalue()
 
 
 def csv(table: Any) -> bytes:
-    """A pandas table as the bytes of a CSV file; no text in it is read as a formula.
-
-    Args:
-        table: The table.
-
-    Returns:
-        For `write_bytes`.
-    """
+    """A pandas table as the bytes of a CSV file; no text in it is read as a formula."""
     safe = table.map(csv_cell).rename(columns=csv_cell)
     return safe.to_csv(index=False).encode()
 
@@ -61,14 +46,7 @@ def sort_metadata(path: Path) -> None:
 
 
 def finite(content: Any) -> Any:
-    """The same content with None for every number that JSON cannot hold.
-
-    Args:
-        content: Dictionaries, lists, tuples, numbers and texts.
-
-    Returns:
-        A copy.
-    """
+    """A copy of plain values with None for every number that JSON cannot hold."""
     if isinstance(content, Mapping):
         return {str(key): finite(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):

@@ -60,15 +60,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file, complete or not at all.
-
-    Args:
-        path: Target file; its folder is created if missing, and an older file is replaced.
-        content: What to write.
-
-    Returns:
-        The path.
-    """
+    """Write a file, complete or not at all; its folder is created, an older file replaced."""
     return write_file(path, lambda partial: partial.write_bytes(content))
 
 
@@ -202,25 +194,14 @@ def remove_folder(folder: Path, renamed: str) -> None:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove those of the folders that are empty.
-
-    Args:
-        folders: Folders, each before its parents.
-    """
+    """Remove those of the folders that are empty; each comes before its parents."""
     for folder in folders:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
 def sha256(parts: Iterable[bytes]) -> str:
-    """SHA-256 of the joined parts; they are read one at a time.
-
-    Args:
-        parts: Pieces of content, in order.
-
-    Returns:
-        In hexadecimal.
-    """
+    """SHA-256 of the joined parts, in hexadecimal; they are read one at a time."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -80,14 +80,7 @@ class Format:
 
 
 def known(value: float | None) -> float | None:
-    """None in place of a number that is not finite.
-
-    Args:
-        value: A number, or None.
-
-    Returns:
-        The number, or None.
-    """
+    """None in place of a number that is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -109,14 +102,7 @@ def _typeset(value: float, digits: int) -> str:
 
 
 def power_of_ten(value: float) -> str:
-    """A tick of a logarithmic axis.
-
-    Args:
-        value: Its position, of either sign.
-
-    Returns:
-        "10⁻³", "0", or nothing where it is not a power of ten.
-    """
+    """A tick of a logarithmic axis: "10⁻³", "0", or nothing where it is not a power of ten."""
     if value == 0:
         return "0"
     power = math.log10(abs(value))
@@ -130,26 +116,12 @@ def power_of_ten(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of something, on a page.
-
-    Args:
-        share: 1 is all of it.
-
-    Returns:
-        For example "60 %", or "1.4 %" where it is small.
-    """
+    """A share of 1, on a page: "60 %", or "1.4 %" where it is small."""
     size = abs(share) * 100
     digits = 0 if size >= 9.95 else 1
     return f"{share * 100:.{digits}f}\u00a0%".replace("-", "−")
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
-
-    Args:
-        words: At least one.
-
-    Returns:
-        For example "one, two and three".
-    """
+    """At least one word as a list in a sentence: "one, two and three"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

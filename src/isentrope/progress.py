@@ -177,14 +177,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a block.
-
-        Args:
-            name: Name of the stage; times of one name add up.
-
-        Yields:
-            Nothing.
-        """
+        """Time a block; times of one name add up."""
         start = time.perf_counter()
         try:
             yield

@@ -71,12 +71,5 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor in memory, for digests.
-
-    Args:
-        tensor: Of any type, on any device.
-
-    Returns:
-        Its bytes, row by row.
-    """
+    """The bytes of a tensor of any type on any device, row by row, for digests."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -19,16 +19,7 @@ NOT_DRAWS = "The responses are not draws of the policy that is scored. "
 
 
 def identity_findings(martingale: float, score: float, draws: Draws) -> list[Finding]:
-    """The findings of all seven tests.
-
-    Args:
-        martingale: z of E[S + Σ H] = 0.
-        score: z of E[Σ ∂s] = 0.
-        draws: The counts.
-
-    Returns:
-        Five findings: the filters share one.
-    """
+    """Five findings of all seven tests (z of the two identities, and the counts)."""
     eos = draws.eos.z if draws.eos is not None else math.nan
     repeated = draws.repetitions.z
     zs = [martingale, score, eos, repeated]

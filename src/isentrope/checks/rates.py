@@ -23,11 +23,7 @@ SCHEDULER, TRAINER_STATE = "scheduler.pt", "trainer_state.json"
 
 
 def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
-    """Compare learning rates, weight decay and betas with the checkpoint's own records.
-
-    Returns:
-        The finding, with all groups; not checked where there is no other record.
-    """
+    """Rates, weight decay and betas against the checkpoint's own records, if there are others."""
     groups = describe_groups(state)
     record, difference = disagreement(state, Path(checkpoint))
     if difference:
@@ -54,11 +50,7 @@ def describe_groups(state: OptimizerState) -> str:
 
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str | None]:
-    """The first difference from a record of training.
-
-    Returns:
-        The record's name, or None where there is none; and the difference in words, or None.
-    """
+    """Name of a record of training, and its first difference in words; None where there is none."""
     for name, compare in (
         (CONTRACT, _contract),
         (SCHEDULER, _scheduler),

@@ -33,6 +33,9 @@ def is_deepspeed(folder: Path) -> bool:
 def read_deepspeed(folder: Path) -> Gathered:
     """Weights and optimizer of a ZeRO checkpoint.
 
+    Args:
+        folder: A checkpoint of DeepSpeed, or a step of it.
+
     Returns:
         Float32 weights, and the optimizer by name.
 

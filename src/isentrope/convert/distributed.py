@@ -31,6 +31,9 @@ def is_dcp(folder: Path) -> bool:
 def read_dcp(folder: Path) -> Gathered:
     """Weights and optimizer of a DCP folder.
 
+    Args:
+        folder: With .metadata.
+
     Returns:
         Both, wherever in its content they are.
 

@@ -94,12 +94,7 @@ class OnlineNoiseScale:
         self._recent: deque[tuple[float, float]] = deque(maxlen=math.ceil(kept))
 
     def update(self, trace: float, square: float) -> None:
-        """Add a step.
-
-        Args:
-            trace: Its unbiased tr Σ.
-            square: Its unbiased |G|².
-        """
+        """Add a step: its unbiased tr Σ and |G|²."""
         beta, x, y = self._ema_decay, trace, square
         new = {"w": 1.0, "num": x, "den": y}
         new |= {"ww": 1.0, "nn": x * x, "nd": x * y, "dd": y * y}  # these with w²

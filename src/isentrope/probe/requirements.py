@@ -184,9 +184,6 @@ def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
 def require_whole_model(model: torch.nn.Module) -> None:
     """Refuse parameters that are sharded already.
 
-    Args:
-        model: The live model.
-
     Raises:
         ValueError: If a parameter is a DTensor.
     """

@@ -89,11 +89,7 @@ class _ContractTypes(BaseModel):
 
 
 def frozen_hash(model: nn.Module) -> str:
-    """A hash of every weight that is not trained.
-
-    Returns:
-        sha256 over names and bytes of the frozen parameters.
-    """
+    """SHA-256 over names and bytes of every weight that is not trained."""
     return sha256(
         name.encode() + tensor_bytes(parameter)
         for name, parameter in model.named_parameters()
@@ -102,52 +98,29 @@ def frozen_hash(model: nn.Module) -> str:
 
 
 def trainable_shapes(model: nn.Module) -> dict[str, list[int]]:
-    """The trainable set.
-
-    Returns:
-        Shape by parameter name, in the model's order.
-    """
+    """The trainable set: shape by parameter name, in the model's order."""
     return {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
 
 
 def optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-    """Names of the optimizer's parameters, by identity.
-
-    Returns:
-        One list per param group, in the optimizer's order.
-    """
+    """Names of the optimizer's parameters in its order, one list per param group."""
     names = {id(p): n for n, p in model.named_parameters()}
     return [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
 
 
 def hyper_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The settings of each param group.
-
-    Returns:
-        One dictionary per group, without its parameters.
-    """
+    """The settings of each param group, without its parameters."""
     return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
 
 def write_contract(folder: Path, contract: Mapping[str, Any], names: list[list[str]]) -> None:
-    """Write the contract into a new checkpoint.
-
-    Args:
-        folder: The checkpoint.
-        contract: Its settings.
-        names: Result of `optimizer_names`.
-    """
+    """Write the contract into a new checkpoint, and names from `optimizer_names`."""
     (folder / CONTRACT).write_text(json.dumps(contract, indent=2) + "\n", encoding="utf-8")
     write_names(folder, names)
 
 
 def write_names(folder: Path, names: list[list[str]]) -> None:
-    """Write the names of an optimizer's parameters beside its state.
-
-    Args:
-        folder: The checkpoint.
-        names: Result of `optimizer_names`.
-    """
+    """Write the names of an optimizer's parameters (`optimizer_names`) beside its state."""
     (folder / SIDECAR).write_text(json.dumps(names, indent=2) + "\n", encoding="utf-8")
 
 
@@ -171,10 +144,6 @@ def read_contract(folder: Path) -> dict[str, Any]:
 
 def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume a run from a checkpoint of another run.
-
-    Args:
-        saved: The checkpoint's contract.
-        now: The contract of the resumed run.
 
     Raises:
         ValueError: Naming the first thing that differs.
@@ -211,11 +180,7 @@ def _other_shapes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """The environment of the arithmetic.
-
-    Returns:
-        Versions of the libraries that can change a number, and the device.
-    """
+    """Versions of the libraries that can change a number, and the device."""
     from importlib.metadata import version
 
     packages = ("isentrope", "torch", "transformers", "trl", "peft", "accelerate")

@@ -16,14 +16,7 @@ from isentrope.processes import world_size
 
 
 def bare(model: Any) -> Any:
-    """The model below the wrapper of distributed training.
-
-    Args:
-        model: The model that a trainer hands to its callbacks.
-
-    Returns:
-        The model itself.
-    """
+    """The model below the wrapper of distributed training."""
     return getattr(model, "module", model) if world_size() > 1 else model
 
 

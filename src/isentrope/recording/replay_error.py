@@ -21,11 +21,7 @@ ROUNDED_TOLERANCE = 3e-2
 
 
 def replay_tolerance(args: Any, policy: Policy) -> float:
-    """Largest relative error up to which a record replays its step.
-
-    Returns:
-        By the type of the forward pass.
-    """
+    """Largest relative error up to which a record replays its step, by the type of the pass."""
     shorter = getattr(args, "bf16", False) or getattr(args, "fp16", False)
     kind = next(iter(policy.model.parameters())).dtype
     return ROUNDED_TOLERANCE if shorter else REPLAY_TOLERANCE.get(kind, ROUNDED_TOLERANCE)

@@ -128,11 +128,7 @@ class StepRecorder:
         self._pieces.append(piece)
 
     def after_backward(self, model: Any) -> None:
-        """Compute the token weights of a micro-batch; call it after every backward pass.
-
-        Args:
-            model: The model in training, at the θ of the micro-batch.
-        """
+        """Compute the weights of a micro-batch; call it at its θ after every backward pass."""
         if self._hook is None:
             return
         together(self._raise_failure)

@@ -106,14 +106,7 @@ def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:
 
 
 def off_policy_warning(ratio: dict[str, float]) -> str | None:
-    """A warning where the sampler is not the policy that is trained.
-
-    Args:
-        ratio: Result of `policy_ratio`.
-
-    Returns:
-        The sentence, or None.
-    """
+    """A sentence where the sampler is not the trained policy, by `policy_ratio`; or None."""
     worst = ratio["policy_ratio/log_max"]
     if worst <= OFF_POLICY and not math.isnan(worst):
         return None

@@ -168,14 +168,7 @@ class PromptSampler:
         return (self._reward + 0.5) / (self._count + 1)
 
     def difficulty(self, index: int) -> float:
-        """1 − p̂ of a prompt.
-
-        Args:
-            index: The prompt.
-
-        Returns:
-            A number in [0, 1]; 1/2 for a prompt without groups.
-        """
+        """1 − p̂ of a prompt, in [0, 1]; 1/2 for a prompt without groups."""
         return float(1 - self._pass_rates()[index])
 
     def state_dict(self) -> dict[str, Any]:

@@ -115,9 +115,6 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         """Refuse tensors, which the arguments of a trainer do not contain.
 
-        Args:
-            pid: Identifier of a tensor in the file.
-
         Raises:
             _Refused: Always.
         """
@@ -126,9 +123,6 @@ class _Unpickler(pickle.Unpickler):
 
 def read_training_arguments(path: Path) -> SavedArguments:
     """Read training_args.bin.
-
-    Args:
-        path: The file.
 
     Returns:
         The arguments.

@@ -51,13 +51,7 @@ def saving(step: int, writing: Path, files: RunFiles) -> Iterator[None]:
 
 
 def write_state(folder: Path, parts: Mapping[str, Any], control: IsentropicStep | None) -> None:
-    """Write the state of all parts into a new checkpoint.
-
-    Args:
-        folder: The checkpoint.
-        parts: Objects with state_dict(), by name.
-        control: The step control.
-    """
+    """Write state_dict() of all parts, by name, and of the step control into a new checkpoint."""
     state = {name: part.state_dict() for name, part in parts.items()}
     if control is not None:
         state["step_control"] = control.state_dict()

@@ -35,15 +35,7 @@ class Obstacle:
 
 
 def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
-    """The parts of training's step that the computed step lacks.
-
-    Args:
-        arguments: Arguments of the trainer.
-        use: How the step is computed.
-
-    Returns:
-        One obstacle per field.
-    """
+    """The parts of training's step that the computed step lacks, one obstacle per field."""
     args, recorded = ArgumentsInUse(arguments, use), use.objective == RECORDED
     obstacles = []
     if args.trainer == "other" and not recorded:

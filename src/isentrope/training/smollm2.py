@@ -74,11 +74,7 @@ def gguf_file() -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of the converted weights.
-
-    Returns:
-        isentrope/smollm2 under XDG_CACHE_HOME, or else under ~/.cache.
-    """
+    """isentrope/smollm2 under XDG_CACHE_HOME, or else under ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "isentrope" / "smollm2"
 
@@ -180,9 +176,6 @@ def _print_step(metrics: dict[str, float]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run `warm_up` from the command line.
-
-    Args:
-        arguments: Command-line arguments; by default those of the process.
 
     Raises:
         SystemExit: With one sentence, if a requirement is missing or the folder exists.

@@ -136,17 +136,7 @@ def step_metrics(
 
 
 def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) -> Path:
-    """Write the rollouts of a step, one row per response, completely or not at all.
-
-    Args:
-        path: A parquet file.
-        step: The step.
-        batch: Its update batch.
-        record: Log-probabilities, entropies and weights of its tokens in training.
-
-    Returns:
-        The path.
-    """
+    """Write the rollouts of a step as parquet, one row per response, completely or not at all."""
     import pandas as pd
 
     U = batch.rollouts

@@ -30,14 +30,7 @@ class Use:
 
 
 def trainer_of(arguments: SavedArguments) -> Trainer:
-    """The trainer that arguments belong to, by their class or, for a subclass, by their fields.
-
-    Args:
-        arguments: Arguments of a trainer.
-
-    Returns:
-        The trainer; "other" if its loss is unknown.
-    """
+    """The trainer of arguments, by class or, for a subclass, by fields; "other" if unknown."""
     names = set(arguments.fields)
     if arguments.kind == "GRPOConfig" or {"num_generations", "loss_type"} <= names:
         return "grpo"

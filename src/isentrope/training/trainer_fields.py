@@ -191,9 +191,6 @@ OF_THE_CHECKPOINT = (
 def require_known_settings(names: Iterable[str]) -> None:
     """Refuse names that are not training settings.
 
-    Args:
-        names: Keys of the configuration, or fields of a trainer.
-
     Raises:
         ValueError: If a name is unknown; the message has the first one and the nearest known name.
     """

@@ -61,14 +61,7 @@ class TrainingSettings:
     uncontrolled: str | None = None
 
     def obstacles(self, use: Use) -> list[Obstacle]:
-        """The parts of training's step that the computed step lacks.
-
-        Args:
-            use: How the step is computed.
-
-        Returns:
-            One obstacle per field.
-        """
+        """The parts of training's step that the computed step lacks, one obstacle per field."""
         obstacles = []
         if not self.replayable:
             words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
@@ -76,14 +69,7 @@ class TrainingSettings:
         return obstacles + ([] if self.arguments is None else obstacles_of(self.arguments, use))
 
     def notes(self, use: Use) -> list[str]:
-        """Sentences on small or unknown differences between training's step and the computed step.
-
-        Args:
-            use: How the step is computed.
-
-        Returns:
-            Sentences for a result's warnings.
-        """
+        """Sentences on small or unknown differences of training's step and the computed one."""
         return [] if self.arguments is None else notes_of(self.arguments, use)
 
 
@@ -142,15 +128,7 @@ def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
-    """Keys of the configuration, from the arguments of a trainer.
-
-    Args:
-        arguments: Arguments of the trainer.
-        objective: Name of the loss in the contract, or None.
-
-    Returns:
-        Value by key.
-    """
+    """Keys of the configuration and their values, from a trainer's arguments."""
     a, trainer = arguments.fields, trainer_of(arguments)
     keys: dict[str, Any] = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}
     if trainer == "sft":

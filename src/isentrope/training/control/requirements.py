@@ -14,9 +14,6 @@ from isentrope.probe.requirements import require_known_optimizer
 def require_whole_parameters_to_sample(trainer: Any) -> None:
     """Refuse a trainer that would sample from parameters that FSDP shards.
 
-    Args:
-        trainer: TRL's trainer.
-
     Raises:
         ValueError: If parameters are sharded and vLLM does not sample.
     """
@@ -49,9 +46,6 @@ def require_controllable(trainer: Any, needs: Collection[str]) -> None:
 def require_correctable(trainer: Any) -> None:
     """Refuse a trainer whose steps cannot be corrected.
 
-    Args:
-        trainer: A transformers Trainer.
-
     Raises:
         ValueError: If parameters are sharded, or have less precision than float32, or steps may be
             skipped.
@@ -72,9 +66,6 @@ def require_correctable(trainer: Any) -> None:
 
 def require_long_parameters(model: Any) -> None:
     """Refuse trainable parameters that are sharded or too coarse to hold a correction.
-
-    Args:
-        model: The model in training.
 
     Raises:
         ValueError: If there is such a parameter; the message names it and its type.

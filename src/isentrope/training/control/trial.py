@@ -59,15 +59,7 @@ def on_policy_tokens(
 
 
 def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
-    """The batch with the weights of a control, for objective "recorded".
-
-    Args:
-        U: The update batch.
-        rewritten: The batch rewritten by the control.
-
-    Returns:
-        A copy with token weights and, where there are any, entropy weights.
-    """
+    """A copy of the batch with the weights of a control, for objective "recorded"."""
     d = rewritten.entropy_weights
     return U.with_columns(
         token_weights=ragged(rewritten.weights, U),
@@ -76,15 +68,7 @@ def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
 
 
 def ragged(values: Tensor, rollouts: Rollouts) -> list[Tensor]:
-    """The rows of a padded column, each as long as its response.
-
-    Args:
-        values: (n, t).
-        rollouts: n sequences.
-
-    Returns:
-        n 1-D tensors.
-    """
+    """The rows of a padded column (n, t), each as long as its response."""
     lengths = rollouts.lengths.tolist()
     return [row[:length] for row, length in zip(values, lengths, strict=True)]
 
