@@ -113,8 +113,8 @@ def join_processes() -> None:
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise RuntimeError(
-            f"Process {os.environ.get('RANK')} of {os.environ['WORLD_SIZE']} found the others not, "
-            f"at {where}: start all of them by torchrun, with the same --rdzv-endpoint and "
+            f"Process {os.environ.get('RANK')} of {os.environ['WORLD_SIZE']} did not find the "
+            f"others at {where}: start all of them by torchrun, with the same --rdzv-endpoint and "
             f"--nnodes on every machine, and see to it that they reach that address ({error})."
         ) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -71,5 +72,7 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor of any type on any device, row by row, for digests."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    """The bytes of a tensor, row by row, for digests; of a sharded one, this process's part."""
+    part = getattr(tensor, "to_local", None)
+    own = tensor if part is None else cast(Tensor, part())
+    return own.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -165,6 +165,7 @@ CALLS = {
 # Only the run with the value is refused, in a sentence with the noun.
 REFUSED_WITH = {
     "checkpoint.trainable": (FAST, "['*lora_B*']", r"lora_A"),
+    "checkpoint.shard_base": (FAST, "true", r"torchrun"),  # and in test_sharing.py
     "sampling.top_k": (FAST, "50", r"top_k=50"),
     "sampling.top_p": (FAST, "0.9", r"top_p=0\.9"),
     "trial.change": (NEGATIVE, "10.0", r"changes entropy by 10"),

@@ -33,23 +33,26 @@ MORE = {
 OF = {"resampled": "measure", "one_batch": "influence", "loop": "influence", "quantised": "kernel"}
 
 
-def main(checkpoint, out, names):
+def main(checkpoint, out, sharded=False):
     """Run them in turn."""
     rows = {verb.name: verb for verb in VERBS}
-    for name in names or MORE:
-        asked = settings(checkpoint, batch_config=BATCHES, **MORE[name])
+    for name, more in MORE.items():
+        asked = settings(checkpoint, batch_config=BATCHES, **more)
+        if sharded:
+            asked["checkpoint"]["shard_base"] = True
+            asked.get("fisher_kernel", {}).pop("second_order", None)  # is refused
         asked["output"] = {"directory": str(out / name), "log_level": "WARNING"}
         verb = OF.get(name, name)
         run_verb(
             verb, find_change if verb == "measure" else load(rows[verb].run), load_config(asked)
         )
-    if not names:
-        found = check(load_config(settings(checkpoint, batch_config=BATCHES)))
-        if rank() == 0:
-            said = {k: [[f.name, f.passed] for f in of] for k, of in found.items()}
-            (out / "check.json").write_text(json.dumps(said))
+    asked = settings(checkpoint, batch_config=BATCHES, checkpoint={"shard_base": sharded})
+    found = check(load_config(asked))
+    if rank() == 0:
+        said = {k: [[f.name, f.passed] for f in of] for k, of in found.items()}
+        (out / "check.json").write_text(json.dumps(said))
     leave()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), "sharded" in sys.argv)

@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
+import torch
 import yaml
 
+from isentrope.processes import join_processes
 from tests.golden.compare import differences
 from tests.golden.record import record
-from tests.pipelines import sharing
+from tests.pipelines import evaluating, sharing
 from tests.tiny_checkpoint import settings
 
 PORT = 29571
@@ -28,7 +31,7 @@ def torchrun(processes, *module, **environment):
 def one(tiny, tmp_path_factory):
     """The results of one process."""
     out = tmp_path_factory.mktemp("one")
-    sharing.main(tiny, out, [])
+    sharing.main(tiny, out)
     return out
 
 
@@ -45,6 +48,30 @@ def test_every_verb_finds_the_same_by_any_number_of_processes(tiny, one, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_base_that_is_spread_over_processes_gives_the_same_numbers(tiny, one, tmp_path):
+    done = torchrun(2, "tests.pipelines.sharing", tiny, tmp_path, "sharded")
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected, found = (record(out, {str(out): "<run>"}) for out in (one, tmp_path))
+    apart = differences(expected, found, relative=1e-8, absolute=1e-10)
+    other = ("shard_base", ".spread/", "second_order")
+    assert [d for d in apart if not any(word in d for word in other)] == []
+
+
+@pytest.mark.slow
+def test_two_machines_find_what_one_process_finds(tiny, one, tmp_path):
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{PORT}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", *rendezvous]
+    command += ["--nproc_per_node", "1", "-m", "tests.pipelines.sharing", str(tiny), str(tmp_path)]
+    machines = [
+        subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) for _ in range(2)
+    ]
+    assert [machine.wait(timeout=300) for machine in machines] == [0, 0]
+    expected, found = (record(out, {str(out): "<run>"}) for out in (one, tmp_path))
+    apart = differences(expected, found, relative=1e-8, absolute=1e-10)
+    assert [d for d in apart if ".spread/" not in d] == []
+
+
+@pytest.mark.slow
 def test_more_processes_than_prompts(tiny, tmp_path):
     few = settings(tiny, batch_config={"B_E": 2, "B_U": 1, "G": 4})
     (tmp_path / "few.yaml").write_text(yaml.safe_dump(few))
@@ -52,6 +79,21 @@ def test_more_processes_than_prompts(tiny, tmp_path):
     done = torchrun(5, *verb)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Wrote") == 1
+
+
+@pytest.mark.slow
+def test_a_sharded_base_is_evaluated_as_a_whole_one(tiny, tmp_path):
+    asked = evaluating.settings(tiny)
+    (tmp_path / "asked.yaml").write_text(yaml.safe_dump(asked))
+    tables = []
+    for name, value in (("whole", "false"), ("sharded", "true")):
+        setting = ("--set", f"checkpoint.shard_base={value}")
+        verb = ("isentrope.cli.main", "evaluate", tmp_path / "asked.yaml", *setting)
+        done = torchrun(2, *verb, "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr[-3000:]
+        (table,) = (tmp_path / name).glob("*.csv")
+        tables.append(pd.read_csv(table))
+    pd.testing.assert_frame_equal(*tables)
 
 
 @pytest.mark.slow
@@ -63,6 +105,17 @@ def test_a_failed_process_ends_all_and_says_why(tiny, tmp_path):
     said = [line for line in done.stderr.splitlines() if "Error:" in line]
     assert any(re.search("Process 1: Error: .*made to fail", line) for line in said), done.stderr
     assert not (tmp_path / "run" / "measurements").exists()
+
+
+def test_processes_that_do_not_find_each_other(monkeypatch):
+    def alone(**options):
+        raise torch.distributed.DistStoreError("1/2 clients joined")
+
+    monkeypatch.setattr("accelerate.PartialState", alone)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "there"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match="Process 1 of 2 .* there:"):
+        join_processes()
 
 
 @pytest.mark.slow

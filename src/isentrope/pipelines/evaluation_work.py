@@ -6,7 +6,6 @@ over all prompts in order, and passes over the chunks that another process or an
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
@@ -81,7 +80,7 @@ class Work:
         self._checkpoint, self._step, self._engine = checkpoint, step, engine
         self._data, self._profile = data, profile
         self._precision, self._sampling = precision, sampling
-        self.policy: Policy = checkpoint.load(_on_own_device(where), sampling)
+        self.policy: Policy = checkpoint.load(where, sampling)
         self.task: Task = data.load_task(
             data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )
@@ -102,7 +101,8 @@ class Work:
             (d, number) for d in self.samples for number in numbers
         ]
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
-        mine = missing[rank() :: world_size()]
+        # the processes of a sharded model make every chunk together
+        mine = missing if self.policy.sharded else missing[rank() :: world_size()]
         measuring = self._precision.measuring
         with (
             progress.bar(self._checkpoint.name) as advance,
@@ -118,7 +118,8 @@ class Work:
                     right_above=self._profile.right_above,
                 )
                 records["prompt"] += self.starts[number]
-                self._step.save(decoding, number, records)
+                if rank() == 0 or not self.policy.sharded:
+                    self._step.save(decoding, number, records)
                 advance(done, len(mine))
 
     def _answers(
@@ -194,10 +195,3 @@ class Work:
             rows=rows,
             verified=verifying(),
         )
-
-
-def _on_own_device(where: PolicyConfig) -> PolicyConfig:
-    """Where processes share a machine's GPUs, each has its own."""
-    if world_size() == 1 or where.device_map != "cuda":
-        return where
-    return where.model_copy(update={"device_map": f"cuda:{os.environ['LOCAL_RANK']}"})

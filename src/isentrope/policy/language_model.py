@@ -57,6 +57,7 @@ class Policy:
         vocab_chunk: Vocabulary entries at a time.
         ranks: The processes that share the work on each batch; every one of them must then make
             the same calls. This process alone, until it is set.
+        sharded: Whether the base is spread over these processes (`policy.sharding`).
         compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
             have been compared with finite differences (`second_order_guard`).
     """
@@ -104,6 +105,7 @@ class Policy:
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
         self.ranks: Ranks = ALONE
+        self.sharded = False
         require_one_device(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from isentrope.config.stages import SamplingConfig
 from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
+from isentrope.policy.sharding import shard_base
+from isentrope.processes import all_ranks, world_size
 
 
 @dataclass(frozen=True)
@@ -39,23 +42,29 @@ class Checkpoint:
     def load(self, where: PolicyConfig, sampling: SamplingConfig) -> Policy:
         """Load the policy in float32, the precision that weights are kept in between stages.
 
+        Under torchrun "cuda" is the process's own GPU, and a base to be sharded is loaded on the
+        CPU first.
+
         Returns:
             The policy.
 
         Raises:
-            ValueError: If it is to run on a GPU and there is none.
+            ValueError: If it is to run on a GPU and there is none, or cannot be sharded.
         """
         if where.device_map.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(
                 f"checkpoint.device_map={where.device_map}, but torch sees no CUDA device here."
             )
+        device = where.device_map
+        if device == "cuda" and world_size() > 1:
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
         patterns = where.trainable if isinstance(where, CheckpointConfig) else None
-        return Policy.from_checkpoint(
+        policy = Policy.from_checkpoint(
             self.path,
             trainable_patterns=patterns,
             base_model=where.base_model,
             allow_hub=where.allow_hub,
-            device_map=where.device_map,
+            device_map="cpu" if where.shard_base else device,
             quantization=None if where.quantization == "none" else where.quantization,
             temperature=sampling.temperature,
             precision="float32",
@@ -63,6 +72,9 @@ class Checkpoint:
             vocab_chunk=sampling.vocab_chunk,
             verify=where.verify,
         )
+        if where.shard_base:
+            shard_base(policy, all_ranks(), device)
+        return policy
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,7 @@ def _generate(
             input_ids.to(device),
             attention_mask=mask.to(device),
             logits_processor=LogitsProcessorList([draw]),
+            synced_gpus=policy.sharded,  # none ends before all have ended
         )
     tokens = out[:, width:].cpu()
     drawn = torch.stack(draw.tokens, 1).cpu()[:, : tokens.shape[1]]

@@ -58,6 +58,11 @@ def second_order_kernel(
         ValueError: If the weights do not fit E.
         SecondDerivativeError: If the model's second derivatives are wrong.
     """
+    if policy.sharded:
+        raise ValueError(
+            "fisher_kernel.second_order differentiates a backward pass, and a sharded base is "
+            "there for one backward pass only: set it or checkpoint.shard_base to false."
+        )
     require_second_derivatives(policy, E, "backward over backward")
     weights = _normalised(omega, len(E))
     surprise = score(policy, E).logprobs.sum(1)

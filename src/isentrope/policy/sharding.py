@@ -1,0 +1,67 @@
+"""A frozen base that is spread over the processes of torchrun (FSDP2); the adapter is on all.
+
+Each decoder layer is gathered when it is used and dropped afterwards, so a process holds its share
+of the layers, one whole layer, the embeddings and the adapter. Scores and both kinds of derivative
+are those of the whole model. Every process must run equally many forward passes, which
+`policy.batching` and `sampling.generate` see to.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from isentrope.policy.architecture import UnsupportedModelError, decoder_of, name_of
+from isentrope.policy.language_model import Policy
+from isentrope.processes import Ranks
+
+
+def shard_base(policy: Policy, ranks: Ranks, device: str | torch.device = "cpu") -> None:
+    """Spread the decoder layers of a frozen base over processes that share all work from now on.
+
+    Args:
+        policy: With an adapter; the same weights on every process, on the CPU or on its device.
+        ranks: All processes of the run.
+        device: Where this process computes; weights move there layer by layer.
+
+    Raises:
+        ValueError: If there is one process, or layers of the base are trained.
+        UnsupportedModelError: If the model keeps its layers elsewhere, or quantised.
+    """
+    if ranks.size == 1:
+        raise ValueError(
+            "checkpoint.shard_base spreads the base over several processes, and there is one: "
+            "start the command by torchrun --nproc_per_node N."
+        )
+    if not hasattr(policy.model, "peft_config"):
+        raise ValueError(
+            "checkpoint.shard_base needs an adapter on a frozen base: derivatives along weights "
+            "that are themselves sharded do not exist in torch. Leave it false."
+        )
+    lm = policy.causal_lm
+    if getattr(lm, "is_quantized", False):
+        raise UnsupportedModelError("A quantised base cannot be sharded: choose one of both.")
+    mesh = init_device_mesh(torch.device(device).type, (ranks.size,))
+    for layer in _layers(lm):
+        trained = {p for p in layer.parameters() if p.requires_grad}
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=trained)
+    rest = [p for p in policy.model.parameters() if not hasattr(p, "to_local")]
+    for tensor in (*rest, *policy.model.buffers()):
+        tensor.data = tensor.data.to(device)
+    policy.ranks, policy.sharded = ranks, True
+
+
+def _layers(lm: Any) -> nn.ModuleList:
+    found = getattr(decoder_of(lm), "layers", None)
+    if not isinstance(found, nn.ModuleList):
+        raise UnsupportedModelError(
+            f"{name_of(lm)} keeps its layers elsewhere than in `layers`, so its base cannot be "
+            "sharded: leave checkpoint.shard_base false."
+        )
+    return found
