@@ -114,7 +114,7 @@ def test_processes_that_do_not_find_each_other(monkeypatch):
     monkeypatch.setattr("accelerate.PartialState", alone)
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "there"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match="Process 1 of 2 .* there:"):
+    with pytest.raises(RuntimeError, match=r"Process 1 of 2 .* there:"):
         join_processes()
 
 

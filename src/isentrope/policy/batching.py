@@ -8,7 +8,6 @@ axis.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -101,7 +100,7 @@ def _cut(order: list[int], totals: list[int], max_tokens: int) -> list[list[int]
 def _owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
     """(n,) the process of each sequence."""
     unit = torch.arange(len(totals)) if unit_of is None else unit_of
-    sizes = cast(list[int], unit.bincount(torch.tensor(totals)).long().tolist())
+    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
     owner_of = torch.empty(len(sizes), dtype=torch.long)
     for k, units in enumerate(ranks.deal(sizes)):
         owner_of[units] = k
