@@ -162,23 +162,30 @@ def trained(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CHECKPOINT", help="Start a run where another was."),
+    ] = None,
     settings: Overrides = None,
     folder: OutFolder = None,
     no_verify: NoVerify = False,
 ) -> Asked:
-    """A configuration to start with, or a run to resume.
+    """A configuration to start with, a run to resume, or a checkpoint to start at.
 
     Returns:
-        The configuration, the run and the overrides.
+        The configuration, the run, the checkpoint and the overrides.
 
     Raises:
-        ValueError: If neither or both are given, or a folder for a run that has one.
+        ValueError: If none or several are given, or a folder for a run that has one.
     """
-    if (config is None) == (resume is None):
-        raise ValueError("Give either a CONFIG to start a run, or --resume RUN to resume one.")
+    if sum(given is not None for given in (config, resume, start)) != 1:
+        raise ValueError(
+            "Give one of a CONFIG to start a run, --resume RUN to resume one, and --from "
+            "CHECKPOINT to start a run at a checkpoint of another."
+        )
     if resume is not None and folder is not None:
         raise ValueError("--resume goes on in the run's own folder: leave --out away.")
-    return config, resume, _changes(settings, folder)
+    return config, resume, start, _changes(settings, folder)
 
 
 def converted(

@@ -81,12 +81,14 @@ def print_fine_tuned(fine_tuned: FineTuned) -> None:
     say_written(fine_tuned.model)
 
 
-def training(verb: Verb, config: str | None, resume: str | None, changes: Changes) -> None:
+def training(
+    verb: Verb, config: str | None, resume: str | None, start: str | None, changes: Changes
+) -> None:
     """Start or resume a run, and print its folder."""
     with Progress(err) as progress:
-        if resume is not None:
-            go_on = load("isentrope.pipelines.train:resume")
-            folder = go_on(resume, overrides(changes), progress=progress)
+        if resume is not None or start is not None:
+            go_on = load(f"isentrope.pipelines.train:{'branch' if resume is None else 'resume'}")
+            folder = go_on(resume or start, overrides(changes), progress=progress)
         else:
             settings = load_config(str(config), overrides(changes), TrainConfig)
             folder = load(verb.run)(settings, progress=progress)

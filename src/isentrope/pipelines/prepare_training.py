@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from isentrope.recording.contract import (
     require_same_run,
     trainable_shapes,
 )
+from isentrope.runs.branch import Branch
 from isentrope.runs.resumed_training import (
     contract_config,
     require_same_arguments,
@@ -73,9 +75,12 @@ def prepare_training(
         "config": contract_config(config, files.folder),
         "base_model": _base_model(model, config.model.path, files.folder),
     }
+    if (begun := Branch.of(files)) is not None:
+        contract["parent"] = asdict(begun)
     if checkpoint is not None:
         saved = read_contract(checkpoint)
-        require_same_run(saved, contract)
+        step = step_of_folder(checkpoint.name) or 0
+        require_same_run(saved, contract, branched=Branch.at(files, step) is not None)
         if "config" not in saved:
             require_same_arguments(checkpoint, args)
     readers = ["the probe"] if config.entropy_probe.enabled else []

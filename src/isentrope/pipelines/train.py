@@ -15,9 +15,16 @@ from isentrope.config.train import TrainConfig
 from isentrope.files import write_bytes
 from isentrope.manifest import verify
 from isentrope.pipelines.prepare_training import prepare_training
-from isentrope.processes import barrier, gather, join_processes, rank
+from isentrope.processes import barrier, from_first, gather, join_processes, rank
 from isentrope.progress import Progress
 from isentrope.recording.contract import read_contract
+from isentrope.runs.branch import (
+    Branch,
+    begin_branch,
+    changed_settings,
+    parent_of,
+    settings_of,
+)
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.resumed_training import (
@@ -50,16 +57,44 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder):
-        if (files.folder / CONFIG).exists():
-            raise FileExistsError(
-                f"{files.folder} holds a run: resume it by `isentrope train --resume "
-                f"{files.folder}`, or choose another --out."
-            )
-        barrier()
+        _require_no_run(files)
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
             write_bytes(files.folder / CONFIG, resolved(config, files.folder))
         return _run(trainer, files, None)
+
+
+def branch(
+    checkpoint: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
+) -> Path:
+    """Start a run at a checkpoint of another run, with settings changed.
+
+    Args:
+        checkpoint: A folder RUN/training_state/step_N.
+        overrides: Settings of the new run; `output.directory` is one of them.
+        progress: Where to say how far it is.
+
+    Returns:
+        The new run folder.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint.
+        FileExistsError: If the folder holds a run.
+        ConfigError: If a setting is changed that the parent's states depend on.
+        ValueError: If no folder is given, or the checkpoint lacks a state.
+    """
+    join_processes()
+    start, parent = parent_of(checkpoint)
+    then, config = settings_of(parent, list(overrides))
+    if config.output.directory is None:
+        raise ValueError("A branch is a run with a folder of its own: give it by --out.")
+    changed = changed_settings(then, config)
+    files = RunFiles(config.output.directory)
+    with one_writer(files.folder):
+        _require_no_run(files)
+        from_first(lambda: begin_branch(start, parent, files, changed))
+        new = config.model_copy(update={"provenance": None})
+        return _go_on(files, new, progress or Progress())
 
 
 def resume(
@@ -82,7 +117,8 @@ def resume(
     """
     files, changes = RunFiles(folder), list(overrides)
     if not (files.folder / CONFIG).is_file():
-        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}.")
+        from_here = ": to start a run from a checkpoint, use --from" if _is_in_run(files) else ""
+        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{from_here}.")
     allowed = (*MAY_CHANGE, *BY_CONTENT)
     if fixed := [change for change in changes if not change.startswith(allowed)]:
         raise ConfigError(f"{fixed[0]} would make it another run. {may_change()}")
@@ -95,6 +131,23 @@ def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
     for difference in differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
+    return _go_on(files, config, progress)
+
+
+def _require_no_run(files: RunFiles) -> None:
+    if (files.folder / CONFIG).exists():
+        raise FileExistsError(
+            f"{files.folder} holds a run: resume it by `isentrope train --resume {files.folder}`, "
+            "or choose another --out."
+        )
+    barrier()
+
+
+def _is_in_run(files: RunFiles) -> bool:
+    return (files.folder.resolve().parent.parent / CONFIG).is_file()
+
+
+def _go_on(files: RunFiles, config: TrainConfig, progress: Progress) -> Path:
     files.require_known_names()
     checkpoint, done = files.latest(), max(files.steps(), default=0)
     if checkpoint is not None:
@@ -102,7 +155,9 @@ def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
         require_resumable(checkpoint, sharded=sharded, scaled=scaled)
         verify(checkpoint)
         origin = training_origin(config)
-        require_same_training(checkpoint, read_contract(checkpoint), config, origin)
+        begun = Branch.at(files, done)
+        changed = () if begun is None else tuple(begun.changed)
+        require_same_training(checkpoint, read_contract(checkpoint), config, origin, changed)
         files.require_whole_log(done)
     if done >= config.training.steps:
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
@@ -127,7 +182,8 @@ def _sharded(fields: Mapping[str, Any]) -> bool:
 def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
     log = logging.getLogger("isentrope")
     if checkpoint is not None:
-        trainer.restore(checkpoint)
+        begun = Branch.at(files, max(files.steps()))
+        trainer.restore(checkpoint, None if begun is None else begun.changed)
         log.info("Resuming from %s.", checkpoint)
     how = f"Resume the run by `isentrope train --resume {files.folder}`."
     try:

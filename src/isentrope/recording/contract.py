@@ -142,14 +142,25 @@ def read_contract(folder: Path) -> dict[str, Any]:
     return contract
 
 
-def require_same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+_STATES_NEED = ("trainable", "frozen_sha256", "world_size", "eos_token_ids", "dataset_sha256")
+"""Those that the states in a checkpoint depend on, which a branch takes over."""
+
+
+def require_same_run(
+    saved: Mapping[str, Any], now: Mapping[str, Any], *, branched: bool = False
+) -> None:
     """Refuse to resume a run from a checkpoint of another run.
+
+    Args:
+        saved: The checkpoint's contract.
+        now: The contract of the resumed run.
+        branched: Whether it is another run that begins there, whose settings may differ.
 
     Raises:
         ValueError: Naming the first thing that differs.
     """
     for key, words in _MUST_AGREE.items():
-        if key in _MAY_BE_MISSING and key not in saved:
+        if (branched and key not in _STATES_NEED) or (key in _MAY_BE_MISSING and key not in saved):
             continue
         if key == "objective" and now[key] == "recorded":
             continue  # these names now cover more: the loss's settings are compared separately

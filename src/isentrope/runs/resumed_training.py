@@ -7,7 +7,7 @@ model and data. config.yaml may differ from it in settings that change no number
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,11 @@ def training_origin(config: TrainConfig) -> dict[str, str]:
 
 
 def require_same_training(
-    checkpoint: Path, contract: Mapping[str, Any], config: TrainConfig, made_from: Mapping[str, str]
+    checkpoint: Path,
+    contract: Mapping[str, Any],
+    config: TrainConfig,
+    made_from: Mapping[str, str],
+    changed: Collection[str] = (),
 ) -> None:
     """Refuse to resume a run with a configuration, a base model or data other than it had.
 
@@ -97,6 +101,7 @@ def require_same_training(
             as far as it goes by `recording.contract.require_same_run`.
         config: The configuration now.
         made_from: Result of `training_origin` now.
+        changed: Keys that a branch changes here.
 
     Raises:
         ConfigError: Naming the key and both values, or what changed.
@@ -108,17 +113,18 @@ def require_same_training(
         named = {*before, *made_from}
         same = {k for k, parts in BY_CONTENT.items() if named.intersection(parts) <= {*known}}
         for key in sorted({*then, *now}):
-            fixed = key not in same and not key.startswith(MAY_CHANGE)
+            fixed = key not in {*same, *changed} and not key.startswith(MAY_CHANGE)
             if fixed and then.get(key) != now.get(key):
                 raise ConfigError(
                     f"{checkpoint} was trained with {_words(key, then)}, and the configuration now "
                     f"has {_words(key, now)}: set it back to resume the run, or start a new run "
                     f"with another --out. {may_change()}"
                 )
-    _require_same_schedule(checkpoint, contract, config)
-    if changed := changed_parts(before, made_from):
+    if not changed:
+        _require_same_schedule(checkpoint, contract, config)
+    if others := changed_parts(before, made_from):
         raise ConfigError(
-            f"{checkpoint} was trained from other {' and '.join(sorted(changed))} than are there "
+            f"{checkpoint} was trained from other {' and '.join(sorted(others))} than are there "
             "now: restore them to resume the run, or start a new run with another --out."
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,15 @@ from isentrope.reading import read_json, read_tensors, reading
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.resumable import CONTROL_STATE, STATE
 from isentrope.training.run_files import RunFiles
+
+_SECTIONS = {
+    "control": ("control.",),
+    "step_control": ("control.",),
+    "entropy_probe": ("entropy_probe.",),
+    "alarm": ("alarm.", "entropy_probe."),
+    "noise_scale": ("noise_scale.", "training.prompts_per_step", "training.group_size"),
+}
+"""Sections that the state of a part depends on."""
 
 _LATER_PARTS = {"alarm"}
 """Parts whose state older checkpoints lack; they start without observations."""
@@ -60,7 +69,10 @@ def write_state(folder: Path, parts: Mapping[str, Any], control: IsentropicStep 
 
 
 def restore_state(
-    checkpoint: Path, parts: Mapping[str, Any], control: IsentropicStep | None
+    checkpoint: Path,
+    parts: Mapping[str, Any],
+    control: IsentropicStep | None,
+    changed: Collection[str] | None = None,
 ) -> None:
     """Restore the state of all parts from a checkpoint.
 
@@ -68,6 +80,8 @@ def restore_state(
         checkpoint: The folder.
         parts: Objects with load_state_dict(), by name.
         control: The step control.
+        changed: Settings that another run which begins there changes: its parts may be others, and
+            those with other settings begin anew. None for the same run.
 
     Raises:
         ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
@@ -75,13 +89,16 @@ def restore_state(
     """
     state = read_json(checkpoint / STATE, finite=False)
     names = set(parts) | ({"step_control"} if control else set())
-    if not set(state) <= names <= set(state) | _LATER_PARTS:
+    if changed is not None:
+        begin_anew = {n for n, s in _SECTIONS.items() if any(k.startswith(s) for k in changed)}
+        state = {name: x for name, x in state.items() if name in names - begin_anew}
+    elif not set(state) <= names <= set(state) | _LATER_PARTS:
         raise ValueError(
             f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(names)}: "
             "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
             "when it was saved."
         )
-    if control is not None:
+    if control is not None and "step_control" in state:
         tensors = read_tensors(checkpoint / CONTROL_STATE)
         with reading(checkpoint / STATE):
             control.load_state_dict(state["step_control"], tensors)

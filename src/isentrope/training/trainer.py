@@ -7,13 +7,14 @@ gradient and step. This class records what comes of a batch, by overriding:
     _get_per_token_logps_and_entropies    records s, H and −∂loss/∂s of every token
     _compute_loss                         adds the loss term of a control
     _get_grad_norm, training_step         gradient norms before clipping
+    _load_optimizer_and_scheduler         settings of a run that begins at another's checkpoint
     _save_checkpoint                      complete folders `training_state/step_N` with a contract
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,6 +96,7 @@ class EntropyGRPOTrainer(BatchTrainer):
         self._scored: tuple[Tensor, Tensor] | None = None
         parts = {} if control is None else {"control": control.controller}
         self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {}), **parts}
+        self.branched = False
         self.keep, self.step_log = keep, step_log or StepLog(files)
         self.noise_scale = self.stateful.get("noise_scale")
         self.step_control = step_control
@@ -204,13 +206,29 @@ class EntropyGRPOTrainer(BatchTrainer):
         write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
         write_state(partial, self.stateful, self.step_control)
 
-    def restore(self, checkpoint: Path) -> None:
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the states; a branch then has its own rates and hyper-parameters."""
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        own, rates = hyper_parameters(optimizer), list(schedule.base_lrs)
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not self.branched:
+            return
+        schedule.base_lrs = rates
+        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+        schedule._last_lr = [rate * factor for rate, factor in zip(rates, factors, strict=True)]
+        for group, mine, rate in zip(optimizer.param_groups, own, schedule._last_lr, strict=True):
+            group.update({**mine, "lr": rate})
+
+    def restore(self, checkpoint: Path, changed: Collection[str] | None = None) -> None:
         """Restore the state of the parts besides model and optimizer from a checkpoint.
 
         Args:
             checkpoint: The folder passed to `train(resume_from_checkpoint=...)`.
+            changed: Settings that a run which begins there changes; None for the same run.
 
         Raises:
             ValueError: If the checkpoint was saved with other parts.
         """
-        restore_state(checkpoint, self.stateful, self.step_control)
+        self.branched = changed is not None
+        restore_state(checkpoint, self.stateful, self.step_control, changed)

@@ -1,0 +1,171 @@
+"""A run that begins at a checkpoint of another run, with some of its settings changed.
+
+    <new run>/branch.json                  the checkpoint it begins at, and what was changed
+    <new run>/training_state/step_N/       that checkpoint, without the record of the step after it
+    <new run>/logs/                        the lines of the parent up to step N
+
+Optimizer, sampler and random states are the parent's, so a branch with nothing changed is the
+parent from step N on, bit for bit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.files import publish_folder, sha256_of_file, write_bytes, write_json
+from isentrope.manifest import verify
+from isentrope.reading import read_json, reading
+from isentrope.recording.contract import CONTRACT
+from isentrope.recording.next_update import NEXT_UPDATE
+from isentrope.training.resumable import require_resumable
+from isentrope.training.run_files import RunFiles
+
+BRANCH = "branch.json"
+
+FIXED = (
+    "model.",
+    "data.",
+    "training.seed",
+    "training.prompt_weighting",
+    "trainer.optim",
+)
+"""Settings that a branch shares with its parent, whose states depend on them."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a run begins.
+
+    Attributes:
+        checkpoint: The parent's checkpoint.
+        step: Its step.
+        contract_sha256: Digest of its contract.
+        changed: Key → [the parent's value, the value here].
+    """
+
+    checkpoint: str
+    step: int
+    contract_sha256: str
+    changed: Mapping[str, list[Any]]
+
+    @classmethod
+    def of(cls, files: RunFiles) -> Branch | None:
+        """Where a run began; None for one that began from a model."""
+        path = files.folder / BRANCH
+        if not path.exists():
+            return None
+        content = read_json(path, "Restore the file.")
+        with reading(path, "Restore the file."):
+            return cls(**content)
+
+    @classmethod
+    def at(cls, files: RunFiles, step: int) -> Branch | None:
+        """Where a run began, if it has come no further than that."""
+        begun = cls.of(files)
+        return begun if begun is not None and begun.step == step else None
+
+
+def parent_of(checkpoint: str | Path) -> tuple[Path, RunFiles]:
+    """The checkpoint to begin at, and the files of its run.
+
+    Args:
+        checkpoint: A folder training_state/step_N of a run.
+
+    Returns:
+        The folder and the run.
+
+    Raises:
+        FileNotFoundError: If it is no checkpoint of a run of `isentrope train`.
+        ValueError: If a part that a run needs to go on is missing, such as the optimizer's state.
+    """
+    folder = Path(checkpoint)
+    files = RunFiles(folder.resolve().parent.parent)
+    if not folder.is_dir() or files.checkpoints != folder.resolve().parent:
+        raise FileNotFoundError(
+            f"{folder} is not a checkpoint of a training run: give a folder RUN/training_state/"
+            "step_N that `isentrope train` wrote."
+        )
+    if not (files.folder / "config.yaml").is_file():
+        raise FileNotFoundError(f"{files.folder} holds no run: it has no config.yaml.")
+    verify(folder)
+    require_resumable(folder)
+    return folder, files
+
+
+def changed_settings(parent: TrainConfig, here: TrainConfig) -> dict[str, list[Any]]:
+    """What a branch changes.
+
+    Args:
+        parent: Configuration of the parent.
+        here: That of the branch.
+
+    Returns:
+        Key → both values; output.* is not counted.
+
+    Raises:
+        ConfigError: If a setting that a branch shares with its parent is another.
+    """
+    then, now = (flat(config) for config in (parent, here))
+    keys = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+    if fixed := [key for key in keys if key.startswith(FIXED)]:
+        raise ConfigError(
+            f"{fixed[0]} cannot change in a branch (it was {then.get(fixed[0])} and is "
+            f"{now.get(fixed[0])}): the states it takes over depend on it. Start a new run instead."
+        )
+    return {key: [then.get(key), now.get(key)] for key in keys}
+
+
+def flat(config: TrainConfig) -> dict[str, Any]:
+    """Dotted key → value, without output and provenance."""
+    found: dict[str, Any] = {}
+
+    def add(content: Mapping[str, Any], prefix: str) -> None:
+        for key, value in content.items():
+            if isinstance(value, dict):
+                add(value, f"{prefix}{key}.")
+            else:
+                found[f"{prefix}{key}"] = value
+
+    add(config.model_dump(mode="json", exclude={"output", "provenance"}), "")
+    return found
+
+
+def begin_branch(
+    checkpoint: Path, parent: RunFiles, files: RunFiles, changed: Mapping[str, list[Any]]
+) -> None:
+    """Make the files of a new run that goes on from a checkpoint; config.yaml comes after them.
+
+    Args:
+        checkpoint: The parent's.
+        parent: Files of its run.
+        files: Files of the new run.
+        changed: Result of `changed_settings`.
+
+    Raises:
+        ValueError: If the parent's log lacks a line before the checkpoint.
+    """
+    (step,) = [step for step in parent.steps() if parent.checkpoint(step).name == checkpoint.name]
+    parent.require_whole_log(step)
+    record = Branch(str(checkpoint), step, sha256_of_file(checkpoint / CONTRACT), changed)
+    for mine, theirs in ((files.metrics, parent.metrics), (files.timing, parent.timing)):
+        if theirs.exists():
+            write_bytes(mine, theirs.read_bytes())
+    files.rewind(step)
+    if not files.checkpoint(step).exists():
+        partial = files.checkpoints / ".writing"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(checkpoint, partial, ignore=shutil.ignore_patterns(NEXT_UPDATE))
+        publish_folder(partial, files.checkpoint(step))
+    write_json(files.folder / BRANCH, asdict(record))
+
+
+def settings_of(parent: RunFiles, changes: list[str]) -> tuple[TrainConfig, TrainConfig]:
+    """The parent's configuration, and the same with changes."""
+    path = parent.folder / "config.yaml"
+    return load_config(path, root=TrainConfig), load_config(path, changes, root=TrainConfig)
