@@ -30,6 +30,7 @@ from isentrope.runs.one_writer import one_writer
 from isentrope.runs.resumed_training import (
     BY_CONTENT,
     MAY_CHANGE,
+    flat_settings,
     may_change,
     require_same_training,
     training_origin,
@@ -88,7 +89,7 @@ def branch(
     then, config = settings_of(parent, list(overrides))
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
-    changed = changed_settings(then, config)
+    changed = changed_settings(flat_settings(then), flat_settings(config))
     files = RunFiles(config.output.directory)
     with one_writer(files.folder):
         _require_no_run(files)

@@ -98,20 +98,19 @@ def parent_of(checkpoint: str | Path) -> tuple[Path, RunFiles]:
     return folder, files
 
 
-def changed_settings(parent: TrainConfig, here: TrainConfig) -> dict[str, list[Any]]:
+def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """What a branch changes.
 
     Args:
-        parent: Configuration of the parent.
-        here: That of the branch.
+        then: `flat_settings` of the parent.
+        now: That of the branch.
 
     Returns:
-        Key → both values; output.* is not counted.
+        Key → both values.
 
     Raises:
         ConfigError: If a setting that a branch shares with its parent is another.
     """
-    then, now = (flat(config) for config in (parent, here))
     keys = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
     if fixed := [key for key in keys if key.startswith(FIXED)]:
         raise ConfigError(
@@ -119,21 +118,6 @@ def changed_settings(parent: TrainConfig, here: TrainConfig) -> dict[str, list[A
             f"{now.get(fixed[0])}): the states it takes over depend on it. Start a new run instead."
         )
     return {key: [then.get(key), now.get(key)] for key in keys}
-
-
-def flat(config: TrainConfig) -> dict[str, Any]:
-    """Dotted key → value, without output and provenance."""
-    found: dict[str, Any] = {}
-
-    def add(content: Mapping[str, Any], prefix: str) -> None:
-        for key, value in content.items():
-            if isinstance(value, dict):
-                add(value, f"{prefix}{key}.")
-            else:
-                found[f"{prefix}{key}"] = value
-
-    add(config.model_dump(mode="json", exclude={"output", "provenance"}), "")
-    return found
 
 
 def begin_branch(

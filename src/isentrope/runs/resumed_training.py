@@ -109,7 +109,10 @@ def require_same_training(
     before = contract.get("made_from", {})
     known = known_parts(before, made_from)
     if "config" in contract:
-        then, now = _flat(_read(checkpoint, contract["config"])), _flat(_plain(config))
+        then, now = (
+            flat_settings(_read(checkpoint, contract["config"])),
+            flat_settings(_plain(config)),
+        )
         named = {*before, *made_from}
         same = {k for k, parts in BY_CONTENT.items() if named.intersection(parts) <= {*known}}
         for key in sorted({*then, *now}):
@@ -187,14 +190,14 @@ def _read(checkpoint: Path, content: Any) -> TrainConfig:
         ) from error
 
 
-def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted key → value; a configuration or nested dictionaries."""
+def flat_settings(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key → value of a configuration without output, or of nested dictionaries."""
     if isinstance(content, TrainConfig):
         content = _plain(content)
     flat: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        flat |= flat_settings(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat
 
 
