@@ -29,7 +29,16 @@ ARITHMETIC = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-_PAIRS = ("min max", "sum mean", "any all", "amin amax", "argmin argmax", "std var", "floor ceil")
+_PAIRS = (
+    "min max",
+    "sum mean",
+    "any all",
+    "amin amax",
+    "argmin argmax",
+    "std var",
+    "floor ceil",
+    "minimum maximum",
+)
 FUNCTIONS = {a: b for pair in _PAIRS for a, b in (pair.split(), pair.split()[::-1])}
 _SYMMETRIC = {*FUNCTIONS, "isinstance", "zip", "dot", "allclose", "equal", "gcd", "hypot"}
 _SILENT = {"log", "logger", "warnings"}

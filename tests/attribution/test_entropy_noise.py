@@ -6,6 +6,7 @@ import torch
 from scipy.stats import norm
 
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.tail import tail_degrees_of_freedom
 
 
 def contributions(rng, n, noise, mean=-1.0, group=4):
@@ -24,6 +25,9 @@ def test_it_is_the_variance_over_prompts_by_the_unbiased_square():
     expected = float(x.var() / (x.mean() ** 2 - x.var() / 32))
     assert found.noise_scale.value == pytest.approx(expected, rel=1e-10)
     assert found.noise_scale.unit == "prompts"
+    kappa = [float(y.mean() / y.std()) for y in (x, *(x[torch.arange(32) != i] for i in range(32)))]
+    error = (31 / 32 * sum((k - np.mean(kappa[1:])) ** 2 for k in kappa[1:])) ** 0.5
+    assert found.noise_scale.se == pytest.approx(2 * error / abs(kappa[0]) ** 3, rel=1e-9)
 
 
 def test_the_batch_it_names_has_the_right_sign_as_often_as_it_says():
@@ -59,6 +63,14 @@ def test_intervals_cover_without_and_with_a_heavy_tail(n):
     heavy = [entropy_noise_scale(*skewed(rng, n)).noise_scale for _ in range(200)]
     for found in (even, heavy):
         assert np.mean([x.covers(1.0) for x in found]) >= 0.9
+
+
+def test_degrees_of_freedom_are_two_by_the_tail_index_of_the_squares():
+    values = torch.from_numpy(np.random.default_rng(8).standard_t(3, size=40))
+    squares = sorted(float((x - values.mean()) ** 2) for x in values)[::-1]
+    tail = np.mean([np.log(x / squares[8]) for x in squares[:8]])  # Hill, the largest fifth
+    assert tail_degrees_of_freedom(values) == pytest.approx(2 / tail, rel=1e-9)
+    assert 1 < 2 / tail < 39
 
 
 def test_below_32_prompts_there_is_no_interval():

@@ -9,8 +9,8 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.attribution.influence.influence import influence
-from isentrope.attribution.influence.quantities import default_groups
+from isentrope.attribution.influence.influence import independent_influence, influence
+from isentrope.attribution.influence.quantities import InfluenceOptions, default_groups
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.policy.scoring import score
@@ -258,6 +258,13 @@ def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, fu
     options = {"tokens": False, "functional": functional}
     assert "one backward" in influence(policy, E, U, step, groups=groups, **options).how
     assert "two backward" in influence(policy, E, U, step, groups=3, tokens=False).how
+
+
+def test_tokens_are_attributed_unless_that_is_not_wanted():
+    policy, E, U, step = setting()
+    options = InfluenceOptions(functional="per_token", method="prefix", groups=2)
+    assert independent_influence(policy, E, U, step, options).scores is not None
+    assert independent_influence(policy, E, U, step, options, tokens=False).scores is None
 
 
 def test_progress_counts_the_gradients_of_e_and_the_pass_over_u():

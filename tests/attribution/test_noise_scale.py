@@ -80,6 +80,36 @@ def test_signal_and_noise_are_unbiased():
     assert np.abs(z).max() < 4
 
 
+def naive_errors(gram):
+    """Errors of |G|², tr Σ and B: Hoeffding's parts of the pairs, written as sums over pairs."""
+    g = gram.tolist()
+    n = len(g)
+    others = [[j for j in range(n) if j != i] for i in range(n)]
+    squares = sum(g[i][i] for i in range(n)) / n
+    pairs = sum(g[i][j] for i in range(n) for j in others[i]) / (n * (n - 1))
+    alpha = [sum(g[i][j] - pairs for j in others[i]) / (n - 2) for i in range(n)]
+    var_beta = sum(
+        (g[i][j] - pairs - alpha[i] - alpha[j]) ** 2 for i in range(n) for j in others[i]
+    ) / (n * (n - 3))
+    var_alpha = sum(a**2 for a in alpha) / (n - 1) - var_beta / (n - 2)
+    dd = 4 * var_alpha / n + 2 * var_beta / (n * (n - 1))
+    aa = sum((g[i][i] - squares) ** 2 for i in range(n)) / (n * (n - 1))
+    ad = 2 * sum((g[i][i] - squares) * alpha[i] for i in range(n)) / (n * (n - 1))
+    assert var_alpha > 0
+    assert abs(ad) < (aa * dd) ** 0.5
+    x = squares / pairs
+    ratio = (aa - 2 * x * ad + x * x * dd) / pairs**2
+    return np.sqrt([dd, aa - 2 * ad + dd, ratio])
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.8])
+def test_the_standard_errors_are_the_formula_written_as_sums_over_pairs(scale):
+    gram = simulated(np.random.default_rng(7), 12, noise=0.2, scale=scale)
+    found = noise_scale_of_gram(gram)
+    ours = [getattr(found, name).se for name in ("gradient_square", "trace", "b_simple")]
+    np.testing.assert_allclose(ours, naive_errors(gram), rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_the_standard_errors_are_the_spread_over_batches():
     rng = np.random.default_rng(1)

@@ -84,6 +84,11 @@ def test_one_batch_with_itself_has_a_self_share():
     parts = [shares.totals[k].value for k in ("self", "same_prompt", "other_prompt")]
     assert sum(parts) == pytest.approx(shares.totals["gradient"].value, rel=1e-9)
     assert shares.totals["gradient"].n == 4
+    order = torch.arange(len(U)).roll(1)  # the same responses, as if they were others
+    others = influence_shares(policy, U.select(order), U, step).totals
+    assert "self" not in others
+    assert parts[0] + parts[1] == pytest.approx(others["same_prompt"].value, rel=1e-9)
+    assert parts[2] == pytest.approx(others["other_prompt"].value, rel=1e-9)
 
 
 def test_batches_without_a_common_prompt_are_refused():
