@@ -6,9 +6,9 @@ A copy of the repository is made. In it the fast tests of a room (its folder of 
 doctests, and tests/oracle) run once under coverage, which says which tests reach which lines and
 how long they take. Then a seeded random sample of mutants (`benchmarks.mutations`), the same share
 of every file, is tested one by one: the tests that reach the changed line run, the fastest first,
-until one fails. A line that runs only at import is tested by all tests that reach its file, and a
-file that only has such lines by all tests. A mutant whose tests run ten times as long as they
-should is killed by time.
+and then the other tests of their files, until one fails. A line that runs only at import is tested
+by all tests that reach its file, and a file that only has such lines by all tests. A mutant whose
+tests run ten times as long as they should is killed by time.
 
 Every mutant runs in a child of a process that has loaded the libraries but nothing of isentrope.
 Outcomes are written to docs/results/mutants.json as they come, and a run that was stopped continues
@@ -176,10 +176,18 @@ class Reached:
     seconds: dict[str, float]
 
     def tests(self, path: Path, mutant: Mutant) -> list[str]:
-        """Tests that reach a mutant, the fastest first."""
+        """Tests that reach a mutant, the fastest first; then the other tests of their files.
+
+        Coverage sees only the first test that computes what several tests of a file share.
+        """
         lines = self.lines.get(path, {})
         found = lines.get(mutant.line, set()) or set().union(*lines.values()) or set(self.seconds)
-        return sorted(found, key=lambda test: self.seconds.get(test, 0.0))
+        files = {test.partition("::")[0] for test in found}
+        beside = {test for test in self.seconds if test.partition("::")[0] in files} - found
+        return [
+            *sorted(found, key=lambda test: self.seconds.get(test, 0.0)),
+            *sorted(beside, key=lambda test: self.seconds[test]),
+        ]
 
 
 def reached(copy: Copy, room: str) -> Reached:

@@ -188,6 +188,11 @@ def test_the_table_has_a_row_a_proxy_and_statistic():
     assert int(row["items"].iloc[0]) == audited().tops[0.1]
     assert float(row["value"].iloc[0]) == audited()["noisy"]["overlap@0.1"].value
     assert set(frame.prompts) == {40}
+    units = {name: estimate.unit for name, estimate in audited()["noisy"].items()}
+    assert {units[name] for name in units if "spearman" in name or "pearson" in name} == {
+        "correlation"
+    }
+    assert {units["overlap@0.1"], units["sign_agreement"]} == {"share"}
 
 
 def test_sequences_are_audited_as_tokens_are():
@@ -295,3 +300,18 @@ def test_intervals_cover_the_statistics_of_the_population(prompts):
         rate = np.mean([e.covers(truth[name].value) for e in known])
         assert len(known) > 50, name
         assert least[name] < rate < 1, name
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"top": (1.5,)}, "shares between 0 and 1"),
+        ({"top": (0.0,)}, "shares between 0 and 1"),
+        ({"top": (0.1, 0.1)}, "must be different"),
+        ({"draws": 1}, "at least 2"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, words):
+    *three, proxy = batch()
+    with pytest.raises(ValueError, match=words):
+        audit(*three, {"x": proxy}, **options)
