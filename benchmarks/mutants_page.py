@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from benchmarks.mutants_explained import EXPLAINED
-
 PAGE = Path("docs/results/mutants.md")
+_EXPLANATIONS = json.loads(Path(__file__).with_name("mutants_explained.json").read_text())
+EXPLAINED = {(row["path"], row["mutant"]): row["why"] for row in _EXPLANATIONS}
+"""Why mutants survive, by module and name; "Equivalent…": no result changes."""
 
 
 @dataclass(frozen=True)
