@@ -18,7 +18,13 @@ from isentrope.cli.main import app
 from isentrope.errors import FileError
 from tests.tiny_checkpoint import settings
 
-CALL = [sys.executable, "-c", "from isentrope.cli.main import app; app()"]
+PROCESS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from isentrope.cli.main import app
+app()
+"""
+CALL = [sys.executable, "-c", PROCESS]
 
 
 def call(*arguments):
