@@ -7,6 +7,7 @@ import torch
 from isentrope.attribution.fisher.null_spectra import (
     marchenko_pastur_density,
     marchenko_pastur_eigenvalues,
+    simulated_null,
     wishart_null,
 )
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
@@ -123,6 +124,14 @@ def test_the_simulation_follows_its_seed():
     one, again, other = (kernel_spectrum(wishart(20, 50), seed=s) for s in (1, 1, 2))
     assert one.nulls == again.nulls
     assert one.nulls != other.nulls
+
+
+@pytest.mark.parametrize("dimension", [8, 20, 30, 200])
+def test_simulated_rows_have_the_cosines_of_random_directions(dimension):
+    """The mean of cos² is 1/d, so that n rows of one length have rank n/(1 + (n − 1)/d)."""
+    rng, n = np.random.default_rng(0), 20
+    found = simulated_null(torch.ones(n), torch.zeros(n), dimension, 300, rng)
+    assert found.effective_rank == pytest.approx(n / (1 + (n - 1) / dimension), rel=0.01)
 
 
 @pytest.mark.slow

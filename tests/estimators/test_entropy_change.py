@@ -168,6 +168,8 @@ def test_every_stage_is_reported_before_it_begins():
     stages = []
     change(cases.exact("table"), [1e-3], progress=lambda *stage: stages.append(stage[:2]))
     assert stages == [(0, 2), (1, 2)]
+    change(cases.exact("table"), [], progress=lambda *stage: stages.append(stage[:2]))
+    assert stages[2:] == [(0, 1)]
 
 
 def test_linear_range_is_where_second_order_meets_first():
