@@ -93,3 +93,5 @@ def test_weights_that_do_not_fit_are_refused():
     policy = cases.lora_policy("qwen2")
     with pytest.raises(ValueError, match="omega"):
         second_order_kernel(policy, cases.ragged(4), cases.ragged(2), omega=torch.ones(3))
+    with pytest.raises(ValueError, match="positive sum"):
+        second_order_kernel(policy, cases.ragged(4), cases.ragged(2), omega=-torch.ones(4) / 8)
