@@ -216,9 +216,9 @@ OPENED_IN = {"pipelines.prepare", "pipelines.prepare_training", "pipelines.loop"
 
 TAKE_A_WHOLE_CONFIGURATION = {
     *("check.check", "evaluate.evaluate_checkpoints", "measure.measure", "sft.sft", "train.train"),
-    *("kinds.intention", "legacy.__init__"),
+    *("train._go_on", "kinds.intention", "legacy.__init__"),
 }
-"""Entry points of pipelines, which open it for their verb."""
+"""Entry points of pipelines, which open it for their verb; a run goes on by one of them."""
 
 COMPARE_OR_WRITE_IT = {
     *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),

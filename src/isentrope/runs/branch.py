@@ -81,7 +81,7 @@ def parent_of(checkpoint: str | Path) -> tuple[Path, RunFiles]:
         The folder and the run.
 
     Raises:
-        FileNotFoundError: If it is no checkpoint of a run of `isentrope train`.
+        FileNotFoundError: If it is not a checkpoint of a run of `isentrope train`.
         ValueError: If a part that a run needs to go on is missing, such as the optimizer's state.
     """
     folder = Path(checkpoint)
@@ -123,7 +123,7 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
 def begin_branch(
     checkpoint: Path, parent: RunFiles, files: RunFiles, changed: Mapping[str, list[Any]]
 ) -> None:
-    """Make the files of a new run that goes on from a checkpoint; config.yaml comes after them.
+    """Make the files of a new run that begins at a checkpoint; config.yaml comes after them.
 
     Args:
         checkpoint: The parent's.

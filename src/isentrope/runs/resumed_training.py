@@ -109,10 +109,7 @@ def require_same_training(
     before = contract.get("made_from", {})
     known = known_parts(before, made_from)
     if "config" in contract:
-        then, now = (
-            flat_settings(_read(checkpoint, contract["config"])),
-            flat_settings(_plain(config)),
-        )
+        then, now = map(flat_settings, (_read(checkpoint, contract["config"]), config))
         named = {*before, *made_from}
         same = {k for k, parts in BY_CONTENT.items() if named.intersection(parts) <= {*known}}
         for key in sorted({*then, *now}):
