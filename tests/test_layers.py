@@ -35,7 +35,7 @@ FLOORS = (
     ("sampling", "update", "oracle"),
     ("estimators",),
     ("attribution",),
-    ("recording", "evaluation", "convert"),
+    ("recording", "evaluation", "convert", "planning"),
     ("probe",),
     ("training",),
     ("checks",),

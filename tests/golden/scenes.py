@@ -151,6 +151,20 @@ def check(tiny, folder):
     return {"files": [], "values": {"marks": marks}, "tables": {}}
 
 
+def plan(tiny, folder):
+    """Every stage of every measuring verb, with the terms that are plain arithmetic."""
+    said = call("plan", write(folder, asked(tiny)), "--json", "--memory", "64GB")
+    followed = ("logits", "activations", "kept by the allocator", "weights' files")
+    stages = {
+        f"{p['verb']}: {s['name']}": {
+            t["name"]: t["size"] for t in s["terms"] if t["name"] not in followed
+        }
+        for p in json.loads(said)
+        for s in p["stages"]
+    }
+    return {"files": [], "values": stages, "tables": {}}
+
+
 def evaluate(tiny, folder):
     """Two checkpoints, sampled and greedy, in two chunks."""
     sections = {
@@ -253,6 +267,7 @@ COMMANDS = {
 """Scenes of one command that writes a run folder."""
 SCENES = {name: recorded(command) for name, command in COMMANDS.items()} | {
     "check": check,
+    "plan": plan,
     "convert": convert,
     "report": report,
     "demo": demo,

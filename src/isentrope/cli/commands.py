@@ -138,6 +138,15 @@ VERBS = (
         help="Check the instrument before measuring; exit status 1 if anything is wrong.",
     ),
     Verb(
+        "plan",
+        options.planned,
+        through="isentrope.cli.running:planning",
+        run=f"{_PIPELINES}.plan:plan",
+        show="isentrope.cli.plan_table:print_plans",
+        help="Say what memory and time a configuration takes, before anything runs; exit status 1 "
+        "if it does not fit.",
+    ),
+    Verb(
         "convert",
         options.converted,
         through="isentrope.cli.running:converting",

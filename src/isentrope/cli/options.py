@@ -205,6 +205,25 @@ def converted(
     return source, folder, model
 
 
+def planned(
+    config: ConfigFile,
+    verb: Annotated[
+        list[str] | None, typer.Option(metavar="VERB", help="Plan this verb only; repeatable.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Longest prompt, where the data set is not to be read."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
+    settings: Overrides = None,
+) -> Asked:
+    """A configuration that is planned and not run."""
+    return config, verb or (), memory, prompt_tokens, as_json, settings or ()
+
+
 def reported(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     other: Annotated[

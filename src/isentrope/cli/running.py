@@ -105,6 +105,22 @@ def checking(verb: Verb, config: str, changes: Changes) -> None:
         load(verb.show)(out, err, findings)
 
 
+def planning(
+    verb: Verb,
+    config: str,
+    verbs: Sequence[str],
+    memory: str | None,
+    prompt_tokens: int | None,
+    as_json: bool,
+    settings: Sequence[str],
+) -> None:
+    """Plan, and print a table a verb."""
+    plans = load(verb.run)(
+        config, settings, verbs=verbs, memory=memory, prompt_tokens=prompt_tokens
+    )
+    load(verb.show)(out, err, plans, as_json=as_json)
+
+
 def converting(verb: Verb, source: str, folder: str, model: str | None) -> None:
     """Convert, and say what was read."""
     load(verb.show)(load(verb.run)(source, folder, model))

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.sizes import Lengths, measuring_sizes
 from isentrope.files import whole_folder
 from isentrope.manifest import verification
+from isentrope.pipelines.plan import require_memory
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.processes import from_first, join_processes, world_size
@@ -116,7 +118,9 @@ def _run_item(
     progress: Progress,
     keep_configuration: Callable[[], None],
 ) -> R:
-    config, clock = item.config, Clock()
+    config, clock, subject = item.config, Clock(), item.subject
+    sizes = measuring_sizes(config, Lengths(None, 1), Lengths(None, 1))
+    require_memory(verb, subject.name, subject.path, config.checkpoint, sizes)
     ready = prepare_checkpoint(config, item.subject, progress, clock)
     if ready.along is not None and verb != "measure":
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.heap import give_back_free_memory
+from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.requirements import require_no_checkpointing
@@ -53,7 +53,7 @@ def weighted_gradient(
         here = batch.to(policy.device)
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))
-        with torch.enable_grad(), policy.precision.active(forward_mode=False):
+        with mapped_blocks(), torch.enable_grad(), policy.precision.active(forward_mode=False):
             root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
             if not root.requires_grad:
                 raise ValueError(

@@ -25,6 +25,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from isentrope.differences import Function, Gap, Mode, derivative_gap
+from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.precision import Precision
 from isentrope.rollouts import Rollouts
@@ -76,6 +77,7 @@ def require_second_derivatives(
                     "module in elementary operations of torch."
                 )
         break
+    give_back_free_memory()  # of the copy of all weights
     policy.compared_derivatives.add(key)
 
 

@@ -28,7 +28,7 @@ from isentrope.attribution.gradients.lora import find_lora
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
-from isentrope.heap import give_back_free_memory
+from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.gradient import weighted_gradient
@@ -138,7 +138,12 @@ class SequenceGradients:
         b = None if b is None else batch.pack(b.to(batch.rows.device))
         policy = self.policy
         recording = _Recording(policy, self._layers or [], whole_batch)
-        with policy.precision.active(forward_mode=False), torch.enable_grad(), recording:
+        with (
+            mapped_blocks(),
+            policy.precision.active(forward_mode=False),
+            torch.enable_grad(),
+            recording,
+        ):
             hidden = policy.packed_hidden(batch)
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
             if recording.sources:

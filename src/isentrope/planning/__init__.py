@@ -1,0 +1,1 @@
+"""What a verb takes, before anything runs: memory and time, from shapes alone."""

@@ -1,0 +1,112 @@
+"""What is held across passes: weights, the optimizer's moments, the step, stored gradients.
+
+All of it is exact arithmetic on the shapes of a checkpoint: N parameters, d of them trainable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
+from isentrope.attribution.influence.projection import DIRECTIONS_AT_ONCE
+from isentrope.attribution.influence.quantities import (
+    MAX_GROUP_BYTES,
+    SEQUENCE_GROUPS,
+    TOKEN_GROUPS,
+)
+from isentrope.planning.shapes import Shapes
+from isentrope.planning.stages import Term
+from isentrope.policy.precision import Precision
+
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+
+STEP_VECTORS = 5
+"""v, P, and the components momentum, decay and gradient."""
+
+MOMENTS = 2
+"""Of Adam; an optimizer that keeps fewer takes less."""
+
+
+def element(precision: Precision) -> int:
+    """Bytes of a number at a precision."""
+    return BYTES.get(precision.runtime_dtype, 4)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The terms of a checkpoint.
+
+    Attributes:
+        shapes: Of the checkpoint.
+    """
+
+    shapes: Shapes
+
+    def weights(self, precision: Precision) -> tuple[Term, ...]:
+        """The weights in float32, and a copy at another precision for as long as it is used."""
+        n = self.shapes.parameters
+        kept = Term("weights", 4 * n, f"{n:,} parameters x 4 bytes (float32)")
+        size = element(precision)
+        if size == 4:
+            return (kept,)
+        copied = Term(
+            f"weights in {precision.runtime_dtype}", size * n, f"{n:,} parameters x {size} bytes"
+        )
+        return kept, copied
+
+    def files(self) -> Term:
+        """The weights' files, mapped while they are read."""
+        return Term("weights' files", self.shapes.file_bytes, "mapped while they are read")
+
+    def moments(self, times: int = 1) -> Term:
+        """The optimizer's moments, in float64."""
+        d = self.shapes.trainable
+        size = times * MOMENTS * 8 * d
+        return Term(
+            "optimizer moments", size, f"{times} x {MOMENTS} x {d:,} trainable x 8 bytes (float64)"
+        )
+
+    def vectors(self, name: str, count: int) -> Term:
+        """Vectors over θ in float64."""
+        d = self.shapes.trainable
+        return Term(name, count * 8 * d, f"{count} x {d:,} trainable x 8 bytes (float64)")
+
+    def step(self) -> Term:
+        """The optimizer's step."""
+        return self.vectors("step", STEP_VECTORS)
+
+    def group_count(self, groups: int | None, prompts: int, tokens: bool) -> int:
+        """Error groups of influence, as `default_groups` chooses them."""
+        if groups is not None:
+            return groups
+        most = TOKEN_GROUPS
+        if not tokens:
+            fit = MAX_GROUP_BYTES // (8 * self.shapes.trainable)
+            most = max(most, min(SEQUENCE_GROUPS, fit))
+        return min(most, prompts)
+
+    def groups(self, count: int, precision: Precision, storage: Storage) -> Term:
+        """The gradients of error groups; none of them in memory where they are on disk."""
+        d, size = self.shapes.trainable, max(4, element(precision))
+        if storage.where == "disk":
+            return Term("stored gradient groups", 0, f"{count * size * d:,} bytes on disk")
+        return Term(
+            "stored gradient groups",
+            count * size * d,
+            f"{count} groups x {d:,} trainable x {size} bytes",
+        )
+
+    def directions(self, groups: int) -> Term:
+        """P g of the groups that one forward-mode pass takes, with the part they come from."""
+        return self.vectors("directions", min(groups, DIRECTIONS_AT_ONCE) + 1)
+
+    def kernel_rows(
+        self, left: int, right: int | None, precision: Precision, storage: Storage
+    ) -> Term:
+        """The gradients of the side of a kernel that is held."""
+        size = element(precision)
+        plan = plan_storage(left, right, self.shapes.trainable, size, storage)
+        where = {"device": "", "cpu": " on the CPU", "disk": " on disk"}[storage.where]
+        rows = max(end - start for start, end in plan.tiles)
+        words = f"{rows} rows x {plan.row_bytes:,} bytes ({storage.kept}){where}"
+        return Term("stored gradients", 0 if storage.where == "disk" else plan.held_bytes, words)

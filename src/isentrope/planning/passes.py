@@ -1,0 +1,272 @@
+"""The passes of the verbs over a micro-batch, each followed by its shapes (`tracing`).
+
+A pass is the function that the library itself runs. A model of one layer and one of two are
+followed, and others are the straight line through them. Where the head works in chunks of the
+vocabulary, three chunks are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.token_sum import TokenSum
+from isentrope.errors import IsentropeError
+from isentrope.forward_mode import derivatives_at_zero
+from isentrope.planning.shapes import ShapePolicy, Shapes, shape_policy
+from isentrope.planning.tracing import Trace, trace
+from isentrope.policy import divergence, token_statistics
+from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.divergence import Reference
+from isentrope.policy.gradient import _root
+from isentrope.policy.head import is_frozen_linear
+from isentrope.policy.precision import Precision
+from isentrope.policy.slopes import _hidden_slopes
+from isentrope.rollouts import Rollouts
+from isentrope.vectors import Vector
+
+CHUNKS = 2
+"""Chunks of the vocabulary that are followed: more take as much memory, one after the other."""
+
+
+class NotPlannedError(IsentropeError, ValueError):
+    """A model whose passes cannot be followed by shapes alone."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of equal sequences.
+
+    Attributes:
+        sequences: n.
+        prompt: Tokens of a prompt.
+        response: Tokens of a response.
+    """
+
+    sequences: int
+    prompt: int
+    response: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence that the model reads."""
+        return self.prompt + self.response - 1
+
+    def first(self, max_tokens: int) -> Batch:
+        """The first micro-batch."""
+        most = max(1, max_tokens // self.length)
+        return Batch(min(self.sequences, most), self.prompt, self.response)
+
+    def part(self, parts: int) -> Batch:
+        """The largest of so many equal parts."""
+        return Batch(-(-self.sequences // parts), self.prompt, self.response)
+
+
+Run = Callable[[ShapePolicy, MicroBatch], object]
+
+
+@dataclass
+class Passes:
+    """The passes of one model at one precision.
+
+    Attributes:
+        shapes: Of the checkpoint.
+        precision: Runtime precision.
+        max_tokens: Padded tokens per micro-batch.
+        vocab_chunk: Vocabulary entries at a time.
+        like: Passes in larger micro-batches, which these are a share of.
+    """
+
+    shapes: Shapes
+    precision: Precision
+    max_tokens: int
+    vocab_chunk: int
+    like: Passes | None = None
+    _known: dict[Any, Trace] = field(default_factory=dict, repr=False)
+
+    def with_fewer_tokens(self, max_tokens: int) -> Passes:
+        """The same passes in smaller micro-batches, in proportion: nothing is followed again."""
+        return replace(self, max_tokens=max_tokens, like=self, _known={})
+
+    def scores(self, batch: Batch) -> Trace:
+        """Log-probabilities and entropies at θ."""
+        return self._chunked("scores", batch, _scores)
+
+    def derivatives(self, batch: Batch, order: int) -> Trace:
+        """Scores with their variances and derivatives along v, by forward mode."""
+        if order == 0:
+            return self._chunked("variances", batch, _variances)
+
+        def run(policy: ShapePolicy, micro: MicroBatch) -> object:
+            v = _vector(policy)
+            return derivatives_at_zero(
+                lambda e: policy.packed_scores_and_variances(micro, policy.parameters_along(v, e)),
+                order,
+            )
+
+        return self._chunked(f"derivatives {order}", batch, run)
+
+    def moved(self, batch: Batch, remainder: bool) -> Trace:
+        """Scores at θ + ηv and their distance from those at θ."""
+
+        def run(policy: ShapePolicy, micro: MicroBatch) -> object:
+            with torch.no_grad():
+                hidden = policy.packed_hidden(micro, policy.theta)
+                moved = policy.parameters_along(_vector(policy), 1e-6)
+                return policy.packed_divergence(
+                    micro, moved, Reference(hidden, policy.head, 1.0), remainder
+                )
+
+        rows = max(1, divergence.LOGITS_HELD // self.shapes.vocabulary)
+        return self._whole(f"moved {remainder}", batch, run, rows)
+
+    def slopes(self, batch: Batch, directions: int) -> Trace:
+        """Derivatives of log-probabilities along several directions at once."""
+
+        def run(policy: ShapePolicy, micro: MicroBatch) -> object:
+            return _hidden_slopes(policy, micro, [_vector(policy)] * directions)
+
+        return self._whole(f"slopes {directions}", batch, run)
+
+    def gradient(self, batch: Batch, entropies: bool) -> Trace:
+        """One backward pass."""
+
+        def run(policy: ShapePolicy, micro: MicroBatch) -> object:
+            parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
+            weights = torch.empty(len(micro.rows), dtype=torch.float64)
+            of_entropies = weights if entropies else None
+            with torch.enable_grad(), policy.precision.active(forward_mode=False):
+                root, cotangent = _root(policy, micro, weights, of_entropies, parameters)
+                return torch.autograd.grad(
+                    root, list(parameters.values()), cotangent, allow_unused=True
+                )
+
+        return self._whole(f"gradient {entropies}", batch, run)
+
+    def sequence_gradients(self, batch: Batch) -> Trace:
+        """Gradients of sequences by hooks, without what holds them."""
+
+        def run(policy: ShapePolicy, micro: MicroBatch) -> object:
+            n, t = len(micro.sequences), batch.response
+            ids = [torch.zeros(1, dtype=torch.long)] * n
+            rollouts = object.__new__(Rollouts)
+            object.__setattr__(rollouts, "prompt_ids", ids)
+            sums = TokenSum(
+                rollouts,
+                torch.empty(n, t, dtype=torch.float64),
+                rows=torch.empty(n, dtype=torch.long),
+            )
+            gradients = SequenceGradients(policy)
+            return gradients._visit_batch(micro, sums, lambda name, rows, new: None)
+
+        return self._whole("sequence gradients", batch, run)
+
+    @cached_property
+    def head_is_frozen(self) -> bool:
+        """Whether the head is a plain linear layer without trainable parameters."""
+        return is_frozen_linear(self._policy(1, self.shapes.vocabulary)[1].head)
+
+    def _chunked(self, name: str, batch: Batch, run: Run) -> Trace:
+        """Through a head that works in chunks: of an odd size, which no other axis has."""
+        chunk = min(self.vocab_chunk, self.shapes.vocabulary)
+        odd = chunk - 1 + chunk % 2
+        followed = min(CHUNKS * odd, self.shapes.vocabulary)
+        rows = max(1, token_statistics.LOGITS_HELD // chunk)
+        found = self._layers(name, batch, run, followed, odd, rows)
+        return found.times_head(self.shapes.vocabulary / followed)
+
+    def _whole(self, name: str, batch: Batch, run: Run, rows: int | None = None) -> Trace:
+        """Through a head that has all of the vocabulary, for a few tokens at a time."""
+        return self._layers(name, batch, run, self.shapes.vocabulary, self.vocab_chunk, rows)
+
+    def _layers(
+        self, name: str, batch: Batch, run: Run, vocabulary: int, chunk: int, rows: int | None
+    ) -> Trace:
+        """Through all layers; of predicted tokens twice as many as are taken at once."""
+        first = batch.first(self.max_tokens)
+        if self.like is not None:
+            whole = self.like._layers(name, batch, run, vocabulary, chunk, rows)
+            return whole.share(first.sequences / batch.first(self.like.max_tokens).sequences)
+        key = name, first
+        if key not in self._known:
+            micro = _micro_batch(first)
+            tokens = len(micro.rows)
+            kept = tokens if rows is None else min(tokens, 2 * rows)
+            followed = _few_tokens(micro, kept)
+            layers = self.shapes.layers
+            if self.shapes.trainable_patterns is None and layers > 2:
+                one, two = (self._trace(followed, run, k, vocabulary, chunk) for k in (1, 2))
+                found = one.more_layers(two, layers)
+            else:
+                found = self._trace(followed, run, layers, vocabulary, chunk)
+            self._known[key] = found.times_head(tokens / kept)
+        return self._known[key]
+
+    def _trace(
+        self, micro: MicroBatch, run: Run, layers: int, vocabulary: int, chunk: int
+    ) -> Trace:
+        try:
+            fake, policy = self._policy(layers, vocabulary, chunk)
+            with fake:
+                known: list[Tensor] = [*policy.model.parameters(), *policy.model.buffers()]
+                columns = {vocabulary, chunk, vocabulary % chunk} - {0}
+                return trace(lambda: run(policy, micro), columns, known)
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            raise NotPlannedError(
+                f"The passes of {type(self.shapes.config).__name__} cannot be followed by shapes "
+                f"alone ({' '.join(str(error).split())[:200]}): run it on a small batch and watch "
+                "its memory."
+            ) from error
+
+    def _policy(
+        self, layers: int, vocabulary: int, chunk: int = 1
+    ) -> tuple[FakeTensorMode, ShapePolicy]:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        return fake, shape_policy(
+            self.shapes,
+            fake,
+            self.precision,
+            layers=layers,
+            vocabulary=vocabulary,
+            max_tokens=self.max_tokens,
+            vocab_chunk=chunk,
+        )
+
+
+def _scores(policy: ShapePolicy, micro: MicroBatch) -> object:
+    with torch.no_grad():
+        return policy.packed_scores(micro)
+
+
+def _variances(policy: ShapePolicy, micro: MicroBatch) -> object:
+    with torch.no_grad():
+        return policy.packed_scores_and_variances(micro)
+
+
+def _vector(policy: ShapePolicy) -> Vector:
+    return {n: torch.empty(p.shape, dtype=torch.float64) for n, p in policy.theta.items()}
+
+
+def _micro_batch(batch: Batch) -> MicroBatch:
+    """A micro-batch of zeros, of real tensors: its sizes are read."""
+    n = batch.sequences
+    rollouts = Rollouts(
+        [torch.zeros(batch.prompt, dtype=torch.long)] * n,
+        [torch.zeros(batch.response, dtype=torch.long)] * n,
+        torch.arange(n),
+    )
+    (micro,) = micro_batches(rollouts, n * batch.length)
+    return micro
+
+
+def _few_tokens(micro: MicroBatch, tokens: int) -> MicroBatch:
+    """The same sequences, of which only the first tokens are predicted."""
+    packed = ("rows", "columns", "targets", "positions")
+    return replace(micro, **{name: getattr(micro, name)[:tokens] for name in packed})

@@ -1,0 +1,215 @@
+"""A policy without numbers: the model of a checkpoint as its configuration files describe it.
+
+config.json and adapter_config.json give every shape and type. No weight is read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from isentrope.policy.adapter import ADAPTER_CONFIG, adapter_settings, require_tunable
+from isentrope.policy.base_model import adapter_base, loading
+from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
+from isentrope.policy.scorer import Scorer
+from isentrope.policy.trainable import train_only
+from isentrope.processes import ALONE
+from isentrope.reading import reading
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a checkpoint's configuration files say.
+
+    Attributes:
+        folder: The checkpoint.
+        source: Folder or hub name of the model, the base of an adapter.
+        config: The model's configuration.
+        trainable_patterns: Names of what was trained; None for the adapter or all weights.
+        parameters: Parameters of the model, adapter included.
+        trainable: d, those that the optimizer moves.
+        largest: Numbers of the largest trainable tensor.
+        layers: Decoder layers.
+        vocabulary: Entries of the output embedding.
+        hidden: Width of the hidden states.
+        file_bytes: Bytes of the weights' files; 0 where they are not on this machine.
+    """
+
+    folder: Path
+    source: str
+    config: Any
+    trainable_patterns: tuple[str, ...] | None
+    parameters: int
+    trainable: int
+    largest: int
+    layers: int
+    vocabulary: int
+    hidden: int
+    file_bytes: int
+
+    @property
+    def cached_numbers(self) -> int:
+        """Keys and values that a token leaves in the cache."""
+        config = self.config
+        heads = config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return 2 * self.layers * (getattr(config, "num_key_value_heads", None) or heads) * size
+
+
+def shapes_of(
+    folder: str | Path,
+    *,
+    base_model: str | Path | None = None,
+    allow_hub: bool = False,
+    trainable_patterns: Sequence[str] | None = None,
+) -> Shapes:
+    """Read the shapes of a checkpoint.
+
+    Args:
+        folder: Folder with `config.json`, or with `adapter_config.json`.
+        base_model: Base of the adapter, where the one its config names is not to be used.
+        allow_hub: Whether a base that the adapter's config names may come from the model hub.
+        trainable_patterns: Names (with * and ?) of the parameters that training moved; None for the
+            whole adapter, or all weights.
+
+    Returns:
+        The shapes.
+
+    Raises:
+        FileNotFoundError: If the base model is a path that is not there.
+        FileError: If a configuration cannot be read.
+    """
+    from transformers import AutoConfig
+
+    folder = Path(folder)
+    settings, source = adapter_settings(folder), str(folder)
+    if settings:
+        require_tunable(folder, settings)
+        named = settings.get("base_model_name_or_path")
+        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
+    with loading("model", source, "config.json"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    patterns = None if trainable_patterns is None else tuple(trainable_patterns)
+    model = _without_numbers(folder, config, patterns)
+    sizes = [p.numel() for p in model.parameters() if p.requires_grad]
+    files = {path for place in (Path(source), folder) for path in place.glob("*.safetensors")}
+    return Shapes(
+        folder=folder,
+        source=source,
+        config=config,
+        trainable_patterns=patterns,
+        parameters=sum(p.numel() for p in model.parameters()),
+        trainable=sum(sizes),
+        largest=max(sizes),
+        layers=int(config.num_hidden_layers),
+        vocabulary=int(config.vocab_size),
+        hidden=int(config.hidden_size),
+        file_bytes=sum(path.stat().st_size for path in files),
+    )
+
+
+def _without_numbers(folder: Path, config: Any, patterns: Sequence[str] | None) -> nn.Module:
+    """The model on the meta device, its trainable parameters marked."""
+    from peft import PeftConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        if (folder / ADAPTER_CONFIG).exists():
+            with reading(folder / ADAPTER_CONFIG):
+                adapter = PeftConfig.from_pretrained(str(folder))
+            adapter.inference_mode = False
+            model = get_peft_model(model, adapter)
+    if patterns is not None:
+        train_only(model, patterns)
+    return model.eval()
+
+
+class ShapePolicy(Policy):
+    """A policy of fake tensors; what `Policy` checks in numbers is not checked."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: Precision,
+        *,
+        max_tokens: int,
+        vocab_chunk: int,
+    ) -> None:
+        """Wrap a model without numbers.
+
+        Args:
+            model: The model, its parameters fake tensors of the runtime dtype.
+            precision: The precision in force.
+            max_tokens: Padded tokens per micro-batch.
+            vocab_chunk: Vocabulary entries at a time.
+        """
+        self.model: Any = model
+        self.tokenizer, self.temperature, self.precision = None, 1.0, precision
+        self.max_tokens, self.vocab_chunk, self.ranks = max_tokens, vocab_chunk, ALONE
+        self.compared_derivatives = set[tuple[str, torch.dtype]]()
+        self.scorer = Scorer(model)
+        self.eos_token_ids, self.pad_token_id = (), 0
+        self.names = tuple(n for n, p in model.named_parameters() if p.requires_grad)
+
+
+def shape_policy(
+    shapes: Shapes,
+    fake: FakeTensorMode,
+    precision: Precision,
+    *,
+    layers: int,
+    vocabulary: int,
+    max_tokens: int,
+    vocab_chunk: int,
+) -> ShapePolicy:
+    """The policy of a checkpoint with fewer layers and vocabulary entries, as fake tensors.
+
+    Args:
+        shapes: Of the checkpoint.
+        fake: The mode in which its tensors are made.
+        precision: Precision that it runs in.
+        layers: Decoder layers.
+        vocabulary: Vocabulary entries.
+        max_tokens: Padded tokens per micro-batch.
+        vocab_chunk: Vocabulary entries at a time.
+
+    Returns:
+        The policy, on the CPU as far as its tensors say.
+    """
+    config = copy.deepcopy(shapes.config)
+    config.num_hidden_layers, config.vocab_size = layers, vocabulary
+    for name in ("layer_types", "no_rope_layers"):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, list(getattr(config, name))[:layers])
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        setattr(config, name, None)
+    model = _without_numbers(shapes.folder, config, shapes.trainable_patterns)
+    if precision.runtime is not None:
+        model = model.to(precision.runtime)
+    _replace_tensors(model, fake)
+    return ShapePolicy(model, precision, max_tokens=max_tokens, vocab_chunk=vocab_chunk)
+
+
+def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:
+    """Put fake tensors in place of those on the meta device; shared ones stay shared."""
+    made: dict[int, tuple[Tensor, Tensor]] = {}  # with the old one, whose id stays its own
+    with fake:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, x in tensors.items():
+                    if x is None:
+                        continue
+                    if id(x) not in made:
+                        new = torch.empty(x.shape, dtype=x.dtype)
+                        trained = isinstance(x, nn.Parameter)
+                        made[id(x)] = x, nn.Parameter(new, x.requires_grad) if trained else new
+                    tensors[name] = made[id(x)][1]  # type: ignore[assignment]

@@ -1,0 +1,79 @@
+"""The stages of a verb, each with the terms of its largest memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isentrope.planning.tracing import Trace
+
+
+@dataclass(frozen=True)
+class Term:
+    """Something that takes memory.
+
+    Attributes:
+        name: What.
+        size: Bytes.
+        formula: Where the number comes from, in words.
+    """
+
+    name: str
+    size: int
+    formula: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """Arithmetic of a stage.
+
+    Attributes:
+        flops: Floating-point operations of matrix products.
+        written: Bytes of all results.
+        double: Whether products are in float64.
+    """
+
+    flops: float = 0.0
+    written: float = 0.0
+    double: bool = False
+
+    @classmethod
+    def of(cls, passes: list[tuple[Trace, float]], *, double: bool) -> Work:
+        """The work of passes over micro-batches, each with how many of them."""
+        flops = sum(times * (x.flops + x.head_flops) for x, times in passes)
+        written = sum(times * (x.written + x.head_written) for x, times in passes)
+        return cls(flops, written, double)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is in memory at once in a part of a verb.
+
+    Attributes:
+        name: Of the stage.
+        terms: All that is held, at the stage's own peak.
+        work: Its arithmetic.
+    """
+
+    name: str
+    terms: tuple[Term, ...]
+    work: Work = Work()
+
+    @property
+    def peak(self) -> int:
+        """Bytes."""
+        return sum(term.size for term in self.terms)
+
+
+KEPT_BY_ALLOCATOR = 0.5
+"""Of the small blocks of a forward-mode pass, as measured (docs/results/plan.md). A backward pass
+has none: its blocks are mapped (`heap`)."""
+
+
+def pass_terms(trace: Trace, *, backward: bool) -> tuple[Term, ...]:
+    """The memory of a pass over a micro-batch."""
+    kept = 0 if backward else int(KEPT_BY_ALLOCATOR * trace.small)
+    return (
+        Term("logits", trace.logits, "rows x vocabulary entries at a time, and softmax of them"),
+        Term("activations", trace.others, "of a micro-batch, followed by shapes"),
+        Term("kept by the allocator", kept, "half of the blocks below 32 MiB, measured"),
+    )

@@ -1,0 +1,116 @@
+"""What is held is exact: parameters, types and groups, multiplied."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from isentrope.attribution.gradients.gradient_store import GradientStore
+from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.planning.holdings import STEP_VECTORS, Holdings
+from isentrope.planning.measuring import Measuring
+from isentrope.planning.passes import Batch
+from isentrope.planning.plan import bytes_of, least
+from isentrope.planning.shapes import shapes_of
+from isentrope.planning.sizes import Sizes
+from isentrope.policy.checkpoint import load_policy
+from isentrope.policy.precision import Precision
+
+FLOAT32, FLOAT64 = Precision("float32"), Precision("float64")
+
+
+@pytest.fixture(scope="module")
+def shapes(tiny):
+    return shapes_of(tiny / "step_4")
+
+
+@pytest.fixture(scope="module")
+def policy(tiny):
+    return load_policy(tiny / "step_4", precision="float64")
+
+
+def test_shapes_are_those_of_the_loaded_model(shapes, policy, tiny):
+    assert shapes.parameters == sum(p.numel() for p in policy.model.parameters())
+    assert shapes.trainable == sum(p.numel() for p in policy.theta.values())
+    assert shapes.largest == max(p.numel() for p in policy.theta.values())
+    files = [*(tiny / "base").glob("*.safetensors"), *(tiny / "step_4").glob("*.safetensors")]
+    assert shapes.file_bytes == sum(file.stat().st_size for file in files)
+
+
+def test_trainable_patterns_are_those_of_the_checkpoint(tiny):
+    whole = shapes_of(tiny / "base")
+    assert whole.trainable == whole.parameters
+    with safe_open(tiny / "base" / "model.safetensors", "pt") as file:
+        norms = [k for k in file.keys() if "layernorm" in k]  # noqa: SIM118
+        size = sum(file.get_tensor(k).numel() for k in norms)
+    assert shapes_of(tiny / "base", trainable_patterns=["*layernorm*"]).trainable == size
+
+
+def test_weights_are_kept_in_float32_beside_the_copy_in_use(shapes, policy):
+    n = sum(p.numel() for p in policy.model.parameters())
+    held = Holdings(shapes)
+    assert [term.size for term in held.weights(FLOAT32)] == [4 * n]
+    copies = sum(p.nbytes for p in policy.model.parameters())
+    assert [term.size for term in held.weights(FLOAT64)] == [4 * n, copies]
+
+
+def test_stored_groups_are_those_that_are_held(shapes, policy):
+    vectors = HeldVectors(policy.theta)
+    for _ in range(8):
+        vectors.append(policy.theta)
+    bytes_held = sum(x.nbytes for x in vectors._held if isinstance(x, torch.Tensor))
+    assert Holdings(shapes).groups(8, FLOAT64, Storage()).size == bytes_held
+    assert Holdings(shapes).groups(8, FLOAT32, Storage()).size == bytes_held // 2
+    assert Holdings(shapes).groups(8, FLOAT64, Storage(where="disk")).size == 0
+
+
+@pytest.mark.parametrize("kept", ["exact", "bfloat16"])
+def test_stored_rows_of_a_kernel_are_those_that_are_held(shapes, policy, kept):
+    storage = Storage(kept=kept)
+    store = GradientStore(policy.theta, 6, storage)
+    bytes_held = sum(rows.nbytes for rows in store._rows.values())
+    assert Holdings(shapes).kernel_rows(6, None, FLOAT64, storage).size == bytes_held
+
+
+def test_a_memory_for_rows_cuts_them_into_tiles(shapes):
+    row = 8 * shapes.trainable
+    storage = Storage(memory=2 * row)
+    assert Holdings(shapes).kernel_rows(6, None, FLOAT64, storage).size == 2 * row
+
+
+def test_the_step_has_five_vectors(shapes):
+    assert Holdings(shapes).step().size == STEP_VECTORS * 8 * shapes.trainable
+
+
+def test_without_passes_a_stage_is_what_is_held(shapes):
+    sizes = Sizes(Batch(8, 4, 3), Batch(6, 4, 3), groups=4, reward=True)
+    stages = {s.name: s for s in Measuring(shapes, sizes).stages("influence")}
+    n, d = shapes.parameters, shapes.trainable
+    tokens = stages["influence of tokens"]
+    directions = 5  # four of the eight at a time, and the part that they come from
+    assert tokens.peak == 12 * n + 8 * d * (STEP_VECTORS + 2 * 4 + directions)
+    cache = 8 * (4 + 3) * shapes.cached_numbers * 8
+    assert cache in [term.size for term in stages["sampling"].terms]
+
+
+def test_the_least_plan_fits_a_byte_more_and_not_a_byte_less(shapes):
+    sizes = Sizes(Batch(8, 4, 3), Batch(6, 4, 3))
+    peak = least("influence", "step_4", shapes, sizes, 0).largest.peak
+    plan = least("influence", "step_4", shapes, sizes, 0)
+    assert plan.peak == peak + plan.libraries
+    assert not plan.fits
+
+
+def test_memory_is_given_with_its_unit():
+    assert bytes_of("16GB") == 16 * 10**9
+    assert bytes_of("1.5 GiB") == 3 * 2**29
+    for wrong in ("16", "GB", "-1GB", "0GB", "1e3GB"):
+        with pytest.raises(ValueError, match="is not a size: write 16GB"):
+            bytes_of(wrong)
+
+
+def test_kept_files_are_paths_of_the_checkpoint(shapes, tiny):
+    assert shapes.folder == Path(tiny / "step_4")
+    assert shapes.source == str(tiny / "base")
