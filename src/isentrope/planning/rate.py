@@ -47,10 +47,10 @@ def measured_rate(device: str = "cpu") -> Rate:
     Returns:
         Its rates, as they are now: other work on the machine lowers them.
     """
-    products = [_product(dtype, device) for dtype in (torch.float32, torch.float64)]
+    single, double = (_product(dtype, device) for dtype in (torch.float32, torch.float64))
     x = torch.zeros(2**21, dtype=torch.float64, device=device)
     written = _per_second(lambda: x.exp(), device) * 8 * len(x)
-    return Rate(*products, written)
+    return Rate(single, double, written)
 
 
 def _product(dtype: torch.dtype, device: str) -> float:
