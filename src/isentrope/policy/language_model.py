@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
+from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
 from isentrope.policy.gradient import weighted_gradient
@@ -272,7 +273,13 @@ class Policy:
         """
         self.require_no_dropout()
         forward_mode = params is not None
-        with self.precision.active(forward_mode=forward_mode), refusal_by_name(self.causal_lm):
+        plain = forward_mode or self.precision.runtime_dtype == "float64"  # attention's kernel
+        blocks = attention_in_blocks(self.causal_lm, batch) if plain else nullcontext()
+        with (
+            self.precision.active(forward_mode=forward_mode),
+            refusal_by_name(self.causal_lm),
+            blocks,
+        ):
             if params is None:
                 return self.scorer.hidden(batch)
             names = self.scorer.inner_names
@@ -296,7 +303,8 @@ class Policy:
         self.require_no_dropout()
         inner = {self.scorer.inner_names[n]: p for n, p in params.items()}
         options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
-        with self.precision.active(), refusal_by_name(self.causal_lm):
+        blocks = attention_in_blocks(self.causal_lm, batch)
+        with self.precision.active(), refusal_by_name(self.causal_lm), blocks:
             scorer = DivergentScorer(self.model)
             return functional_call(scorer, inner, (batch, reference, *options))
 
@@ -308,7 +316,8 @@ class Policy:
         inner = {names[n]: p for n, p in (params or self.theta).items()}
         chunk, dtype = self.vocab_chunk, self.precision.entropy
         arguments = (batch, self.temperature, chunk, dtype, features, variances)
-        with self.precision.active(), refusal_by_name(self.causal_lm):
+        blocks = attention_in_blocks(self.causal_lm, batch)
+        with self.precision.active(), refusal_by_name(self.causal_lm), blocks:
             return functional_call(self.scorer, inner, arguments)
 
     def weighted_gradient(
