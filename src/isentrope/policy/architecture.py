@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from isentrope.policy.short_memory import is_lack_of_memory
+
 EAGER = "eager"
 _TORCH, _ISENTROPE = Path(torch.__file__).parent, Path(__file__).parents[1]
 
@@ -47,8 +49,7 @@ def refusal_by_name(lm: Any) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        lack = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        if lack or (isinstance(error, ValueError) and _is_ours(error)):
+        if is_lack_of_memory(error) or (isinstance(error, ValueError) and _is_ours(error)):
             raise
         first_line = (str(error).strip() or "no message").splitlines()[0]
         raise UnsupportedModelError(

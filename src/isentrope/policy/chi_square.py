@@ -20,6 +20,7 @@ from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -38,6 +39,7 @@ class Divergence:
     remainder: Tensor | None = None
 
 
+@smaller_where_memory_is_short
 def score_moved(
     policy: Policy,
     rollouts: Rollouts,

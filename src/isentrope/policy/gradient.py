@@ -14,6 +14,7 @@ from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.requirements import require_no_checkpointing
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.processes import Ranks
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy
 
 
+@smaller_where_memory_is_short
 def weighted_gradient(
     policy: Policy,
     rollouts: Rollouts,

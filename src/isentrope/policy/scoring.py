@@ -17,6 +17,7 @@ from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.second_order_guard import require_second_derivatives
+from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
@@ -150,6 +151,7 @@ def score_along_each(
     return collect(policy, rollouts, packed)
 
 
+@smaller_where_memory_is_short
 def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> tuple[Scores, ...]:
     """Run a function over micro-batches and put its outputs in place.
 
