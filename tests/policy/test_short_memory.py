@@ -57,7 +57,7 @@ def test_every_pass_goes_on_in_smaller_micro_batches(short, error, caplog):
             found = run(policy)
         torch.testing.assert_close(found, run(plain), rtol=1e-10, atol=1e-12)
         assert policy.max_tokens <= 30 < max(given)
-        assert "Memory is short: going on with" in caplog.text
+        assert "Memory is short: " in caplog.text
 
 
 def test_a_single_sequence_that_does_not_fit_is_an_error(short):

@@ -56,7 +56,7 @@ def smaller_where_memory_is_short(
                 if not is_lack_of_memory(error) or smaller is None:
                     raise
                 log.warning(
-                    "Memory is short: going on with %d tokens per micro-batch instead of %d "
+                    "Memory is short: %d tokens per micro-batch from here on instead of %d "
                     "(sampling.max_tokens).",
                     *(smaller, policy.max_tokens),
                 )
