@@ -1,14 +1,14 @@
 """Would the tests notice a small mistake in the mathematics? Mutation testing of three rooms.
 
-    python -m benchmarks.mutants --share 0.04
+    python -m benchmarks.mutants --samples 0:0.04 1:0.008
 
 A copy of the repository is made. In it the fast tests of a room (its folder of tests/, its
 doctests, and tests/oracle) run once under coverage, which says which tests reach which lines and
-how long they take. Then a seeded random sample of mutants (`benchmarks.mutations`), the same share
-of every file, is tested one by one: the tests that reach the changed line run, the fastest first,
-and then the other tests of their files, until one fails. A line that runs only at import is tested
-by all tests that reach its file, and a file that only has such lines by all tests. A mutant whose
-tests run ten times as long as they should is killed by time.
+how long they take. Then seeded random samples of mutants (`benchmarks.mutations`), each the same
+share of every file, are tested one by one: the tests that reach the changed line run, the fastest
+first, and then the other tests of their files, until one fails. A line that runs only at import is
+tested by all tests that reach its file, and a file that only has such lines by all tests. A mutant
+whose tests run ten times as long as they should is killed by time.
 
 Every mutant runs in a child of a process that has loaded the libraries but nothing of isentrope.
 Outcomes are written to docs/results/mutants.json as they come, and a run that was stopped continues
@@ -40,12 +40,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutants_page import PAGE, Outcome, page
+from benchmarks.mutants_page import PAGE, Outcome, Sample, page
 from benchmarks.mutations import Mutant, mutants
 
 ROOMS = ("estimators", "update", "attribution")
+_GUARDS = ("test_padding", "test_second_order_guard")
 ELSEWHERE = {
-    "attribution": ("tests/policy/test_padding.py", "tests/policy/test_second_order_guard.py")
+    "attribution": ("tests/test_deprecated.py", *(f"tests/policy/{x}.py" for x in _GUARDS))
 }
 """Tests of a room that lie in another folder."""
 RESULTS = Path("docs/results/mutants.json")
@@ -255,60 +256,64 @@ def load() -> dict[tuple[str, str], Outcome]:
     return {(row.path, row.name): row for row in rows}
 
 
-def save(outcomes: Iterable[Outcome], share: float, seed: int) -> None:
+def save(outcomes: Iterable[Outcome]) -> None:
     """Write all outcomes, complete or not at all."""
-    content = {"share": share, "seed": seed, "mutants": [asdict(row) for row in outcomes]}
+    content = {"mutants": [asdict(row) for row in outcomes]}
     partial_ = RESULTS.with_suffix(".partial")
     partial_.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     partial_.replace(RESULTS)
 
 
-def run(rooms: Sequence[str], share: float, seed: int, again: bool) -> dict[str, list[Outcome]]:
-    """Test the sample of every room, beginning where a run was stopped.
+def run(rooms: Sequence[str], samples: Sequence[tuple[int, float]], again: bool) -> list[Sample]:
+    """Test the samples of every room, beginning where a run was stopped.
 
     Args:
         rooms: Their names.
-        share: Of the mutants of each module.
-        seed: Of the sample.
+        samples: Seed, and share of the mutants of each module.
         again: Whether to test those again that survived and are not explained.
 
     Returns:
-        Outcomes by room.
+        Outcomes by sample and room.
     """
-    known, found = load(), {}
+    known = load()
+    found = [Sample(seed, share, {}) for seed, share in samples]
     for name in PRELOADED:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
         copy = Copy(Path(temporary).resolve())
         for room in rooms:
-            chosen = [(p, m) for p in copy.modules(room) for m in copy.sample(p, share, seed)]
-            rows = found[room] = []
             map_ = None
-            for path, mutant in chosen:
+            chosen = [
+                (sample, module, mutant)
+                for sample in found
+                for module in copy.modules(room)
+                for mutant in copy.sample(module, sample.share, sample.seed)
+            ]
+            for sample, path, mutant in chosen:
                 row = known.get((path.relative_to("src/isentrope").as_posix(), mutant.name))
                 if row is None or (again and row.is_open):
                     map_ = map_ or reached(copy, room)
                     row = judge(copy, map_, path, mutant)
                     print(f"{row.result:9} {row.seconds:6} s {path}:{row.line} {row.name} {row.by}",
                           flush=True)  # fmt: skip
-                rows.append(row)
+                sample.rooms.setdefault(room, []).append(row)
                 known[row.path, row.name] = row
-                save(known.values(), share, seed)
+                save(known.values())
     return found
 
 
 def main() -> None:
     """Run and write the page."""
     parser = argparse.ArgumentParser(description="Mutation testing of three rooms.")
-    parser.add_argument("--share", type=float, default=0.04)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", nargs="+", default=["0:0.04"], metavar="SEED:SHARE")
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=ROOMS)
     parser.add_argument(
         "--again", action="store_true", help="test survivors that are not explained again"
     )
     given = parser.parse_args()
-    found = run(given.rooms, given.share, given.seed, given.again)
-    PAGE.write_text(page(found, given.share))
+    pairs = [text.split(":") for text in given.samples]
+    found = run(given.rooms, [(int(seed), float(share)) for seed, share in pairs], given.again)
+    PAGE.write_text(page(found))
     print(f"wrote {PAGE}")
 
 

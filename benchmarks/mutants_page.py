@@ -53,52 +53,83 @@ class Outcome:
         return self.result == "survived" and not self.explanation
 
 
-def page(found: Mapping[str, Sequence[Outcome]], share: float) -> str:
+@dataclass(frozen=True)
+class Sample:
+    """Mutants that were drawn together.
+
+    Attributes:
+        seed: Of the draw.
+        share: Of the mutants of each module.
+        rooms: Outcomes by room.
+    """
+
+    seed: int
+    share: float
+    rooms: dict[str, list[Outcome]]
+
+    @property
+    def rows(self) -> list[Outcome]:
+        """Those of all rooms."""
+        return [row for part in self.rooms.values() for row in part]
+
+
+INTRO = (
+    "A mutant is a copy of the sources with one small mistake. It is killed if a fast test of its "
+    "room or of tests/oracle fails, or if its tests do not end or fill the memory. Equivalent "
+    "mutants compute the same results, so that no test can find them: they count as survived. "
+    "Outcomes by mutant are in `mutants.json` beside this page."
+)
+FIRST = (
+    "Survivors of this sample led to tests, which then killed most of them: before, 76 % were "
+    "killed. So the share is larger than that of all mutants."
+)
+LATER = "Drawn after the tests that the first sample led to; no test was written for its survivors."
+
+
+def page(samples: Sequence[Sample]) -> str:
     """The page of all outcomes.
 
     Args:
-        found: Outcomes by room.
-        share: Of all mutants that was tested.
+        samples: The first is the one that tests were written for.
 
     Returns:
         Markdown.
     """
-    rows = [row for part in found.values() for row in part]
-    minutes = sum(row.seconds for row in rows) / 60
-    late = sum(row.by == "time or memory" for row in rows)
-    intro = (
-        f"Written on {date.today().isoformat()}: {len(rows)} mutants, {share:.0%} of those of each "
-        f"module (rounded up), drawn at random, {minutes:.0f} minutes on one CPU core. A mutant is "
-        "a copy of the sources with one small mistake. It is killed if a fast test of its room or "
-        f"of tests/oracle fails; {late} are killed because their tests did not end, or filled the "
-        "memory. Mutants that are equivalent compute the same results, so that no test can find "
-        "them; each is explained below, and counts as survived. Outcomes by mutant are in "
-        "`mutants.json` beside this page."
-    )
-    kinds = sorted({row.kind for row in rows})
+    options = " ".join(f"{sample.seed}:{sample.share:g}" for sample in samples)
+    minutes = sum(row.seconds for sample in samples for row in sample.rows) / 60
+    written = f"Written on {date.today().isoformat()}, {minutes:.0f} minutes on one CPU core. "
     lines = [
         "# Mutants",
         "",
         "```",
-        f"python -m benchmarks.mutants --share {share:g}",
+        f"python -m benchmarks.mutants --samples {options}",
         "```",
         "",
-        *textwrap.wrap(intro, 100, break_on_hyphens=False),
-        "",
-        *_table("room", dict(found)),
-        "",
-        "## By kind of mistake",
-        "",
-        *_table("kind", {kind: [row for row in rows if row.kind == kind] for kind in kinds}),
-        "",
-        "## Survivors",
-        "",
-        *_survivors(rows),
+        *_wrapped(written + INTRO),
     ]
+    for number, sample in enumerate(samples):
+        drawn = f"{len(sample.rows)} mutants, {sample.share:.1%} of each module (rounded up)."
+        lines += [
+            *("", f"## Sample {sample.seed}", ""),
+            *(*_wrapped(f"{drawn} {LATER if number else FIRST}"), ""),
+            *_table("room", sample.rooms),
+        ]
+    rows = [row for sample in samples for row in sample.rows]
+    kinds = sorted({row.kind for row in rows})
+    lines += [
+        *("", "## By kind of mistake, all samples", ""),
+        *_table("kind", {kind: [row for row in rows if row.kind == kind] for kind in kinds}),
+    ]
+    for sample in samples:
+        lines += ["", f"## Survivors of sample {sample.seed}", "", *_survivors(sample.rows)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(head: str, parts: dict[str, Sequence[Outcome]]) -> list[str]:
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, break_on_hyphens=False)
+
+
+def _table(head: str, parts: Mapping[str, Sequence[Outcome]]) -> list[str]:
     every = [row for part in parts.values() for row in part]
     lines = [
         f"| {head} | mutants | killed | survived | of these equivalent | killed, % |",

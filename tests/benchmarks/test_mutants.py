@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from benchmarks.mutants_page import Outcome, page
+from benchmarks.mutants_page import Outcome, Sample, page
 from benchmarks.mutations import mutants
 
 SOURCE = b'''"""Docs 1."""
@@ -72,9 +72,11 @@ def test_the_page_counts_by_room_and_kind_and_lists_survivors():
         ],
         "estimators": [outcome("estimators/ratio.py", "compare", "killed")],
     }
-    text = page(rows, 0.04)
+    text = page([Sample(0, 0.04, rows), Sample(1, 0.01, {"update": rows["update"][:1]})])
     assert "| update | 2 | 1 | 1 | 0 | 50.0 |" in text
     assert "| **all** | 3 | 2 | 1 | 0 | 66.7 |" in text
     assert "| compare | 2 | 1 | 1 | 0 | 50.0 |" in text
+    assert "| arithmetic | 2 | 2 | 0 | 0 | 100.0 |" in text
+    assert "## Survivors of sample 1\n\nNone." in text
     assert "- update/step.py, f, compare: `a + b → (a - b)`. Not explained yet." in text
     assert max(map(len, text.splitlines())) <= 100
