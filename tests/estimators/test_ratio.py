@@ -82,4 +82,6 @@ def test_what_has_no_interval_gets_none():
 
 
 def test_where_nothing_is_known_of_both_every_ratio_is_possible():
-    assert fieller(0.1, 0.1, (1.0, 0.0, 1.0), 2.0) == (-math.inf, math.inf)
+    for variance in (1.0, 0.04):
+        found = fieller(0.1, 0.1, (variance, 0.0, variance), 2.0)
+        assert found == (-math.inf, math.inf)

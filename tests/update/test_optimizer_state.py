@@ -146,6 +146,13 @@ def test_a_state_that_does_not_fit_is_refused(trained, saved, change, words):
         load_optimizer_state(trained[0], saved(change))
 
 
+def test_tensors_of_equal_settings_are_one_group(trained, saved):
+    state = load_optimizer_state(trained[0], saved(lambda s: None))
+    (group,) = state.distinct_groups
+    assert group["tensors"] == len(trained[0].theta)
+    assert group["lr"] == state.learning_rate
+
+
 def test_rate_zero_beside_another_rate_is_refused(trained):
     policy, optimizer = trained
     group = optimizer.param_groups[0]
