@@ -183,6 +183,8 @@ def test_errors_are_those_of_a_jackknife_that_deletes_groups(functional):
     v = cases.direction(policy)
     found = entropy_groups(policy, E, groups, functional=functional)
     ours = float(found.standard_error(found.along(v)))
+    whole = entropy_gradient(policy, E, functional=functional)
+    assert dot(found.total, v) == pytest.approx(dot(whole, v), rel=1e-9)
     member = assign_groups(E.prompt_index, groups)
     left_out = torch.tensor(
         [
