@@ -135,9 +135,9 @@ def load() -> dict[tuple[str, str], Outcome]:
 
 def save(outcomes: Iterable[Outcome]) -> None:
     """Write all outcomes, complete or not at all."""
-    content = {"mutants": [asdict(row) for row in outcomes]}
+    rows = ",\n".join(json.dumps(asdict(row), ensure_ascii=False) for row in outcomes)
     partial_ = RESULTS.with_suffix(".partial")
-    partial_.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    partial_.write_text(f'{{"mutants": [\n{rows}\n]}}\n')
     partial_.replace(RESULTS)
 
 

@@ -80,10 +80,13 @@ INTRO = (
     "Outcomes by mutant are in `mutants.json` beside this page."
 )
 FIRST = (
-    "Survivors of this sample led to tests, which then killed most of them: before, 76 % were "
-    "killed. So the share is larger than that of all mutants."
+    "Survivors of this sample led to tests, which then killed most of them: before, and with fewer "
+    "of the tests for each, 76 % were killed. So the share is larger than that of all mutants."
 )
-LATER = "Drawn after the tests that the first sample led to; no test was written for its survivors."
+LATER = (
+    "Drawn after the tests that the first sample led to, and tested before any test was written "
+    "for its own survivors."
+)
 
 
 def page(samples: Sequence[Sample]) -> str:

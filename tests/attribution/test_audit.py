@@ -205,6 +205,13 @@ def test_sequences_are_audited_as_tokens_are():
     assert (found.unit, found.n_items, found.n_prompts) == ("sequences", 60, 20)
 
 
+def test_items_without_a_sign_neither_agree_nor_disagree():
+    y = torch.from_numpy(np.random.default_rng(0).normal(size=60))
+    x = torch.where(torch.arange(60) % 3 == 0, 0.0, y)
+    found = audit_sequences(y, torch.arange(60) // 3, {"x": x}, top=(0.1,))
+    assert found["x"]["sign_agreement"].value == 1
+
+
 def noisy_halves(noise, seed=0, prompts=300):
     """(truth, halves, mask, index, proxy): each half has its own errors."""
     truth, mask, index, proxy = batch(prompts=prompts, seed=seed)

@@ -72,7 +72,7 @@ def test_a_fifth_of_the_tokens_are_forking():
     assert sorted(h[proxies.top_entropy(h, mask) == 1].tolist()) == [13, 14, 15, 16]
     assert int(proxies.top_entropy(h, mask, share=0.01).sum()) == 1
     assert int(proxies.top_entropy(torch.zeros_like(h), mask).sum()) == 20
-    for share in (20, 0):
+    for share in (20, 1, 0):
         with pytest.raises(ValueError, match="between 0 and 1"):
             proxies.top_entropy(h, mask, share=share)
 
