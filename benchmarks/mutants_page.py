@@ -77,7 +77,7 @@ INTRO = (
     "A mutant is a copy of the sources with one small mistake. It is killed if a fast test of its "
     "room or of tests/oracle fails, or if its tests do not end or fill the memory. Equivalent "
     "mutants compute the same results, so that no test can find them: they count as survived. "
-    "Outcomes by mutant are in `mutants.json` beside this page."
+    "Outcomes by mutant, those of earlier sources too, are in `mutants.json` beside this page."
 )
 FIRST = (
     "Survivors of this sample led to tests, which then killed most of them: before, and with fewer "
