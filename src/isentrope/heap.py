@@ -5,7 +5,7 @@ of up to 32 MiB, and before glibc 2.38 an aligned block does not fit where one o
 gradient takes twice the memory of what is alive, and leaves 4.6 GB behind in a model of half a
 billion parameters. Blocks that are mapped one by one are given back at once. Their pages have to be
 cleared each time: 6 % of the time of a gradient of the toy, but as much again as a forward-mode
-pass takes, which therefore leaves the allocator as it is.
+pass takes, which therefore leaves the allocator as it is. Sampling maps its blocks too.
 """
 
 from __future__ import annotations

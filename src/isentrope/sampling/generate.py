@@ -20,7 +20,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from isentrope.heap import give_back_free_memory
+from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import refusal_by_name
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Report, silent
@@ -236,6 +236,7 @@ def _generate(
     draw = _InverseCdf(uniforms.to(device), width, policy.temperature)
     cuda = [device] if device.type == "cuda" else []
     with (
+        mapped_blocks(),
         torch.random.fork_rng(devices=cuda),
         policy.precision.active(),
         torch.no_grad(),
