@@ -163,7 +163,12 @@ class _Tiles:
             chain(
                 [repr(head).encode()],
                 *(_bytes_of(side) for side in sides),
-                (n.encode() + tensor_bytes(x) for vector in vectors for n, x in vector.items()),
+                (
+                    part
+                    for vector in vectors
+                    for n, x in vector.items()
+                    for part in (n.encode(), tensor_bytes(x))  # joined, they would be copied
+                ),
             )
         )[:16]
 
