@@ -77,6 +77,10 @@ def variants(base: str) -> dict[str, object]:
         found[f"probe, {size} every {every}"] = lambda folder, probe=probe: trainer(
             base, folder, whole, *probe
         )
+    often = ("entropy_probe.size=32", "entropy_probe.every=20", "entropy_probe.log_every=1")
+    found["probe, 32 every 20, a prediction at every step"] = lambda folder: trainer(
+        base, folder, whole, *often
+    )
     return found
 
 

@@ -115,6 +115,8 @@ class ProbeConfig(Section):
     """Probe while training."""
     every: Count = 20
     """Steps from one reading to the next; the first step has one."""
+    log_every: Count | None = None
+    """Also predict every so many steps, by the gradient of the last reading; null: never."""
     size: Annotated[Count, Field(ge=2)] = 32
     """Held-out prompts per reading, one response each."""
     functional: Literal["per_token", "per_sequence"] = "per_token"

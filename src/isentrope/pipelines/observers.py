@@ -105,6 +105,7 @@ def entropy_probe(
     return EntropyProbe(
         held_out,
         every=section.every,
+        log_every=section.log_every,
         size=section.size,
         functional=section.functional,
         method=section.method,

@@ -18,11 +18,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope._deprecated import renamed_arguments
@@ -32,6 +32,8 @@ from isentrope.file_contents import finite
 from isentrope.files import append_line
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import StepControl, moving_parts
+from isentrope.probe.guard import never_raising
+from isentrope.probe.kept_gradient import KeptGradient, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
     LENGTH,
@@ -53,22 +55,6 @@ from isentrope.sampling.streams import generator_of
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
-Hook = Callable[..., None]
-
-
-def _never_raising(hook: Hook) -> Hook:
-    """A hook that switches the probe off at its first error; an observer must not end a run."""
-
-    @wraps(hook)
-    def guarded(self: EntropyProbe, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._off:
-            return
-        try:
-            hook(self, args, state, control, **kwargs)
-        except Exception as error:
-            self._switch_off(state.global_step + 1, error)
-
-    return guarded
 
 
 class EntropyProbe(TrainerCallback):
@@ -76,6 +62,7 @@ class EntropyProbe(TrainerCallback):
 
     Attributes:
         history: All readings of this process.
+        kept: The gradient of the last reading; None without `log_every`.
     """
 
     @renamed_arguments(memory="ema_decay")
@@ -84,6 +71,7 @@ class EntropyProbe(TrainerCallback):
         prompts: Sequence[PromptLike],
         *,
         every: int = 20,
+        log_every: int | None = None,
         size: int = 32,
         functional: Functional = "per_token",
         method: Method = "prefix",
@@ -102,6 +90,8 @@ class EntropyProbe(TrainerCallback):
         Args:
             prompts: Held-out prompts; the run must not train on them.
             every: Steps from one reading to the next; the first step has one.
+            log_every: Also predict every so many steps, by the gradient of the last reading
+                (`kept_gradient`): one backward pass per reading, and O(d) per prediction.
             size: Prompts per reading, drawn with replacement, one response each.
             functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
             method: "prefix" or "sequence".
@@ -121,8 +111,11 @@ class EntropyProbe(TrainerCallback):
         Raises:
             ValueError: If a number is out of range or there are no prompts.
         """
-        if every < 1 or size < 2:
-            raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
+        if every < 1 or size < 2 or (log_every is not None and log_every < 1):
+            raise ValueError(
+                f"The probe needs every >= 1, log_every >= 1 and size >= 2, got {every}, "
+                f"{log_every} and {size}."
+            )
         self._prompts = name_prompts(prompts)
         self._every, self._size = every, size
         self._of_what: dict[str, Any] = {"functional": functional, "method": method}
@@ -131,7 +124,8 @@ class EntropyProbe(TrainerCallback):
         self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
         self._control = control
-        self._off = False
+        self.off = False
+        self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
         self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
@@ -175,16 +169,28 @@ class EntropyProbe(TrainerCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """The running means, as plain JSON."""
-        return {name: mean.state_dict() for name, mean in self._means.items()}
+        kept = {} if self.kept is None else {"kept": self.kept.state_dict()}
+        return {name: mean.state_dict() for name, mean in self._means.items()} | kept
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from saved running means."""
         for name, mean in self._means.items():
             mean.load_state_dict(state[name])
+        if self.kept is not None and "kept" in state:
+            self.kept.load_state_dict(state["kept"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The gradient that is kept, saved with the state; empty if there is none."""
+        return {} if self.kept is None else self.kept.tensors()
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue with a saved gradient."""
+        if self.kept is not None:
+            self.kept.load_tensors(tensors)
 
     # --- hooks of transformers.Trainer -------------------------------------------------------
 
-    @_never_raising
+    @never_raising
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         """Begin to record the step, where it starts from a checkpoint."""
         if self._record and self._recorder is None:
@@ -192,20 +198,21 @@ class EntropyProbe(TrainerCallback):
         if self._recorder is not None:
             self._recorder.begin(bare(kwargs["model"]), state.global_step)
 
-    @_never_raising
+    @never_raising
     def on_substep_end(self, args, state, control, **kwargs) -> None:
         """Record a micro-batch."""
         if self._recorder is not None:
             self._recorder.after_backward(bare(kwargs["model"]))
 
-    @_never_raising
+    @never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
         if self._recorder is not None:
             sources = kwargs.get("processing_class"), kwargs["optimizer"]
             self._recorder.look(bare(kwargs["model"]), *sources)
-        if state.global_step % self._every:
+        reads = state.global_step % self._every == 0
+        if not reads and not (self.kept is not None and self.kept.due(state.global_step)):
             return
         step = state.global_step + 1
         length = setting(self._max_new_tokens, args, *LENGTH)
@@ -217,21 +224,27 @@ class EntropyProbe(TrainerCallback):
             if not components:
                 log.warning("Step %d moves nothing, or its gradient is not finite: skipped.", step)
                 return
+            if self.kept is not None:
+                self._latest = self.kept.predict(step, components, eta)
+            if not reads:
+                return
             E = together(lambda: self._draw(policy, step, 0, length))
             before = look_ahead(policy, E, components, self._second_order, eta)
+            if self.kept is not None:
+                gradient = gradient_of_reading(policy, before, **self._of_what)
+                self.kept.renew(step, gradient, components, eta)
             other = None
             if self._fresh:
                 apart = together(lambda: self._draw(policy, step, 1, length))
                 other = look_ahead(policy, apart, components, False, eta)
         self._before = before, other, eta
 
-    @_never_raising
+    @never_raising
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
             added = None if self._control is None else self._control.component
-            replayable = self._recorder.write(bare(kwargs["model"]), kwargs["optimizer"], added)
-            if not replayable:
+            if not self._recorder.write(bare(kwargs["model"]), kwargs["optimizer"], added):
                 self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
             return
@@ -242,7 +255,7 @@ class EntropyProbe(TrainerCallback):
             fresh = self._measured(step, eta, other) if other else None
         reading = read(step, eta, before, after, **self._of_what, fresh=fresh)
         self.history.append(reading)
-        self._latest = reading.to_dict()
+        self._latest |= reading.to_dict()
         for name, mean in self._means.items():
             estimate: Estimate = getattr(reading, name)
             if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
@@ -254,18 +267,15 @@ class EntropyProbe(TrainerCallback):
         if self._path and rank() == 0:
             append_line(self._path, json.dumps(finite({"step": step, **self._latest})))
 
-    def _switch_off(self, step: int, error: Exception) -> None:
+    def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""
-        self._off, self._before, self._latest = True, None, {}
+        self.off, self._before, self._latest = True, None, {}
         if self._recorder is not None:
             self._recorder.stop()
         if rank() == 0:
             cause = " ".join(str(error).split()) or type(error).__name__
-            log.warning(
-                "The entropy probe is off from step %d on; training continues. Cause: %s",
-                step,
-                cause,
-            )
+            words = "The entropy probe is off from step %d on; training continues. Cause: %s"
+            log.warning(words, step, cause)
         log.debug("raised here:", exc_info=error)
 
     def _measured(self, step: int, eta: float, before: ScoredBefore) -> Estimate:

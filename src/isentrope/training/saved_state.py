@@ -3,6 +3,7 @@
 training_state/step_N/
   isentrope_state.json       state_dict() of every part, by name
   step_control.safetensors   tensors of the step control, if there is one
+  entropy_probe.safetensors  the gradient that the probe keeps, if it does
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ def write_state(folder: Path, parts: Mapping[str, Any], control: IsentropicStep 
     if control is not None:
         state["step_control"] = control.state_dict()
         save_file(control.tensors(), folder / CONTROL_STATE)
+    for name, part in parts.items():
+        if tensors := getattr(part, "tensors", dict)():
+            save_file(tensors, folder / f"{name}.safetensors")
     (folder / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
@@ -106,6 +110,8 @@ def restore_state(
         with reading(checkpoint / STATE):
             parts[name].load_state_dict(state[name])
             _require_same_state(name, state[name], parts[name].state_dict())
+        if (file := checkpoint / f"{name}.safetensors").is_file():
+            parts[name].load_tensors(read_tensors(file))
 
 
 def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:

@@ -1,0 +1,140 @@
+"""A prediction at every step from the gradient of the last reading: two inner products, no pass.
+
+    ηδH₁ ≈ η <g, v>,     g = ∂F at the θ of the last reading, v the step that is about to be taken
+
+g grows old. At each reading the old and the new gradient are multiplied with the same v; the root
+mean square of the differences, over the last readings, is the error that is given with every
+prediction. Both gradients are of their own mini-batch, so it holds sampling noise and age.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.sample import ScoredBatch
+from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
+from isentrope.probe.running_mean import RunningMean
+from isentrope.probe.scoring import ScoredBefore
+from isentrope.processes import ALONE, all_ranks, rank, together, world_size
+from isentrope.vectors import Vector, dot
+
+
+def gradient_of_reading(
+    policy: Policy, before: ScoredBefore, functional: Functional, method: Method
+) -> Vector:
+    """G = ∂F of the mini-batch of a reading, by one backward pass; every process must call this.
+
+    Args:
+        policy: The policy at θ.
+        before: The mini-batch, scored at θ.
+        functional: "per_token" or "per_sequence".
+        method: "prefix" or "sequence".
+
+    Returns:
+        The gradient by parameter name, float32, the same on every process.
+    """
+    f = Functionals(functional, method, before.base.mask.double())
+    sample = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
+    rows = before.prompt_index.tensor_split(world_size())[rank()]
+    t = int(before.mine.lengths.max())
+    a, b = (x[rows, :t] for x in cotangents(sample))
+
+    def own() -> Vector:
+        with derivative_of_scores(policy.model):
+            return weighted_gradient(policy, before.mine, a, b, ALONE)
+
+    gradient = together(own)
+    all_ranks().sum(gradient.values())
+    return {name: x.float() for name, x in gradient.items()}
+
+
+class KeptGradient:
+    """The gradient of the last reading.
+
+    Attributes:
+        every: Steps from one prediction to the next.
+    """
+
+    def __init__(self, every: int, ema_decay: float) -> None:
+        """Keep nothing yet.
+
+        Args:
+            every: Steps from one prediction to the next.
+            ema_decay: β of the mean over readings, in [0, 1).
+        """
+        self.every = every
+        self._gradient: Vector = {}
+        self._step = 0
+        self._squares, self._compared = RunningMean(ema_decay), 0
+
+    def due(self, taken: int) -> bool:
+        """Whether the step after so many steps has a prediction."""
+        return bool(self._gradient) and taken % self.every == 0
+
+    def predict(self, step: int, components: Mapping[str, Vector], eta: float) -> dict[str, float]:
+        """The change that a step causes to first order, by the gradient that is kept.
+
+        Args:
+            step: The step.
+            components: Parts of v that are not zero.
+            eta: Its learning rate.
+
+        Returns:
+            Numbers for a log: the prediction, its error where it is known, its parts, and the steps
+            since the reading; none without a gradient.
+        """
+        if not self._gradient:
+            return {}
+        kept = {n: x.to(next(iter(components.values()))[n]) for n, x in self._gradient.items()}
+        parts = {name: eta * dot(kept, part) for name, part in components.items()}
+        error = math.sqrt(self._squares.value) if self._compared else math.nan
+        return {
+            "probe/kept_first_order": sum(parts.values()),
+            "probe/kept_first_order_se": error,
+            "probe/kept_age": step - self._step,
+            **{f"probe/kept_{name}": value for name, value in parts.items()},
+        }
+
+    def renew(self, step: int, gradient: Vector, components: Mapping[str, Vector], eta: float):
+        """Keep the gradient of a new reading, and compare the old one with it.
+
+        Args:
+            step: The step of the reading.
+            gradient: Of its mini-batch.
+            components: Parts of v that are not zero.
+            eta: Its learning rate.
+        """
+        if self._gradient:
+            old = {n: x.to(gradient[n]) for n, x in self._gradient.items()}
+            change = {n: x - old[n] for n, x in gradient.items()}
+            error = eta * sum(dot(change, part) for part in components.values())
+            self._squares.update(error**2, 0.0)
+            self._compared += 1
+        self._gradient, self._step = gradient, step
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is known of the error, and the step of the reading, as plain JSON."""
+        squares = self._squares.state_dict()
+        return {"step": self._step, "compared": self._compared, "squares": squares}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._step, self._compared = state["step"], state["compared"]
+        self._squares.load_state_dict(state["squares"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The gradient, on the CPU; empty before the first reading."""
+        return {name: x.cpu().contiguous() for name, x in self._gradient.items()}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue with a saved gradient."""
+        self._gradient = {name: x.to(torch.float32) for name, x in tensors.items()}
