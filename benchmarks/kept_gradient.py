@@ -4,9 +4,9 @@
     python -m benchmarks.kept_gradient
 
 The toy at its training setting is trained once for each k, with a reading every k steps and a
-prediction at every step. At a reading the step is predicted twice: by the gradient that was kept for
-k steps, and by a new one. Both are of their own 32 responses, so that √2 of a reading's standard
-error separates them without any age.
+prediction at every step. At a reading the step is predicted twice: by the gradient that was kept
+for k steps, and by a new one. Both are of their own 32 responses, so that √2 of a reading's
+standard error separates them without any age.
 
 Writes docs/results/kept_gradient.md.
 """
@@ -112,7 +112,7 @@ TEMPLATE = """# Predictions by a gradient that was kept
 the step is predicted twice, by the gradient kept from the last reading and by a new one, each of 32
 responses. Root mean squares over the readings of a run, nats per token and step.
 
-| age, steps | readings | ηδH₁ | kept less fresh | √2 standard errors | ratio of columns 4 and 3 | same sign |
+| age | readings | ηδH₁ | kept less fresh | √2 standard errors | column 4 / column 3 | same sign |
 |---|---|---|---|---|---|---|
 {table}
 

@@ -83,6 +83,8 @@ def test_it_moves_nothing_and_resumes_bit_for_bit(tmp_path):
 
 
 def test_without_a_reading_there_is_no_prediction():
+    with pytest.raises(ValueError, match="log_every"):
+        KeptGradient(0, 0.9)
     kept = KeptGradient(2, 0.9)
     assert kept.predict(1, {"gradient": {"w": torch.ones(2)}}, 0.1) == {}
     assert not kept.due(4)

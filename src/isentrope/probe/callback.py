@@ -111,11 +111,8 @@ class EntropyProbe(TrainerCallback):
         Raises:
             ValueError: If a number is out of range or there are no prompts.
         """
-        if every < 1 or size < 2 or (log_every is not None and log_every < 1):
-            raise ValueError(
-                f"The probe needs every >= 1, log_every >= 1 and size >= 2, got {every}, "
-                f"{log_every} and {size}."
-            )
+        if every < 1 or size < 2:
+            raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
         self._every, self._size = every, size
         self._of_what: dict[str, Any] = {"functional": functional, "method": method}

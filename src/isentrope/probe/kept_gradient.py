@@ -70,7 +70,12 @@ class KeptGradient:
         Args:
             every: Steps from one prediction to the next.
             ema_decay: β of the mean over readings, in [0, 1).
+
+        Raises:
+            ValueError: If `every` is below 1.
         """
+        if every < 1:
+            raise ValueError(f"log_every is a number of steps, 1 or more, got {every}.")
         self.every = every
         self._gradient: Vector = {}
         self._step = 0
