@@ -13,7 +13,7 @@ SHORT = [ROOT / "README.md", ROOT / "docs" / "start.md"]
 GENERATED = {"trl_settings.md"}
 """Pages that are made from the code."""
 PAGES = [
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "AGENTS")),
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "docs" / "gallery" / "index.md",
 ]
