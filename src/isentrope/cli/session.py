@@ -76,8 +76,11 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
 
 def _failed(verb: Verb, error: Exception) -> int:
     """Print the sentence of an error, and give its status."""
-    if isinstance(error, OtherProcessError) or lost_another(error):
+    if isinstance(error, OtherProcessError):
         return 1  # the process that failed says why
+    if lost_another(error):
+        _print_error("Another process has ended, and this one cannot go on: its message says why.")
+        return 1
     trace = "".join(traceback.format_exception(error))
     shown = settings.traceback or logging.getLogger("isentrope").isEnabledFor(logging.DEBUG)
     if shown:
