@@ -117,7 +117,17 @@ def stopped(arguments, ready, number, folder):
     return said, process.returncode
 
 
-CONFIGURED = ("sft", "evaluate", "measure", "influence", "kernel", "noise", "audit", "check")
+CONFIGURED = (
+    "sft",
+    "evaluate",
+    "measure",
+    "influence",
+    "kernel",
+    "noise",
+    "audit",
+    "check",
+    "plan",
+)
 ARGUMENTS = {
     **{name: [name, "config.yaml"] for name in CONFIGURED},
     "try": ["try", "all", "config.yaml"],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from isentrope.errors import IsentropeError
 from isentrope.planning.measuring import Measuring
@@ -187,10 +185,9 @@ def _cure(plan: Plan, sizes: Sizes, stages: object) -> str:
 
 def libraries_bytes() -> int:
     """Resident memory of this process, which has loaded the libraries and no model."""
-    statistics = Path("/proc/self/statm")
-    if not statistics.is_file():
-        return 600_000_000
-    return int(statistics.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
 
 
 def memory_of(device: str) -> int:

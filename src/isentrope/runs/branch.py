@@ -139,7 +139,8 @@ def begin_branch(
     record = Branch(str(checkpoint), step, sha256_of_file(checkpoint / CONTRACT), changed)
     for mine, theirs in ((files.metrics, parent.metrics), (files.timing, parent.timing)):
         if theirs.exists():
-            write_bytes(mine, theirs.read_bytes())
+            with reading(theirs):
+                write_bytes(mine, theirs.read_bytes())
     files.rewind(step)
     if not files.checkpoint(step).exists():
         partial = files.checkpoints / ".writing"
