@@ -279,7 +279,7 @@ def page(rows: dict[str, list[Row]]) -> str:
     for name in rows:
         case = CASES[name]
         lines.append(
-            f"- {name}: {case.words}; {case.precision}, E {case.E} and U "
+            f"- {name}: {case.words};\n  {case.precision}, E {case.E} and U "
             f"{PER_GROUP * case.U} responses of {case.response} tokens."
         )
     return "\n".join(lines) + "\n"

@@ -21,6 +21,9 @@ from torch.utils.flop_counter import flop_registry
 
 from isentrope.heap import LARGEST_KEPT
 
+_SMALL = LARGEST_KEPT - LARGEST_KEPT // 100
+"""Bytes; a chunk of the vocabulary is followed with one column less than it has."""
+
 _READ_A_NUMBER = torch.ops.aten._local_scalar_dense.default
 
 
@@ -142,7 +145,7 @@ class _Following(TorchDispatchMode):
         size, wide = storage.nbytes(), self._wide(x)
         self._sizes[key] = size, wide
         self._now[wide] += size
-        self._small += size if size < LARGEST_KEPT else 0
+        self._small += size if size < _SMALL else 0
         self.written[wide] += size
         weakref.finalize(storage, self._remove, key)
         if sum(self._now) > sum(self.peak):
@@ -151,7 +154,7 @@ class _Following(TorchDispatchMode):
     def _remove(self, key: int) -> None:
         size, wide = self._sizes.pop(key)
         self._now[wide] -= size
-        self._small -= size if size < LARGEST_KEPT else 0
+        self._small -= size if size < _SMALL else 0
 
 
 def trace(
