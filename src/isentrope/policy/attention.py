@@ -7,6 +7,8 @@ of a layer: 60 GB for one response of 32,768 tokens to 14 heads. Each query has 
 own, so blocks of queries give the same numbers to rounding. Backward passes compute a block again.
 """
 
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator

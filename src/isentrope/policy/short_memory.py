@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isentrope")
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _OF_THE_CPU = "DefaultCPUAllocator: can't allocate memory"
 """What torch says where the CPU's memory is full; it has no class of its own."""
