@@ -74,8 +74,12 @@ def short_run(tmp_path_factory):
     return folder
 
 
-LATER = {f"alarm/half_life{end}" for end in ("", "_ci_low", "_ci_high")}
-"""Metrics that begin with the third reading of the probe, which a short run does not reach."""
+KEPT = ("first_order", "momentum", "decay", "gradient", "age")
+LATER = {
+    *(f"alarm/half_life{end}" for end in ("", "_ci_low", "_ci_high")),
+    *(f"probe/kept_{name}" for name in KEPT),
+}
+"""Metrics from the third reading of the probe on, and those of `entropy_probe.log_every`."""
 
 
 def test_the_page_has_every_metric_and_no_other(short_run):

@@ -33,9 +33,8 @@ def fail(*args, **kwargs):
     raise ValueError("made to fail")
 
 
-gram._Tiles.save = save
-if os.environ.get("FAILS") == os.environ["RANK"]:
-    influence.influence = fail
-
 if __name__ == "__main__":
+    gram._Tiles.save = save
+    if os.environ.get("FAILS") == os.environ["RANK"]:
+        influence.influence = fail
     app()

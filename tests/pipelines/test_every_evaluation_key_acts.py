@@ -58,7 +58,7 @@ CALLS = {  # the calls up to this function are others; each evaluation ends ther
     "output.log_level": (QUICK, "WARNING", "setLevel"),
 }
 REFUSED_WITH = {  # only the evaluation with the value is refused, in a sentence with the noun
-    "checkpoint.shard_base": (QUICK, "true", r"torchrun"),
+    "checkpoint.shard_base": (QUICK, "true", ValueError, "torchrun"),
     "sampling.engine": (GPU, "vllm", RuntimeError, "no device"),  # as the pretended vllm says
     "sampling.top_k": (QUICK, "5", ConfigError, "top_k=5"),
     "sampling.top_p": (QUICK, "0.5", ConfigError, r"top_p=0\.5"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -77,7 +76,7 @@ def _time(plan: Plan, stage: Stage) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _document(plan: Plan) -> dict[str, Any]:
+def _document(plan: Plan) -> dict[str, object]:
     seconds = None if plan.rate is None else [plan.rate.seconds(s.work) for s in plan.stages]
     document = asdict(plan) | {"peak": plan.peak, "fits": plan.fits, "seconds": plan.seconds}
     for k, stage in enumerate(document["stages"]):

@@ -127,6 +127,7 @@ def _without_numbers(folder: Path, config: Any, patterns: Sequence[str] | None) 
             with reading(folder / ADAPTER_CONFIG):
                 adapter = PeftConfig.from_pretrained(str(folder))
             adapter.inference_mode = False
+            adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
             model = get_peft_model(model, adapter)
     if patterns is not None:
         train_only(model, patterns)
