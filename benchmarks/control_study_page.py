@@ -85,10 +85,9 @@ def start(reading: Mapping[str, float] | None) -> str:
     """A sentence on the model that all runs of a task start from."""
     if reading is None:
         return ""
-    return (
-        f"All runs start from h {reading['entropy']:.3f}, pass@1 {reading['pass_1']:.3f} and "
-        f"coverage {reading['coverage']:.3f}.\n\n"
-    )
+    shown = {"h": "entropy", "pass@1": "pass_1", "coverage": "coverage"}
+    words = [f"{name} {reading[k]:.3f}" for name, k in shown.items() if reading[k] is not None]
+    return f"All runs start from {', '.join(words[:-1])} and {words[-1]}.\n\n"
 
 
 def _named(row: Row) -> str:
