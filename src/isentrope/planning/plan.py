@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from isentrope.errors import IsentropeError
@@ -152,11 +153,11 @@ def _changes(sizes: Sizes) -> list[tuple[str, Sizes]]:
     return found
 
 
-def _cure(plan: Plan, sizes: Sizes, stages: object) -> str:
+def _cure(plan: Plan, sizes: Sizes, stages: Callable[[Sizes], tuple[Stage, ...]]) -> str:
     """The first change that fits, or several at once."""
 
     def fits(of: Sizes) -> bool:
-        return replace(plan, stages=stages(of)).fits  # type: ignore[operator]
+        return replace(plan, stages=stages(of)).fits
 
     for words, changed in _changes(sizes):
         if fits(changed):
@@ -165,17 +166,17 @@ def _cure(plan: Plan, sizes: Sizes, stages: object) -> str:
     now = sizes
     for _ in range(8):
         better = [
-            (replace(plan, stages=stages(changed)).peak, words, changed)  # type: ignore[operator]
+            (replace(plan, stages=stages(changed)).peak, words, changed)
             for words, changed in _changes(now)
         ]
         size, words, changed = min(better, key=lambda x: x[0])
-        if size >= replace(plan, stages=stages(now)).peak:  # type: ignore[operator]
+        if size >= replace(plan, stages=stages(now)).peak:
             break
         taken[words.partition("=")[0]] = words
         now = changed
         if fits(now):
             return " ".join(f"--set {words}" for words in taken.values()) + " would fit."
-    left = replace(plan, stages=stages(now))  # type: ignore[operator]
+    left = replace(plan, stages=stages(now))
     return (
         f"No change of these settings fits: with {', '.join(taken.values()) or 'none'} it takes "
         f"{gigabytes(left.peak)}, of which the {left.largest.terms[0].name} are "

@@ -21,7 +21,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.trainable import train_only
-from isentrope.processes import ALONE
 from isentrope.reading import reading
 
 
@@ -155,7 +154,7 @@ class ShapePolicy(Policy):
         """
         self.model: Any = model
         self.tokenizer, self.temperature, self.precision = None, 1.0, precision
-        self.max_tokens, self.vocab_chunk, self.ranks = max_tokens, vocab_chunk, ALONE
+        self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
         self.compared_derivatives = set[tuple[str, torch.dtype]]()
         self.scorer = Scorer(model)
         self.eos_token_ids, self.pad_token_id = (), 0

@@ -72,9 +72,7 @@ def micro_batches(
         Micro-batches, longest sequences first (if memory is short, the first micro-batch shows it);
         equally many on every process, some of which may not be counted.
     """
-    totals = [
-        len(p) + len(r) - 1 for p, r in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
-    ]
+    totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
     if ranks.size == 1:
         return [_pad(rollouts, part) for part in _cut(order, totals, max_tokens)]
@@ -85,6 +83,12 @@ def micro_batches(
     own, most = parts[ranks.own], max(map(len, parts))
     idle = replace(_pad(rollouts, order[-1:]), counted=False)
     return [_pad(rollouts, part) for part in own] + [idle] * (most - len(own))
+
+
+def tokens_read(rollouts: Rollouts) -> list[int]:
+    """Tokens of each sequence that a model reads: all but the last."""
+    pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
+    return [len(p) + len(r) - 1 for p, r in pairs]
 
 
 def _cut(order: list[int], totals: list[int], max_tokens: int) -> list[list[int]]:

@@ -63,6 +63,9 @@ class Policy:
             have been compared with finite differences (`second_order_guard`).
     """
 
+    ranks: Ranks = ALONE
+    sharded: bool = False
+
     def __init__(
         self,
         model: Any,
@@ -105,8 +108,6 @@ class Policy:
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
-        self.ranks: Ranks = ALONE
-        self.sharded = False
         require_one_device(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)

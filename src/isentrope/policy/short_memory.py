@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 
 from isentrope.heap import give_back_free_memory
+from isentrope.policy.batching import tokens_read
 from isentrope.rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ def smaller_where_memory_is_short(
 
 def _half(policy: Any, rollouts: Rollouts) -> int | None:
     """Half of what a micro-batch has now; None where it has one sequence, or work is shared."""
-    lengths = [
-        len(p) + len(r) - 1 for p, r in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
-    ]
+    lengths = tokens_read(rollouts)
     longest = max(lengths)
     now = min(policy.max_tokens, longest * len(lengths))
     if policy.ranks.size > 1 or now < 2 * longest:

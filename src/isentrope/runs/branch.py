@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.files import publish_folder, sha256_of_file, write_bytes, write_json
@@ -134,7 +135,8 @@ def begin_branch(
     Raises:
         ValueError: If the parent's log lacks a line before the checkpoint.
     """
-    (step,) = [step for step in parent.steps() if parent.checkpoint(step).name == checkpoint.name]
+    step = step_of_folder(checkpoint.name)
+    assert step is not None  # parent_of has compared the name with the step inside
     parent.require_whole_log(step)
     record = Branch(str(checkpoint), step, sha256_of_file(checkpoint / CONTRACT), changed)
     for mine, theirs in ((files.metrics, parent.metrics), (files.timing, parent.timing)):
