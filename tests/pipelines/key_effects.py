@@ -94,6 +94,7 @@ NUMBERS = {
     ),
     "analysis.share_responses": (SEQUENCES, "2"),
     "analysis.top": (AUDIT, "[0.5]"),
+    "analysis.class_share": (AUDIT, "0.5"),
     "analysis.draws": (AUDIT, "20"),
     "analysis.supervised": (NOISE, "true"),
     "fisher_kernel.blocks": (KERNEL, "[EU]"),

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from isentrope.attribution.influence.reliability import LISTED, printed_reliability
 from isentrope.attribution.noise.tail import LIGHT_TAILS
+from isentrope.cli.class_tables import class_lines, print_classes
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate, t_quantile
@@ -32,6 +33,7 @@ def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
     kind = "tokens" if "tokens" in result.tables else "sequences"
     share = known(result.listed_share.get(kind))
     _print_most(console, result.tables[kind], kind, name, share)
+    print_classes(console, name, result.classes)
     lines = [f"{name}: δH₁ {measured(entropy.total)} {entropy.unit}, on {result.measured_on}"]
     parts = [f"{part} {measured(getattr(entropy, part))}" for part in PARTS]
     lines.append(
@@ -45,6 +47,7 @@ def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
         lines.append(f"  reward       {', '.join(parts)} {reward.unit}")
     if result.shares is not None:
         lines.append(_shares(result.shares))
+    lines += class_lines(result.classes)
     lines.append(_reliability(result.reliability))
     if share is not None:
         lines.append(
@@ -195,7 +198,9 @@ def print_audit(console: Console, result: AuditResult, _: Path) -> None:
             cells = [measured(row.get(name)) for row in proxies.values()]
             columns.append(Column(name.replace("_", " "), cells, rank))
         print_table(console, title, columns)
-    print_lines(console, [_reliability(result.reliability).strip()], result.warnings)
+    print_classes(console, result.policy.name, result.classes)
+    lines = [*class_lines(result.classes), _reliability(result.reliability)]
+    print_lines(console, lines, result.warnings)
 
 
 def _difference(estimates: Mapping[str, Estimate]) -> str:

@@ -14,7 +14,7 @@ import torch
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
-from isentrope.pipelines.influence import influence_of
+from isentrope.pipelines.influence import classes_of, influence_of
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
 from isentrope.runs.attribution_records import ProxyRecord
@@ -41,6 +41,7 @@ def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
         reliability=dict(table.reliability),
         tokens=_record(audits["tokens"]),
         sequences=_record(audits["sequences"]),
+        classes=classes_of(ready, table),
         tables={"audit": joined},
     )
 

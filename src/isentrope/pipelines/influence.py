@@ -1,12 +1,14 @@
 """`isentrope influence`: which sequences and tokens of U moved the entropy, and what they earned.
 
 results.json      budget (momentum, decay, gradient, total ± se), closure, and what it was measured
-                  on; reliability, listed_share, degrees_of_freedom; shares, on other responses
+                  on; reliability, listed_share, degrees_of_freedom; classes; shares, on other
+                  responses
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 """
 
 from __future__ import annotations
 
+from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.attribution.influence.contributions import (
     Attribution,
     Influence,
@@ -20,6 +22,7 @@ from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
 from isentrope.runs.attribution_records import Budget, SharesRecord
+from isentrope.runs.class_records import ClassesRecord, classes_record
 from isentrope.runs.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
 
@@ -47,6 +50,7 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
         reliability=dict(table.reliability),
         listed_share=dict(table.listed_share),
         shares=shares_of(ready) if section.share_responses else None,
+        classes=classes_of(ready, table),
         warnings=tuple(_warnings(table)),
         tables=tables,
     )
@@ -74,6 +78,19 @@ def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: b
             gradients=ready.gradients,
             progress=report,
         )
+
+
+def classes_of(ready: Prepared, table: Influence) -> dict[str, ClassesRecord]:
+    """Classes of tokens, where they were attributed, and of sequences; none where none acts."""
+    if not bool(table.acting.any()):
+        return {}
+    section, confidence = ready.analysis, ready.estimator.confidence
+    classes = {"sequences": sequence_classes(table, confidence=confidence)}
+    if table.scores is not None:
+        classes["tokens"] = token_classes(
+            table, share=section.class_share, criterion=section.top, confidence=confidence
+        )
+    return {of: classes_record(found) for of, found in classes.items()}
 
 
 def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:

@@ -20,6 +20,7 @@ from isentrope.reports.panels.audit import audit_panels
 from isentrope.reports.panels.budget import budget_panels
 from isentrope.reports.panels.change import delta_h_panels
 from isentrope.reports.panels.checks import checks_panel
+from isentrope.reports.panels.classes import class_panels
 from isentrope.reports.panels.control import control_panels
 from isentrope.reports.panels.kernel import kernel_panels
 from isentrope.reports.panels.plane import plane_panels
@@ -142,7 +143,7 @@ def sections_of(reading: Reading) -> Iterator[Section]:
     panels: dict[str, Callable[[], list[Panel]]] = {
         "change": lambda: _of(reading.shown(MeasureResult), delta_h_panels),
         "budget": lambda: budget_panels(reading),
-        "tokens": lambda: _of(reading.shown(InfluenceResult), token_panels),
+        "tokens": lambda: _token_panels(reading),
         "plane": lambda: plane_panels(reading),
         "kernel": lambda: _of(reading.shown(KernelResult), kernel_panels),
         "audit": lambda: _of(reading.shown(AuditResult), audit_panels),
@@ -155,6 +156,13 @@ def sections_of(reading: Reading) -> Iterator[Section]:
     for key, (title, lead) in HEADINGS.items():
         if drawn := as_far_as_readable(reading, title, panels[key]):
             yield Section(key, title, tuple(drawn), lead)
+
+
+def _token_panels(reading: Reading) -> list[Panel]:
+    """The map, and the classes by influence; by the audit where there is no influence."""
+    influence, audit = reading.shown(InfluenceResult), reading.shown(AuditResult)
+    classes = _of(influence, class_panels) or _of(audit, class_panels)
+    return _of(influence, token_panels) + classes
 
 
 def _of(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isentrope.estimate import Estimate
-from isentrope.formatting import listed, percent
+from isentrope.formatting import PAGE, listed, percent
 from isentrope.reports.panels.checks import checks_of
 from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable
 from isentrope.reports.rows import bare, estimate_in
@@ -23,7 +23,8 @@ from isentrope.reports.sentences import (
     without_error,
 )
 from isentrope.runs.attribution_records import Budget, SharesRecord
-from isentrope.runs.results import InfluenceResult, MeasureResult
+from isentrope.runs.class_records import is_it_all
+from isentrope.runs.results import AuditResult, InfluenceResult, MeasureResult
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ def _of_results(reading: Reading) -> list[Claim]:
         claims.append(Claim("Who did it", _parts_of_influence(influence.result.entropy)))
     if influence is not None and influence.result.shares is not None:
         claims.append(Claim("Whose prompts", _shares(influence.result.shares)))
+    attributed = influence or reading.shown(AuditResult)
+    if attributed is not None and "tokens" in attributed.result.classes:
+        sentence = is_it_all(attributed.result.classes["tokens"], PAGE)
+        claims.append(Claim("Which tokens", sentence))
     return claims
 
 

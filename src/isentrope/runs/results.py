@@ -14,6 +14,7 @@ from isentrope.runs.attribution_records import (
     SharesRecord,
     Tried,
 )
+from isentrope.runs.class_records import ClassesRecord
 from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
 from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRow
 from isentrope.runs.result import RESULTS, Result, read_schema
@@ -118,6 +119,7 @@ class InfluenceResult(Result):
         reliability: Rank correlation with an infinite E, of sequences and tokens.
         listed_share: Share of the largest sizes that is not noise.
         shares: By prompt, if they were asked for.
+        classes: Of "tokens" and "sequences".
     """
 
     verb: ClassVar[str] = "influence"
@@ -131,6 +133,7 @@ class InfluenceResult(Result):
     reliability: dict[str, Value]
     listed_share: dict[str, Number] = field(default_factory=dict)
     shares: Annotated[SharesRecord | None, OPTIONAL] = None
+    classes: dict[str, ClassesRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +189,7 @@ class AuditResult(Result):
         reliability: Rank correlation of the influence with that of an infinite E.
         tokens: By token.
         sequences: By sequence.
+        classes: Of "tokens" and "sequences".
     """
 
     verb: ClassVar[str] = "audit"
@@ -194,6 +198,7 @@ class AuditResult(Result):
     reliability: dict[str, Value]
     tokens: ProxyRecord
     sequences: ProxyRecord
+    classes: dict[str, ClassesRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,147 @@
+"""Sums over the members of a class, with the errors of an influence's groups (T6), (T11).
+
+    x = Σ_g x_g,  x_g = Σ_{ik} w_ik δH_ik by group g of E's prompts,     share = x / Σ_ik δH_ik
+
+Members of U are held: errors are those of deleting groups, and a share has Fieller's interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimators.ratio import fieller
+
+_NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
+
+
+@dataclass(frozen=True)
+class ClassPart:
+    """What the members of a class do together.
+
+    Attributes:
+        members: Their number; tokens tied at the end of a selection count in part.
+        weight: Their share of Σ|c|, the sizes of the step's weights.
+        delta_h: Their δH per unit η.
+        share_h: The same as a share of the gradient's part of δH₁.
+        fall: Their part of Σ min(δH, 0), the share of what lowers entropy. Errors of δH lengthen
+            both sums; the classes' shares sum to one.
+        delta_j: Their δJ per unit η; None without rewards.
+        share_j: The same as a share of the gradient's part of δJ₁.
+    """
+
+    members: float
+    weight: float
+    delta_h: Estimate
+    share_h: Estimate
+    fall: Estimate
+    delta_j: Estimate | None
+    share_j: Estimate | None
+
+
+class Sums:
+    """Sums over members with weights."""
+
+    def __init__(
+        self, influence: Influence, by_group: dict[str, Tensor], sizes: Tensor, confidence: float
+    ) -> None:
+        """Keep the influences of the m members.
+
+        Args:
+            influence: For its groups and budgets.
+            by_group: (G, m) of entropy, "h", and of reward, "j", where that was attributed.
+            sizes: (m,) |c|, the sizes of the step's weights.
+            confidence: Nominal coverage of the intervals.
+        """
+        self._by_group, self._sizes, self._confidence = by_group, sizes.double(), confidence
+        self._of = {"h": influence.entropy, "j": influence.reward}
+
+    def part(self, members: np.ndarray) -> ClassPart:
+        """What some of the members do together.
+
+        Args:
+            members: (m,) between 0 and 1, how far each is one of them.
+
+        Returns:
+            Their sums and shares.
+        """
+        w = torch.from_numpy(members.astype(np.float64))
+        weight = float(w @ self._sizes) / (float(self._sizes.sum()) or math.nan)
+        delta_h, share_h = self._change("h", w)
+        falling = (self._by_group["h"].sum(0) < 0).double()
+        _, fall = self._change("h", w * falling, falling)
+        delta_j, share_j = self._change("j", w) if "j" in self._by_group else (None, None)
+        return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, delta_j, share_j)
+
+    def spread(self, k: float) -> float:
+        """How the share of the fall varies over random choices.
+
+        Args:
+            k: Members that are chosen.
+
+        Returns:
+            Its standard deviation.
+        """
+        values = self._by_group["h"].sum(0).clamp_max(0)
+        n, total = len(values), float(values.sum())
+        if n < 2 or total == 0:
+            return math.nan
+        return math.sqrt(k * (1 - k / n) * float(values.var())) / abs(total)
+
+    @property
+    def count(self) -> int:
+        """Members of all classes."""
+        return len(self._sizes)
+
+    def _attribution(self, of: str) -> Attribution:
+        attribution = self._of[of]
+        assert attribution is not None
+        return attribution
+
+    def _change(self, of: str, w: Tensor, among: Tensor | None = None) -> tuple[Estimate, Estimate]:
+        """Σ w δ, and the same over Σ δ; of those among which it is, weights (m,), all if None."""
+        attribution, by_group = self._attribution(of), self._by_group[of]
+        whole, part = by_group.sum(1) if among is None else by_group @ among, by_group @ w
+        budget = attribution.budget["gradient"]
+        trust = attribution.groups.trust
+        change = Estimate.from_standard_error(
+            float(part.sum()),
+            float(attribution.groups.standard_error(part)),
+            budget.n,
+            unit=attribution.unit,
+            method=budget.method,
+            confidence=self._confidence,
+            warnings=budget.warnings,
+            trusted=trust is None or trust.verdict == "trust",
+            degrees_of_freedom=len(part) - 1,
+        )
+        return change, _share(attribution, change, part, whole, self._confidence)
+
+
+def _share(
+    attribution: Attribution, change: Estimate, part: Tensor, whole: Tensor, confidence: float
+) -> Estimate:
+    """A part over the whole, both by group, with Fieller's interval."""
+    a, b = float(part.sum()), float(whole.sum())
+    groups = len(part)
+    value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
+    shares = attribution.groups.shares
+    one, two = part - shares * a, whole - shares * b
+    scale = groups / (groups - 1) if groups > 1 else math.nan
+    aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
+    se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
+    ratio = replace(change, value=value, se=se, unit="share")
+    ratio = replace(ratio, method=f"{change.method}, Fieller")
+    if not math.isfinite(change.ci_low):
+        return ratio
+    low, high = fieller(a, b, (aa, ab, bb), t_quantile(groups - 1, confidence))
+    if low <= high and math.isfinite(low) and math.isfinite(high):
+        return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0)
+    warnings = (*change.warnings, _NO_SHARE)
+    return replace(ratio, ci_low=math.nan, ci_high=math.nan, warnings=warnings)

@@ -1,0 +1,229 @@
+"""Classes of tokens and sequences: which cost entropy, and does the published criterion find them?
+
+    δH_class = Σ_{ik in class} δH_ik,     share = δH_class / Σ_ik δH_ik          (T6), (T9)
+    fall     = Σ_{ik in class} min(δH_ik, 0) / Σ_ik min(δH_ik, 0)
+
+A token that acts in the step is unlikely or likely (s_ik), rewarded or punished (the sign of its
+weight c_ik; "entropy term" where c_ik = 0), and at a position of high or low entropy (H_ik). The
+fifth of the acting tokens with the lowest s_ik is unlikely, and the fifth with the highest H_ik is
+of high entropy; tokens tied with the last one are in. Sequences are rewarded or punished, long or
+short, and surprising or expected (mean surprisal per token), both split at the median.
+
+The published criterion (Cui et al. 2025, arXiv 2505.22617) selects the tokens with the largest
+(s − s̄)(A − Ā). A uniformly random choice of k of n tokens has k/n of the fall on average, with the
+variance of sampling without replacement,
+
+    Var = k (1 − k/n) S²,     S² the variance of min(δH_ik, 0) over the n tokens.
+
+U is held: errors are over the groups of E's prompts, and the interval of a share is Fieller's. That
+of the fall holds which tokens lower entropy, so it is of first order in the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isentrope.attribution.influence.class_sums import ClassPart, Sums
+from isentrope.attribution.influence.contributions import Influence
+from isentrope.attribution.proxies.proxies import token_covariance
+from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
+from isentrope.attribution.ties import tied
+from isentrope.estimate import Estimate
+
+CRITERION_SHARES = (0.0002, 0.02, 0.2)
+"""Shares of the tokens that the criterion is asked for."""
+
+
+@dataclass(frozen=True)
+class CriterionPart:
+    """The tokens that the published criterion selects, and what it leaves.
+
+    Attributes:
+        selected: The k tokens of largest (s − s̄)(A − Ā).
+        random_share: k/n, the share of the fall that a random choice of k tokens has on average.
+        random_spread: Standard deviation of that share over random choices.
+        missed_class: The class whose tokens cost most entropy among those that it leaves.
+        missed: Those tokens; None where no class of them lowers entropy.
+    """
+
+    selected: ClassPart
+    random_share: float
+    random_spread: float
+    missed_class: str | None
+    missed: ClassPart | None
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A partition of the tokens, or the sequences, that act in a step.
+
+    Attributes:
+        parts: By name, such as "unlikely, punished, high entropy"; a class without members is
+            absent.
+        thresholds: By the name of a threshold, in nats (s, H, surprisal) or tokens (length).
+        gradient: δH of all of them.
+        baseline: δH of momentum and decay, which are in no class.
+        criterion: By the share of the tokens that is selected; empty for sequences, and where the
+            batch has no advantages.
+    """
+
+    parts: dict[str, ClassPart]
+    thresholds: dict[str, float]
+    gradient: Estimate
+    baseline: Estimate
+    criterion: dict[float, CriterionPart]
+
+
+def token_classes(
+    influence: Influence,
+    *,
+    share: float = 0.2,
+    criterion: Sequence[float] = CRITERION_SHARES,
+    confidence: float = 0.95,
+) -> Classes:
+    """The acting tokens of a step by likelihood, sign of weight and entropy.
+
+    Args:
+        influence: The influence, of tokens.
+        share: Share of the tokens that is unlikely, and share that is of high entropy.
+        criterion: Shares of the tokens that the published criterion selects.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        The classes.
+
+    Raises:
+        ValueError: If tokens were not attributed, none acts, or a share is not between 0 and 1.
+    """
+    scores = influence.scores
+    if scores is None:
+        raise ValueError("Tokens were not attributed: call influence with tokens=True.")
+    for q in (share, *criterion):
+        if not 0 < q < 1:
+            raise ValueError(f"A share of the tokens lies between 0 and 1, got {q}.")
+    acting = influence.acting
+    _require_members(acting)
+    s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
+    unlikely, high = lowest(s, share), lowest(-H, share)
+    names = _joined(_pick(unlikely, "unlikely", "likely"), _signs(c), _pick(high, *_ENTROPY))
+    sums = Sums(influence, _of_tokens(influence, acting), c.abs(), confidence)
+    selections: dict[float, CriterionPart] = {}
+    if influence.U.advantages is not None:
+        cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
+        selections = {q: _criterion(sums, cov, names, q) for q in criterion}
+    thresholds = {"s of unlikely": float(s[unlikely].max())}
+    thresholds["H of high entropy"] = float(H[high].min())
+    return _classes(influence, sums, names, thresholds, selections)
+
+
+def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Classes:
+    """The acting sequences of a step by sign of weight, length, and surprisal where it is known.
+
+    Args:
+        influence: The influence.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        The classes.
+
+    Raises:
+        ValueError: If no sequence acts.
+    """
+    acting = influence.acting.any(1)
+    _require_members(acting)
+    weights = influence.coefficients[acting]
+    length = influence.U.token_counts[acting].double()
+    thresholds = {"length of long": float(length.quantile(0.5))}
+    words = [_signs(weights.sum(1)), _pick(length > thresholds["length of long"], "long", "short")]
+    if influence.scores is not None:
+        surprisal = -influence.scores.logprobs.sum(1)[acting] / length
+        middle = float(surprisal.quantile(0.5))
+        thresholds["surprisal of surprising"] = middle
+        ranks = torch.from_numpy(tied(surprisal.numpy()))
+        above = ranks > ranks.double().quantile(0.5)
+        words.append(_pick(above, "surprising", "expected"))
+    parts = {"h": influence.entropy.by_group[:, acting]}
+    if influence.reward is not None:
+        parts["j"] = influence.reward.by_group[:, acting]
+    sums = Sums(influence, parts, weights.abs().sum(1), confidence)
+    return _classes(influence, sums, _joined(*words), thresholds, {})
+
+
+def lowest(values: Tensor, share: float) -> Tensor:
+    """The share of the values that is lowest; those tied with the last one are in.
+
+    Args:
+        values: (m,) at least one.
+        share: Between 0 and 1.
+
+    Returns:
+        (m,) bool, at least one true.
+    """
+    ranks = torch.from_numpy(tied(values.double().numpy()))
+    last = ranks.sort().values[max(1, round(share * len(ranks))) - 1]
+    return ranks <= last
+
+
+_ENTROPY = ("high entropy", "low entropy")
+
+
+def _require_members(acting: Tensor) -> None:
+    if not bool(acting.any()):
+        raise ValueError("No token has a weight in the step, so there are no classes.")
+
+
+def _pick(mask: Tensor, yes: str, no: str) -> list[str]:
+    return [yes if x else no for x in mask.tolist()]
+
+
+def _signs(weights: Tensor) -> list[str]:
+    words = {1: "rewarded", -1: "punished", 0: "entropy term"}
+    return [words[int(x)] for x in weights.sign().tolist()]
+
+
+def _joined(*words: list[str]) -> np.ndarray:
+    return np.array([", ".join(row) for row in zip(*words, strict=True)])
+
+
+def _of_tokens(influence: Influence, acting: Tensor) -> dict[str, Tensor]:
+    """(G, m) of the acting tokens, of entropy ("h") and of reward ("j")."""
+    of = {"h": influence.entropy, "j": influence.reward}
+    return {
+        name: part.by_group_and_token[:, acting]
+        for name, part in of.items()
+        if part is not None and part.by_group_and_token is not None
+    }
+
+
+def _classes(
+    influence: Influence,
+    sums: Sums,
+    names: np.ndarray,
+    thresholds: dict[str, float],
+    criterion: dict[float, CriterionPart],
+) -> Classes:
+    parts = {str(name): sums.part(names == name) for name in np.unique(names)}
+    budget = influence.entropy.budget
+    return Classes(parts, thresholds, budget["gradient"], budget["baseline"], criterion)
+
+
+def _criterion(sums: Sums, change: Tensor, names: np.ndarray, q: float) -> CriterionPart:
+    """The tokens of most negative predicted change, at least one; ties by equal parts."""
+    k = float(max(1, round(q * sums.count)))
+    ranks = WeightedRanks(change.double().numpy())
+    selected = ranks.bottom(*ranks.below(np.ones(sums.count)), k)
+    left = {str(name): sums.part((names == name) * (1 - selected)) for name in np.unique(names)}
+    name = min(left, key=lambda x: left[x].delta_h.value)
+    costs = left[name].delta_h.value < 0
+    return CriterionPart(
+        sums.part(selected),
+        k / sums.count,
+        sums.spread(k),
+        name if costs else None,
+        left[name] if costs else None,
+    )
