@@ -9,6 +9,7 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.estimators.entropy import entropy
 from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.reward_change import reward_change
 from isentrope.pipelines.legacy import EntropyMeasurements
 from isentrope.pipelines.measure import measure
 from isentrope.pipelines.precision_stages import at_precision
@@ -88,6 +89,42 @@ def test_the_numbers_are_those_of_the_library_called_by_hand(once, tiny):
         assert row["first_order"] == pytest.approx(first, rel=1e-9)
     for functional, said in results["entropy"].items():
         assert said["value"] == pytest.approx(entropy(policy, E, functional=functional).value)
+
+
+def test_the_change_of_reward_is_that_of_the_library_called_by_hand(once, tiny):
+    folder, results = written(once(*SAVED))
+    policy = Policy.from_checkpoint(tiny / "step_4")
+    E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
+    step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
+    # the task of the tiny checkpoint: 1 where the answer is the reference
+    answers = zip(E.response_texts, E.references, strict=True)
+    rewards = torch.tensor([float(text.strip() == right) for text, right in answers])
+    change = entropy_change(policy, E, step.direction, [1e-3], order=1)
+    expected = reward_change(change, rewards)
+    reward = results["reward"]
+    assert reward["at_theta"]["value"] == pytest.approx(float(rewards.mean()))
+    assert reward["first_order"]["value"] == pytest.approx(expected.first_order.value, rel=1e-9)
+    (row,), (point,) = reward["sweep"], expected.points
+    assert row["delta_j"] == pytest.approx(point.change.value, rel=1e-9)
+    assert row["delta_j_se"] == pytest.approx(point.change.se, rel=1e-9)
+    table = pd.read_parquet(folder / "sweep.parquet")
+    assert table["delta_j"].tolist() == [row["delta_j"]]
+    assert table["reward_verdict"].tolist() == [row["verdict"]]
+
+
+def test_where_E_has_no_rewards_a_sentence_says_so_and_entropy_goes_on(run, tmp_path):
+    rows = [{"prompt": p, "response": str(i % 3 + 1)} for i, p in enumerate(PROMPTS[:12])]
+    (tmp_path / "E.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    _, results = written(run(*SHARED, f"batch_config.E_file={tmp_path / 'E.jsonl'}"))
+    assert "reward" not in results
+    assert any("There is no ΔJ(η), which needs rewards" in x for x in results["warnings"])
+    assert results["sweep"][0]["delta_h"] is not None
+
+
+def test_reward_is_left_out_where_it_is_not_asked_for(once):
+    _, results = written(once(*FIRST_ORDER, "analysis.reward=false"))
+    assert "reward" not in results
+    assert not any("ΔJ" in sentence for sentence in results["warnings"])
 
 
 def test_the_components_of_the_step_sum_to_first_order(once):

@@ -77,7 +77,8 @@ def summary_lines(result: MeasureResult) -> list[str]:
     for kind in ("per_token", "per_sequence"):
         entropy = result.entropy[kind]
         lines.append(f"  entropy      {measured(entropy)} {entropy.unit}")
-    lines += [*_range_line(result), *_order_lines(result), *settings_line(result)]
+    lines += [*_range_line(result), *_order_lines(result), *reward_lines(result)]
+    lines += settings_line(result)
     floor = _number(result.checks.rounding_floor.log_weight)
     identities = "; ".join(identity_words(result.checks))
     lines.append(f"  checks       {identities}; rounding {floor} nats per sequence")
@@ -107,6 +108,21 @@ def _order_lines(result: MeasureResult) -> list[str]:
         f"sees) {measured(pathwise)}",
         f"  of which     {', '.join(parts)}",
     ]
+
+
+def reward_lines(result: MeasureResult) -> list[str]:
+    """Expected reward, its change at the training rate, and where its parabola is highest."""
+    reward = result.reward
+    if reward is None:
+        return []
+    line = f"  reward       J {measured(reward.at_theta)}"
+    if (row := reward.at(result.rate)) is not None:
+        ends = bounds(row.delta_j_ci_low, row.delta_j_ci_high)
+        line += f"; at η = {row.eta:.3g} ΔJ {_measured(row.delta_j, row.delta_j_se)} {ends}"
+    if reward.top is not None:
+        ends = bounds(reward.top.ci_low, reward.top.ci_high)
+        line += f"; highest at η = {_number(reward.top.value)} {ends}"
+    return [line]
 
 
 def _group(group: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ class AnalysisConfig(Section):
     tokens: bool = True
     """Influence of tokens (forward mode over U); false: of sequences only (one backward pass)."""
     reward: bool = True
-    """Attribute reward too: E is rewarded by its task, and every piece of U has a delta_j."""
+    """Reward too: E is rewarded by its task; measure has ΔJ, and every piece of U a delta_j."""
     groups: Count | None = None
     """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"

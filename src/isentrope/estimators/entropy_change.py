@@ -86,6 +86,7 @@ class EntropyChange:
         functional: "per_token" or "per_sequence".
         method: The estimator.
         sample: The scored E-batch behind all numbers.
+        moved: The same batch scored at each learning rate, and how far each distribution moved.
     """
 
     entropy: Estimate
@@ -97,6 +98,7 @@ class EntropyChange:
     functional: Functional
     method: Method
     sample: ScoredBatch = field(repr=False)
+    moved: Sequence[tuple[Scores, Divergence] | None] = field(default=(), repr=False)
 
     def to_frame(self) -> Any:
         """A pandas table, one row per learning rate.
@@ -189,7 +191,8 @@ def entropy_change(
     )
     moved = [None if one is None else one[0] for one in results]
     divergences = [None if one is None else one[1] for one in results]
-    return change_of_sample(sample, etas, moved, divergences, confidence=confidence)
+    change = change_of_sample(sample, etas, moved, divergences, confidence=confidence)
+    return replace(change, moved=results)
 
 
 def change_of_sample(
@@ -263,7 +266,9 @@ def change_of_sample(
         first_order=estimate(1, f"{f.unit} per η") if order else None,
         pathwise=estimate(2, f"{f.unit} per η") if order else None,
         second_order=estimate(3, f"{f.unit} per η²") if order == 2 else None,
-        linear_range=with_fieller(estimate(4, "η"), result, 1, 3, name="δH₂", confidence=confidence)
+        linear_range=with_fieller(
+            estimate(4, "η"), result, 1, 3, name=f"δ{f.symbol}₂", confidence=confidence
+        )
         if order == 2
         else None,
         points=points,

@@ -60,6 +60,11 @@ class Functionals:
         """Unit of F."""
         return UNITS[self.functional]
 
+    @property
+    def symbol(self) -> str:
+        """What F is called in messages."""
+        return "H"
+
     def __call__(self, omega: Tensor, log_ratios: Tensor, entropies: Tensor) -> Tensor:
         """F(ω; r, H).
 
@@ -87,7 +92,7 @@ class Functionals:
 def _sequence(
     omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    weights = omega * _stable_exp(log_weights)
+    weights = omega * stable_exp(log_weights)
     weights = weights / weights.sum()
     return weights @ entropies.sum(1), weights @ tokens.sum(1)
 
@@ -95,12 +100,13 @@ def _sequence(
 def _prefix(
     omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    weights = omega[:, None] * _stable_exp(log_weights)  # (n, t)
+    weights = omega[:, None] * stable_exp(log_weights)  # (n, t)
     weights = weights / weights.sum(0)
     return (weights * entropies).sum(), (weights * tokens).sum()
 
 
-def _stable_exp(log_weights: Tensor) -> Tensor:
+def stable_exp(log_weights: Tensor) -> Tensor:
+    """Weights up to a factor for each position, without overflow."""
     return (log_weights - log_weights.detach().amax(0)).exp()
 
 

@@ -23,6 +23,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.policy.chi_square import score_moved
@@ -31,7 +32,6 @@ from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
-REWARD = "reward"
 Pair = tuple[str, str | tuple[str, ...]]
 """Name of a step, and name of the one that it is compared with, or names of several: their mean."""
 
@@ -215,8 +215,9 @@ class PairedSteps:
     def _reward(self, omega: Tensor, log_ratios: Tensor) -> Tensor:
         if self._E.rewards is None:
             return omega.sum() * 0
-        weights = omega * log_ratios.sum(1).exp()
-        return (weights @ self._E.rewards) / weights.sum()
+        tokens = self._sample.functional.tokens
+        of = RewardMean("per_sequence", "sequence", tokens, rewards=self._E.rewards)
+        return of(omega, log_ratios, log_ratios)
 
 
 def _names(others: str | tuple[str, ...]) -> tuple[str, ...]:

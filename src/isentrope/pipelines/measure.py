@@ -92,8 +92,17 @@ def sweep_table(result: MeasureResult) -> pd.DataFrame:
         result: Of one checkpoint.
 
     Returns:
-        One row per learning rate: `checkpoint`, then the columns of `sweep`.
+        One row per learning rate: `checkpoint`, then the columns of `sweep`, then delta_j with its
+        error and reward_verdict where ΔJ was measured.
     """
-    rows = [asdict(row) for row in result.sweep]
+    rows = [asdict(row) | _gained(result, row.eta) for row in result.sweep]
     table = pd.DataFrame([{"checkpoint": result.policy.name, **row} for row in rows])
     return table.drop(columns="resampled")
+
+
+def _gained(result: MeasureResult, eta: float) -> dict[str, object]:
+    row = result.reward.at(eta) if result.reward else None
+    if row is None:
+        return {}
+    names = ("delta_j", "delta_j_se", "delta_j_ci_low", "delta_j_ci_high")
+    return {name: getattr(row, name) for name in names} | {"reward_verdict": row.verdict}

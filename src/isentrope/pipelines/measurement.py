@@ -1,13 +1,16 @@
 """One checkpoint measured: how much one optimizer step changes the policy's entropy.
 
-Measure ΔH(η) on E with its first and second order (T2), (T3), what each component of the step
-contributes, and whether the instrument is sound. Nothing is written.
+Measure ΔH(η) on E with its first and second order (T2), (T3), ΔJ(η) beside it where E has rewards,
+what each component of the step contributes, and whether the instrument is sound. Nothing is
+written.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.config.estimator import EstimatorConfig
@@ -16,6 +19,7 @@ from isentrope.estimators.entropy_change import EntropyChange, change_of_sample,
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.identities import martingale_z, score_identity_z
 from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding import RoundingFloor, rounding_floor
 from isentrope.pipelines.batches import Batches
 from isentrope.pipelines.prepare import Prepared
@@ -52,6 +56,8 @@ class Measurement:
         batches: E and U.
         step: The optimizer's step on U.
         change: The sweep on E; without points where the method is "resampled".
+        reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
+        no_reward: Why E has none; None otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
         entropies: ℋ and h at θ, by functional.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
@@ -64,6 +70,8 @@ class Measurement:
     batches: Batches
     step: Step
     change: EntropyChange
+    reward: RewardChange | None
+    no_reward: str | None
     fresh: dict[float, Estimate]
     entropies: dict[str, Estimate]
     budget: dict[str, Estimate]
@@ -74,8 +82,9 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     """Measure one checkpoint; nothing is written."""
     step, clock, estimator = ready.step, ready.clock, ready.estimator
     etas = estimator.etas(step.learning_rate)
+    rewards, no_reward = _rewards(ready)
     with clock.stage("sweep"):
-        change = _sweep(ready, etas, progress)
+        change, reward = _sweep(ready, etas, rewards, progress)
     with clock.stage("resample"):
         fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
     with clock.stage("budget"):
@@ -89,6 +98,8 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
         batches=ready.batches,
         step=step,
         change=change,
+        reward=reward,
+        no_reward=no_reward,
         fresh=fresh,
         entropies=_entropies(change, estimator.confidence),
         budget=budget,
@@ -96,12 +107,26 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     )
 
 
-def _sweep(ready: Prepared, etas: list[float], progress: Progress) -> EntropyChange:
+def _rewards(ready: Prepared) -> tuple[Tensor | None, str | None]:
+    """(n,) rewards of E, or why there are none."""
+    if not ready.analysis.reward:
+        return None, None
+    try:
+        return ready.sampler.rewarded(ready.batches.E).rewards, None
+    except ValueError as error:
+        return None, f"There is no ΔJ(η), which needs rewards: {error}"
+
+
+Both = tuple[EntropyChange, RewardChange | None]
+
+
+def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress) -> Both:
+    """ΔH, and ΔJ where there are rewards, at every rate."""
     estimator = ready.estimator
     weighted = [] if estimator.method == "resampled" else etas
 
-    def along(direction: Vector, rates: list[float], order: int, report: Report) -> EntropyChange:
-        return entropy_change(
+    def along(direction: Vector, rates: list[float], order: int, report: Report) -> Both:
+        change = entropy_change(
             ready.policy,
             ready.batches.E,
             direction,
@@ -112,18 +137,22 @@ def _sweep(ready: Prepared, etas: list[float], progress: Progress) -> EntropyCha
             confidence=estimator.confidence,
             progress=report,
         )
+        gained = None if rewards is None else reward_change(change, rewards, estimator.confidence)
+        return replace(change, moved=()), gained
 
     rounded = ready.along
     with progress.bar("measuring") as report:
         if rounded is None:
             return along(ready.step.direction, weighted, estimator.order, report)
         total = len(weighted) + 1
-        change = along(ready.step.direction, [], estimator.order, part_of(report, 0, total))
-        points = [
-            along(rounded(eta), [eta], 0, part_of(report, done, total)).points[0]
+        change, reward = along(ready.step.direction, [], estimator.order, part_of(report, 0, total))
+        parts = [
+            along(rounded(eta), [eta], 0, part_of(report, done, total))
             for done, eta in enumerate(weighted, start=1)
         ]
-        return replace(change, points=points)
+        points = [of_H.points[0] for of_H, _ in parts]
+        gained = [of_J.points[0] for _, of_J in parts if of_J is not None]
+        return replace(change, points=points), reward and replace(reward, points=gained)
 
 
 def _to_resample(

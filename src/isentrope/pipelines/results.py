@@ -17,6 +17,8 @@ Keys of its results.json are
                   aliases: deltaH_true, deltaH_approx and deltaH_second, as in former versions
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
+    reward        at_theta = J, first_order, second_order, top or no_top (why there is none), sweep:
+                  one row per rate, with delta_j in place of delta_h; absent without rewards
     checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;
                   rounding_floor
     warnings      sentences on what limits the use of these numbers
@@ -31,14 +33,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypedDict
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_change import Point
 from isentrope.estimators.identities import Z_LIMIT, adjusted, p_value, verdict
+from isentrope.estimators.reward_change import RewardChange
 from isentrope.pipelines.measurement import Measurement
 from isentrope.pipelines.prepare import Prepared
 from isentrope.runs.measure_records import Checks, LinearRange, RoundingFloor, SweepRow
 from isentrope.runs.results import MeasureResult
+from isentrope.runs.reward_records import RewardRecord, RewardRow
 
 NAN = math.nan
 
@@ -66,13 +71,19 @@ def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
         linear_range=_linear_range(measurement),
         budget=values | errors,
         checks=_checks(measurement),
+        reward=measurement.reward and _reward(measurement.reward),
         warnings=tuple(warnings_of(measurement)),
     )
 
 
 def warnings_of(measurement: Measurement) -> list[str]:
     """Sentences on what limits the use of the numbers."""
-    warnings: list[str] = []
+    warnings = [] if measurement.no_reward is None else [measurement.no_reward]
+    if measurement.reward and not measurement.reward.points:
+        warnings.append(
+            'ΔJ(η) is measured by importance weights, and method "resampled" has none: the '
+            "two orders of J are given without it."
+        )
     for name in ("martingale_z", "score_identity_z"):
         z = getattr(measurement.checks, name)
         if z is not None and abs(z) > SUSPECT_Z:
@@ -105,17 +116,13 @@ def _row(measurement: Measurement, eta: float) -> SweepRow:
     point = next((p for p in change.points if p.eta == eta), None)
     measured = point.change if point else fresh
     assert measured is not None
-    first, second = change.first_order, change.second_order
     row = SweepRow(
         eta=eta,
         delta_h=measured.value,
         delta_h_se=measured.se,
         delta_h_ci_low=measured.ci_low,
         delta_h_ci_high=measured.ci_high,
-        first_order=eta * first.value if first else NAN,
-        first_order_se=eta * first.se if first else NAN,
-        second_order=eta**2 * second.value if second else NAN,
-        second_order_se=eta**2 * second.se if second else NAN,
+        **_orders(eta, change.first_order, change.second_order),
         verdict=point.verdict if point else _verdict_of_fresh(measured),
         method=measured.method,
         resampled=fresh if fresh and point else None,
@@ -123,26 +130,74 @@ def _row(measurement: Measurement, eta: float) -> SweepRow:
     return _with_trust(row, point) if point else row
 
 
+class _Orders(TypedDict):
+    """What both orders predict at a learning rate, with errors."""
+
+    first_order: float
+    first_order_se: float
+    second_order: float
+    second_order_se: float
+
+
+def _orders(eta: float, first: Estimate | None, second: Estimate | None) -> _Orders:
+    """What both orders predict at a learning rate."""
+    return {
+        "first_order": eta * first.value if first else NAN,
+        "first_order_se": eta * first.se if first else NAN,
+        "second_order": eta**2 * second.value if second else NAN,
+        "second_order_se": eta**2 * second.se if second else NAN,
+    }
+
+
+def _residual(point: Point) -> dict[str, float]:
+    """What both orders leave out, where they are known."""
+    residual = point.residual
+    if residual is None:
+        return {}
+    return {
+        "residual": residual.value,
+        "residual_se": residual.se,
+        "residual_ci_low": residual.ci_low,
+        "residual_ci_high": residual.ci_high,
+    }
+
+
+def _reward(change: RewardChange) -> RewardRecord:
+    rows = [
+        RewardRow(
+            eta=point.eta,
+            delta_j=point.change.value,
+            delta_j_se=point.change.se,
+            delta_j_ci_low=point.change.ci_low,
+            delta_j_ci_high=point.change.ci_high,
+            **_orders(point.eta, change.first_order, change.second_order),
+            **_residual(point),
+            verdict=point.verdict,
+        )
+        for point in change.points
+    ]
+    return RewardRecord(
+        at_theta=change.reward,
+        first_order=change.first_order,
+        second_order=change.second_order,
+        top=change.top,
+        no_top=change.no_top,
+        sweep=tuple(rows),
+    )
+
+
 def _with_trust(row: SweepRow, point: Point) -> SweepRow:
     """The row with what importance weights alone have."""
-    residual, trust = point.residual, point.trust
-    row = replace(
-        row,
+    trust = point.trust
+    left = replace(row, **_residual(point))
+    return replace(
+        left,
         ess=_or_nan(point.ess),
         ess_whole=_or_nan(trust.ess_whole),
         ess_integrated=_or_nan(point.ess_integrated),
         carriers=_or_nan(trust.carriers),
         khat=_or_nan(point.khat),
         residual_verdict=point.residual_trust.verdict if point.residual_trust else None,
-    )
-    if residual is None:
-        return row
-    return replace(
-        row,
-        residual=residual.value,
-        residual_se=residual.se,
-        residual_ci_low=residual.ci_low,
-        residual_ci_high=residual.ci_high,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from isentrope.estimate import Estimate
 from isentrope.formatting import PAGE, listed, percent
 from isentrope.reports.panels.checks import checks_of
+from isentrope.reports.panels.trade_off import rate_sentence
 from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable
 from isentrope.reports.rows import bare, estimate_in
 from isentrope.reports.sentences import (
@@ -56,6 +57,7 @@ def _of_results(reading: Reading) -> list[Claim]:
     if measured is not None:
         claims += [_change(measured), _first_order(measured.result)]
         claims.append(Claim("Who did it", _parts(measured.result)))
+        claims.append(Claim("Could the rate be higher?", rate_sentence(reading)))
     elif influence is not None:
         claims.append(Claim("Who did it", _parts_of_influence(influence.result.entropy)))
     if influence is not None and influence.result.shares is not None:

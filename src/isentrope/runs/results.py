@@ -19,6 +19,7 @@ from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRe
 from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRow
 from isentrope.runs.result import RESULTS, Result, read_schema
 from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
+from isentrope.runs.reward_records import RewardRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class MeasureResult(Result):
         linear_range: η* = |δH₁/δH₂|.
         budget: δH₁ of the step and of its parts, each with its error at NAME_se.
         checks: Whether the instrument is sound.
+        reward: ΔJ(η) likewise; None where E has no rewards.
     """
 
     verb: ClassVar[str] = "measure"
@@ -46,6 +48,7 @@ class MeasureResult(Result):
     linear_range: RangeValue | None
     budget: dict[str, Number]
     checks: Checks
+    reward: Annotated[RewardRecord | None, OPTIONAL] = None
 
     @property
     def unit(self) -> str:

@@ -26,6 +26,7 @@ from isentrope.files import write_bytes
 from isentrope.runs.attribution_records import IN_FILE
 from isentrope.runs.measure_records import SweepRow
 from isentrope.runs.result import Result, Tables
+from isentrope.runs.reward_records import RewardRow
 from isentrope.runs.study import Item, Study
 
 ERRORS_OVER_E = ("measure", "influence", "try")
@@ -110,7 +111,7 @@ def numbers_in(
             continue
         elif isinstance(value, tuple):
             for row in value:
-                if isinstance(row, SweepRow):
+                if isinstance(row, SweepRow | RewardRow):
                     yield from numbers_in(vars(row), f"{here}[{row.eta:g}]")
         elif isinstance(value, Mapping) or is_dataclass(value):
             yield from numbers_in(value if isinstance(value, Mapping) else vars(value), here)

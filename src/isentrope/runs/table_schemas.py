@@ -26,7 +26,10 @@ _SWEEP = TableSchema(
         **_numbers("ess", "ess_whole", "ess_integrated", "carriers", "khat"),
         "verdict": "string",
         "method": "string",
-    }
+        **_numbers(*_with_interval("delta_j")),
+        "reward_verdict": "string",
+    },
+    frozenset({*_with_interval("delta_j"), "reward_verdict"}),
 )
 
 _BY_REWARD = frozenset({"delta_j", "delta_j_se"})

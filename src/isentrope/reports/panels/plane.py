@@ -1,8 +1,8 @@
 """The exploration–exploitation plane: what is earned against the entropy it costs.
 
-Along training: reward against entropy, one point per step or an evaluated checkpoint, and the law
-R = b − a exp(h) that is fitted to the steps. Within one step: (δH_i, δJ_i) of every sequence, and
-what both sum to.
+At one checkpoint: ΔJ against ΔH over the rate (`trade_off`). Along training: reward against
+entropy, one point per step or an evaluated checkpoint, and the law R = b − a exp(h) that is fitted
+to the steps. Within one step: (δH_i, δJ_i) of every sequence, and what both sum to.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.formatting import percent
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
+from isentrope.reports.panels.trade_off import trade_off_panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
 from isentrope.runs.attribution_records import Budget
-from isentrope.runs.results import InfluenceResult
+from isentrope.runs.results import InfluenceResult, MeasureResult
 
 WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""
 
 
 def plane_panels(reading: Reading) -> list[Panel]:
-    """The plane along training, and within one step."""
-    panels = []
-    along = _along_training(reading)
-    if along is not None:
-        panels.append(along)
+    """ΔJ against ΔH over the rate, the plane along training, and within one step."""
+    found = trade_off_panel(reading.shown(MeasureResult)), _along_training(reading)
+    panels = [panel for panel in found if panel is not None]
     influence = reading.shown(InfluenceResult)
     if influence is not None and influence.result.reward is not None:
         panels.append(_within_step(influence, influence.result.entropy, influence.result.reward))

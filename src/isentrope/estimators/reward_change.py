@@ -1,0 +1,162 @@
+"""The change ΔJ(η) of expected reward by the same step, on the same responses (T2), (T3).
+
+    J(ω; r) = Σ_i ω_i W_i R_i / Σ_i ω_i W_i,     ΔJ(η) = J(r(η)) − J(r(0))
+
+W_i = exp Σ_k r_ik is the weight of a whole response, because its reward depends on all of its
+tokens. Orders and errors are those of ΔH: δJ₁ = dJ/dη, on-policy the mean of (R − R̄) ∂_v S, and
+δJ₂ = ½ d²J/dη², by dual numbers in r. Where δJ₁ > 0 > δJ₂ the parabola has its top at
+
+    η_top = −δJ₁ / (2 δJ₂),
+
+with Fieller's interval. v is the step of a batch of B prompts, whose noise is in δJ₂: η_top is the
+best rate at that B, and not that of a step without noise (T8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
+from isentrope.estimators.functional import Functionals, stable_exp
+
+REWARD = "reward"
+"""Unit of J."""
+
+THIRD_ORDER = 0.1
+"""Part of the second order that the rest may be, up to the top of a parabola that is printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardMean(Functionals):
+    """J by one self-normalised weight per response.
+
+    Attributes:
+        rewards: (n,) float64, the reward of each response.
+    """
+
+    rewards: Tensor
+
+    @property
+    def unit(self) -> str:
+        """Unit of J."""
+        return REWARD
+
+    @property
+    def symbol(self) -> str:
+        """What it is called in messages."""
+        return "J"
+
+    def __call__(self, omega: Tensor, log_ratios: Tensor, entropies: Tensor) -> Tensor:
+        """J(ω; r).
+
+        Args:
+            omega: (n,) sample weights ω, any positive scale.
+            log_ratios: (n, t) r in nats, 0 where there is no token.
+            entropies: Not used: the reward of a response does not depend on θ.
+
+        Returns:
+            Scalar J, in units of reward.
+        """
+        del entropies
+        weights = omega * stable_exp(log_ratios.sum(1))
+        return weights @ self.rewards / weights.sum()
+
+
+@dataclass(frozen=True)
+class RewardChange:
+    """A sweep of ΔJ over learning rates, with its predictions.
+
+    Attributes:
+        reward: J at θ.
+        first_order: δJ₁ per unit η, or None if order was 0.
+        second_order: δJ₂ per unit η², or None if order was below 2.
+        top: η_top, the rate at which the parabola is highest; None where none follows.
+        no_top: Why there is none; None where there is one, or order was below 2.
+        points: ΔJ and its residual, one per learning rate.
+    """
+
+    reward: Estimate
+    first_order: Estimate | None
+    second_order: Estimate | None
+    top: Estimate | None
+    no_top: str | None
+    points: list[Point]
+
+
+def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.95) -> RewardChange:
+    """Measure ΔJ(η) on the batch that ΔH(η) was measured on: arrays only, no model.
+
+    Args:
+        change: The sweep of ΔH, with the scores behind it.
+        rewards: (n,) the reward of each of its responses.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        ΔJ at the same learning rates.
+    """
+    tokens = change.sample.functional.tokens
+    f = RewardMean("per_sequence", "sequence", tokens, rewards=rewards.double())
+    found = change_of_sample(
+        replace(change.sample, functional=f),
+        [point.eta for point in change.points],
+        [moved and moved[0] for moved in change.moved],
+        [moved and moved[1] for moved in change.moved],
+        confidence=confidence,
+    )
+    why = _why_no_top(found)
+    reach = found.linear_range
+    return RewardChange(
+        reward=found.entropy,
+        first_order=found.first_order,
+        second_order=found.second_order,
+        top=_half(reach) if reach is not None and why is None else None,
+        no_top=why,
+        points=found.points,
+    )
+
+
+def _half(reach: Estimate) -> Estimate:
+    """η_top = η*/2 where the two orders have unlike signs."""
+    names = ("value", "se", "ci_low", "ci_high")
+    return replace(reach, **{name: getattr(reach, name) / 2 for name in names})
+
+
+def _why_no_top(change: EntropyChange) -> str | None:
+    """The sentence that says why the parabola of J has no top; None where it has one."""
+    first, second, reach = change.first_order, change.second_order, change.linear_range
+    if first is None or second is None or reach is None:
+        return None
+    if not (math.isfinite(first.ci_low) and math.isfinite(second.ci_low)):
+        return "δJ₁ and δJ₂ have no intervals here."
+    if not second.ci_high < 0:
+        return (
+            "The interval of δJ₂ does not lie below zero: E does not show that reward curves down."
+        )
+    if not first.ci_low > 0:
+        return "The interval of δJ₁ does not lie above zero: E does not show that the step earns."
+    bent = _beyond_second_order(change.points, second.value, reach.value / 2)
+    return (
+        None
+        if bent is None
+        else (
+            f"At η = {bent:.3g} ΔJ differs from its second order by more than {THIRD_ORDER:.0%} of "
+            "that order, so a parabola does not say where reward is highest."
+        )
+    )
+
+
+def _beyond_second_order(points: Sequence[Point], second: float, top: float) -> float | None:
+    """The first rate up to the top whose residual is surely no small part of the second order."""
+    for point in sorted(points, key=lambda point: abs(point.eta)):
+        allowed = THIRD_ORDER * abs(second) * point.eta**2
+        residual = point.residual
+        if abs(point.eta) > top or residual is None:
+            continue
+        if residual.ci_low > allowed or residual.ci_high < -allowed:
+            return point.eta
+    return None
