@@ -44,6 +44,22 @@ def test_a_batch_with_itself_is_symmetric_and_positive():
     assert torch.allclose(K.matrix, dense(policy, score_sums(E), score_sums(E), P), rtol=1e-9)
 
 
+def test_a_block_with_diagonals_has_cosines_and_keeps_them_in_its_file(tmp_path):
+    policy = cases.lora_policy("qwen2")
+    P = positive(policy)
+    K = fisher_kernel(policy, E, U, preconditioner=P, diagonals=True)
+    norms = [dense(policy, score_sums(x), score_sums(x), P).diagonal().sqrt() for x in (E, U)]
+    cosines = dense(policy, score_sums(E), score_sums(U), P) / norms[0][:, None] / norms[1]
+    same = K.identities[0][:, None] == K.identities[1]
+    found = K.structure()["cross_prompt"].mean_cosine
+    assert found.value == pytest.approx(float(cosines[~same].mean()), rel=1e-8)
+    again = FisherKernel.load(K.save(tmp_path / "EU"))
+    assert all(torch.equal(a, b) for a, b in zip(again.diagonals, K.diagonals, strict=True))
+    bare = fisher_kernel(policy, E, U, preconditioner=P)
+    assert bare.structure()["cross_prompt"].mean_cosine is None
+    assert FisherKernel.load(bare.save(tmp_path / "bare")).diagonals is None
+
+
 def test_structure_and_spectrum_come_from_the_block():
     policy = cases.lora_policy("qwen2")
     paired = Rollouts(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.attribution.gradients.gram import gram, gram_plan
+from isentrope.attribution.gradients.gram import gram, gram_diagonals, gram_plan
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
@@ -42,6 +42,18 @@ def test_the_kernel_is_the_product_of_naive_gradients(name):
     policy.convert("float32")
     short = gram(policy, score_sums(E), score_sums(U), P)
     assert error(short, truth) < 5e-3  # float32; how much less is up to the CPU's kernels
+
+
+@pytest.mark.parametrize("rows_that_fit", [2, None])
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_diagonals_are_the_squared_norms_of_naive_gradients(name, rows_that_fit):
+    policy = POLICIES[name]()
+    P, size = preconditioner(policy), sum(p.numel() for p in policy.theta.values())
+    storage = Storage(memory=None if rows_that_fit is None else 8 * size * rows_that_fit)
+    sides = score_sums(E), score_sums(U)
+    found = gram_diagonals(policy, sides, P, GradientOptions(storage=storage))
+    for side, diagonal in zip(sides, found, strict=True):
+        assert error(diagonal, dense(policy, side, side, P).diagonal()) < 1e-10
 
 
 @pytest.mark.parametrize("rows_that_fit", [1, 2, 3])

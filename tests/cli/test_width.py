@@ -6,14 +6,10 @@ import pytest
 from rich.console import Console
 
 from isentrope.checks import Finding
-from isentrope.cli.attribution_tables import (
-    print_audit,
-    print_influence,
-    print_kernel,
-    print_noise,
-)
+from isentrope.cli.attribution_tables import print_audit, print_influence, print_noise
 from isentrope.cli.check_table import print_findings
 from isentrope.cli.evaluation_table import print_evaluation
+from isentrope.cli.kernel_tables import print_kernel
 from isentrope.cli.layout import Column, fitting, print_table
 from isentrope.cli.tables import print_measurement
 from isentrope.cli.trial_table import print_trial
@@ -56,7 +52,17 @@ def attributed(folder):
     sequences, tokens = tables(4, 2, ("7", "\n", "five", "<|endoftext|>"))
     tokens = tokens.assign(advantage=-0.123456, delta_h=TINY, delta_h_se=3e-6, delta_j=TINY)
     content = influence(NAME) | {"how": "one pass", "groups": 8, "measured_on": "E"}
+    content["classes"] = {"tokens": classes("unlikely, punished, high entropy")}
     return print_influence, *loaded(folder, content, sequences=sequences, tokens=tokens)
+
+
+def classes(name):
+    changes = ("delta_h", "share_h", "fall", "delta_j", "share_j")
+    part = {"members": 123456.0, "weight": 0.1} | {x: estimate(TINY, 3e-6) for x in changes}
+    thresholds = {"s of unlikely": -1.2345, "H of high entropy": 0.98765}
+    criterion = {"selected": part, "random_share": 0.02, "random_spread": 0.001}
+    content = {"parts": {name: part}, "thresholds": thresholds, "criterion": {"0.02": criterion}}
+    return content | {"gradient": estimate(TINY), "baseline": estimate(TINY)}
 
 
 def kernels(folder):
@@ -64,6 +70,15 @@ def kernels(folder):
     structure = {"same prompt, same length": {"entries": 123456} | sizes}
     truncation = {c: estimate(TINY) for c in ("total", "ratio", "pearson", "spearman")}
     blocks = {"UU": {"rows": 24, "columns": 24, "structure": structure}}
+    pairs = {"pairs": 123456, "fraction": 0.123456, "per_pair": estimate(TINY)}
+    pairs["falls_as"] = "1/B - 1/n"
+    cluster = {"members": 123456, "reward": TINY, "weight": TINY, "delta_h": estimate(TINY)}
+    blocks["FU"] = blocks["UU"] | {
+        "pair_classes": {"same_prompt": pairs | {"contribution": estimate(TINY)}},
+        "predictions": {"rank 20": truncation},
+        "clusters": {"count": 1, "labels": [0], "order": [0], "cophenetic_correlation": 0.5}
+        | {"prompt_agreement": estimate(0.5), "parts": [cluster]},
+    }
     truncations = {"diagonal of each prompt": truncation}
     content = kernel(NAME) | {"blocks": blocks, "truncations": truncations}
     return print_kernel, *loaded(folder, content)

@@ -121,8 +121,9 @@ def influence(tiny, folder):
 
 def kernel(tiny, folder):
     """All blocks, a sketch and the second-order kernel."""
-    options = {"blocks": ["UU", "EU", "EE"], "sketch": 64, "second_order": True}
-    sections = asked(tiny, batch_config=responses(folder), fisher_kernel=options)
+    options = {"blocks": ["UU", "EU", "FU", "EE"], "sketch": 64, "second_order": True}
+    more = {"fisher_kernel": options, "analysis": {"share_responses": 2}}
+    sections = asked(tiny, batch_config=responses(folder), **more)
     return Command("kernel", sections)
 
 
@@ -234,6 +235,7 @@ def report(tiny, folder):
             tiny,
             batch_config=responses(folder),
             analysis={"overlap": "independent", "draws": 20},
+            fisher_kernel={"blocks": ["UU", "EU"]},
         )
         call(verb, write(folder, sections), "--out", folder / "run")
     call("report", folder / "run")

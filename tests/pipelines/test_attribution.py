@@ -182,3 +182,44 @@ def test_bad_settings_are_refused_in_a_sentence(run):
         run("influence", "analysis.groups=500", "analysis.overlap=independent", name="b")
     with pytest.raises(ValueError, match="four prompt groups or more"):
         run("noise", "batch_config.B_U=3", "analysis.overlap=independent", name="c")
+
+
+def test_fresh_responses_to_us_prompts_have_pairs_by_class(run):
+    _, results = run("kernel", "fisher_kernel.blocks=[FU, UU]", "analysis.share_responses=4")
+    block = results["blocks"]["FU"]
+    parts = block["pair_classes"]
+    assert {"same_prompt", "other_prompt"} <= set(parts)
+    total = sum(part["contribution"]["value"] for part in parts.values())
+    assert total == pytest.approx(block["delta_h"]["kernel"]["value"], rel=1e-9)
+    assert total == pytest.approx(block["predictions"]["full"]["total"]["value"], rel=1e-9)
+    assert parts["other_prompt"]["fraction"] == pytest.approx(2 / 3)
+    clusters = block["clusters"]["parts"]
+    assert sum(part["members"] for part in clusters) == 12
+    by_cluster = sum(part["delta_h"]["value"] for part in clusters)
+    assert by_cluster == pytest.approx(total, rel=1e-9)
+    laws = {name: part["falls_as"] for name, part in parts.items()}
+    assert laws["same_prompt"] == "1/B"
+    assert results["blocks"]["UU"]["pair_classes"]["own"]["falls_as"] == "1/n"
+    assert results["blocks"]["UU"]["pair_classes"]["own"]["fraction"] == pytest.approx(1 / 12)
+
+
+def test_the_kernel_form_agrees_with_forward_mode_on_the_same_responses(run):
+    _, results = run("kernel", "fisher_kernel.blocks=[EU]", "batch_config.B_E=96")
+    two = results["blocks"]["EU"]["delta_h"]
+    error = (two["kernel"]["se"] ** 2 + two["forward_mode"]["se"] ** 2) ** 0.5
+    assert abs(two["kernel"]["value"] - two["forward_mode"]["value"]) < 5 * error
+    assert two["kernel"]["unit"] == two["forward_mode"]["unit"]
+
+
+def test_own_and_same_prompt_parts_without_their_pairs_are_refused(run):
+    with pytest.raises(ValueError, match=r"analysis\.share_responses.*different sequences"):
+        run("kernel", "fisher_kernel.blocks=[FU]")
+
+
+def test_a_study_of_kernels_follows_the_block_of_two_batches(run, tiny):
+    checkpoints = f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]"
+    folder, _ = run("kernel", checkpoints, "fisher_kernel.blocks=[EU]")
+    table = pd.read_csv(folder.parent / "kernel_study.csv")
+    of = table[table["quantity"] == "blocks.EU.singular.effective_rank"]
+    assert set(of["checkpoint"]) == {"step_4", "step_8"}
+    assert "blocks.EU.delta_h.kernel" in set(table["quantity"])

@@ -19,8 +19,7 @@ from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.formatting import MISSING, TERMINAL, known
 from isentrope.runs.attribution_records import SharesRecord
-from isentrope.runs.kernel_records import BlockRecord, RelationRecord, TruncationRecord
-from isentrope.runs.results import AuditResult, InfluenceResult, KernelResult, NoiseResult
+from isentrope.runs.results import AuditResult, InfluenceResult, NoiseResult
 
 bounds, _number = TERMINAL.interval, TERMINAL.number
 
@@ -128,45 +127,6 @@ def _print_most(
     print_table(console, title, columns, sections=[LISTED[0] - 1])
 
 
-def print_kernel(console: Console, result: KernelResult, _: Path) -> None:
-    """Print the structure of each block, its spectrum and the truncations."""
-    name = result.policy.name
-    for block, record in result.blocks.items():
-        if record.structure is not None:
-            _print_structure(console, f"{name}, {block}", record.structure)
-        lines = [f"{name}, {block}: {record.rows} x {record.columns}", *_block_lines(record)]
-        print_lines(console, lines, [])
-    if result.truncations is not None:
-        _print_truncations(console, name, result.truncations)
-    print_lines(console, [], result.warnings)
-
-
-def _block_lines(record: BlockRecord) -> list[str]:
-    lines = []
-    if record.same_less_other_prompt:
-        difference = _difference(record.same_less_other_prompt)
-        lines.append(f"  difference   same less other prompts: {difference}")
-    if record.spectrum is not None:
-        nulls = [f"{null.name} {_number(null.effective_rank)}" for null in record.spectrum.nulls]
-        above = [null.above for null in record.spectrum.nulls if null.name == "observed norms"]
-        lines.append(
-            f"  spectrum     effective rank {measured(record.spectrum.effective_rank)} "
-            f"(null: {', '.join(nulls)})"
-            + "".join(f"; {k} eigenvalues above those of observed norms" for k in above)
-        )
-    if record.block_model is not None:
-        model = record.block_model
-        parts = [f"{k.replace('_', ' ')} {measured(model[k])}" for k in _SHARES if model.get(k)]
-        lines.append(f"  |K|² by      {', '.join(parts)}")
-    if record.clusters is not None:
-        agreement = measured(record.clusters.prompt_agreement)
-        lines.append(f"  clusters     agree with prompts to {agreement} (adjusted Rand index)")
-    if record.sketch is not None:
-        error = measured(record.sketch.error)
-        lines.append(f"  sketch       {record.sketch.dimension}: error {error}")
-    return lines
-
-
 def print_noise(console: Console, result: NoiseResult, _: Path) -> None:
     """Print every noise scale with its interval."""
     rows = [
@@ -203,39 +163,7 @@ def print_audit(console: Console, result: AuditResult, _: Path) -> None:
     print_lines(console, lines, result.warnings)
 
 
-def _difference(estimates: Mapping[str, Estimate]) -> str:
-    """One number each, with its own interval."""
-    parts = [
-        f"{name.replace('_', ' ')} {_number(x.value)} {bounds(x.ci_low, x.ci_high)}"
-        for name, x in estimates.items()
-        if name != "mean"
-    ]
-    return ", ".join(parts)
-
-
 _AUDITED = ("pearson", "spearman", "sign_agreement", "overlap")
-_SHARES = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
-
-
-def _print_structure(console: Console, title: str, structure: Mapping[str, RelationRecord]) -> None:
-    columns = [
-        Column("relation", list(structure), left=True),
-        Column("entries", [str(row.entries) for row in structure.values()], rank=3),
-    ]
-    for name, rank in {"mean": 0, "spread": 2, "mean_cosine": 0, "rms_cosine": 1}.items():
-        cells = [measured(getattr(row, name)) for row in structure.values()]
-        columns.append(Column(name.replace("_", " "), cells, rank))
-    print_table(console, f"{title}: pairs", columns)
-
-
-def _print_truncations(console: Console, name: str, rows: Mapping[str, TruncationRecord]) -> None:
-    columns = [Column("truncation", list(rows), left=True)]
-    headings = {"ratio": "share of δH₁", "pearson": "Pearson", "spearman": "Spearman"}
-    for rank, (column, heading) in enumerate(headings.items()):
-        cells = [measured(getattr(row, column)) for row in rows.values()]
-        columns.append(Column(heading, cells, rank))
-    title = f"{name}: how much of δH₁ on U a truncated kernel predicts, by response"
-    print_table(console, title, columns)
 
 
 def measured(estimate: Estimate | None) -> str:

@@ -102,7 +102,7 @@ VERBS = (
         options.measured,
         through="isentrope.cli.running:attributing",
         run=f"{_PIPELINES}.kernel:find_kernel",
-        show=f"{_TABLES}:print_kernel",
+        show="isentrope.cli.kernel_tables:print_kernel",
         help="Compute the Fisher kernel: how a step on one response moves another.",
     ),
     Verb(

@@ -28,7 +28,7 @@ class AnalysisConfig(Section):
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
     """A sequence of U that is also in E: an error, chance, or one batch in both roles."""
     share_responses: Whole = 0
-    """Fresh responses to each prompt of U that split influence by same and other prompts."""
+    """Fresh responses to each prompt of U: influence by same and other prompts, and block FU."""
     gradient_backend: GradientBackend = "hooks"
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
     top: Annotated[list[Share], Field(min_length=1)] = Field(default=[0.0002, 0.02, 0.2])
@@ -64,8 +64,10 @@ class AnalysisConfig(Section):
 class KernelConfig(Section):
     """The Fisher kernel: which blocks, under which P, and how gradients are held."""
 
-    blocks: Annotated[list[Literal["UU", "EU", "EE"]], Field(min_length=1)] = Field(default=["UU"])
-    """Blocks to compute; structure and spectrum are those of UU and EE."""
+    blocks: Annotated[list[Literal["UU", "EU", "FU", "EE"]], Field(min_length=1)] = Field(
+        default=["UU"]
+    )
+    """Blocks; F are analysis.share_responses fresh responses to each of U's prompts."""
     preconditioned: bool = True
     """With the step's P; false: P = 1."""
     memory_gb: Positive | None = None

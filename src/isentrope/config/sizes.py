@@ -55,6 +55,7 @@ def measuring_sizes(config: MeasureConfig, E: Lengths, U: Lengths) -> Sizes:
         tokens=analysis.tokens,
         reward=analysis.reward,
         blocks=tuple(config.fisher_kernel.blocks),
+        fresh=analysis.share_responses,
         prompts=data.B_U,
         storage=config.fisher_kernel.held,
     )

@@ -1,8 +1,10 @@
 """`isentrope kernel`: blocks of the Fisher kernel, their structure and their spectrum.
 
-results.json        by block: structure, spectrum, block model, clusters; truncations of UU
+results.json        by block: structure, spectrum, block model, clusters; truncations of UU; of EU
+                    and FU singular values, δH₁ in the kernel form and what truncations predict;
+                    of UU and FU δH₁ by class of pairs
 structure.parquet, block_model.parquet, truncations.parquet     the same as tables
-UU/  EU/  EE/       kernel.safetensors, rows.parquet, columns.parquet
+UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 """
 
 from __future__ import annotations
@@ -18,25 +20,32 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import block_model
-from isentrope.attribution.fisher.clusters import Clusters, cluster_sequences
+from isentrope.attribution.fisher.clusters import cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.files import remove_empty
+from isentrope.pipelines.influence import fresh_responses
+from isentrope.pipelines.kernel_block import (
+    UNEQUAL,
+    clusters_record,
+    describe_pairs,
+    sequence_weights,
+    truncations_record,
+)
 from isentrope.pipelines.prepare import Prepared
 from isentrope.policy.scoring import score
 from isentrope.progress import Progress
+from isentrope.rollouts import Rollouts
 from isentrope.runs.kernel_records import (
     BlockRecord,
-    ClustersRecord,
     NullRecord,
     RelationRecord,
     SecondOrder,
     SketchRecord,
     SpectrumRecord,
-    TruncationRecord,
 )
 from isentrope.runs.results import KernelResult
 
@@ -57,8 +66,10 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
         ValueError: If K₂ is asked for and the step has no weight a response.
     """
     section = ready.kernel
-    if section.second_order and _sequence_weights(ready) is None:
-        raise ValueError(f"fisher_kernel.second_order expands in responses, but {_UNEQUAL}")
+    if "FU" in section.blocks and not ready.analysis.share_responses:
+        raise ValueError(_NO_FRESH)
+    if section.second_order and sequence_weights(ready) is None:
+        raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
     kernels: dict[str, FisherKernel] = {}
     records: dict[str, BlockRecord] = {}
     tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
@@ -67,8 +78,12 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     with progress.bar("kernel") as report:
         for done, block in enumerate(blocks):
             report(done, len(blocks), block)
-            K = kernels[block] = _block(ready, block)
+            E, U = _sides(ready, block)
+            K = kernels[block] = _block(ready, block, E, U)
             records[block], of_block, sentences = _describe(ready, K)
+            more, also = describe_pairs(ready, K, E, E if U is None else U)
+            records[block] = replace(records[block], **more)
+            sentences += also
             warnings += [f"{block}: {sentence}" for sentence in sentences]
             for name, table in of_block.items():
                 tables[name].append(table.assign(block=block))
@@ -81,10 +96,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
             warnings.append(f"No truncations: {rows}")
         else:
             joined["truncations"] = rows.to_frame()
-            truncated = {
-                row.name: TruncationRecord(row.total, row.ratio, row.pearson, row.spearman)
-                for row in rows.rows
-            }
+            truncated = truncations_record(rows)
 
     def save(folder: Path) -> None:
         if (tiles := _tiles(ready)) is not None:
@@ -107,17 +119,32 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     )
 
 
-def _block(ready: Prepared, block: str) -> FisherKernel:
-    E, U, step = ready.batches.E, ready.batches.U, ready.step
-    sides = {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
-    n_right = None if sides[1] is None else len(sides[1])
-    plan = gram_plan(ready.policy, len(sides[0]), n_right, ready.gradients.storage)
+_NO_FRESH = (
+    "The block FU is of fresh responses to U's prompts, whose own and same-prompt pairs have parts "
+    "of δH₁: set analysis.share_responses to their number per prompt. On other prompts than U's, "
+    "all of δH₁ is coupling between different sequences."
+)
+
+
+def _sides(ready: Prepared, block: str) -> tuple[Rollouts, Rollouts | None]:
+    """Rows and columns of a block; None for the rows themselves."""
+    E, U = ready.batches.E, ready.batches.U
+    if block == "FU":
+        return fresh_responses(ready.sampler, U, ready.analysis.share_responses), U
+    return {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
+
+
+def _block(ready: Prepared, block: str, E: Rollouts, U: Rollouts | None) -> FisherKernel:
+    n_right = None if U is None else len(U)
+    plan = gram_plan(ready.policy, len(E), n_right, ready.gradients.storage)
     log.info("%s: %s", block, plan)
     return fisher_kernel(
         ready.policy,
-        *sides,
-        preconditioner=step.preconditioner if ready.kernel.preconditioned else None,
+        E,
+        U,
+        preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
         gradients=ready.gradients,
+        diagonals=True,
         folder=_tiles(ready),
     )
 
@@ -149,7 +176,7 @@ def _describe(
     differences = dict(structure.differences)
     record = replace(record, structure=relations, same_less_other_prompt=differences)
     tables = {"structure": structure.to_frame()}
-    warnings += structure.warnings
+    warnings += [x for x in structure.warnings if K.symmetric or x != "same_prompt: no such pair."]
     if not K.symmetric:
         return record, tables, warnings
     spectrum = K.spectrum(seed=seed)
@@ -162,25 +189,11 @@ def _describe(
     count = min(section.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
     if count >= 3:
         clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
-        record = replace(record, clusters=_clusters(clusters))
+        record = replace(record, clusters=clusters_record(clusters))
         warnings += clusters.warnings
     return record, tables, [*warnings, *spectrum.warnings]
 
 
-def _clusters(clusters: Clusters) -> ClustersRecord:
-    return ClustersRecord(
-        count=clusters.count,
-        labels=tuple(clusters.labels.tolist()),
-        order=tuple(clusters.order.tolist()),
-        cophenetic_correlation=clusters.cophenetic_correlation,
-        prompt_agreement=clusters.prompt_agreement,
-    )
-
-
-_UNEQUAL = (
-    "the step weights the tokens of a response unequally, or their entropies too, so responses "
-    "have no weight each that the kernel could be multiplied with."
-)
 _SILENT = "no response has a weight in the step, which is momentum and decay alone."
 _FEW = "U has fewer than three prompts, and errors are over prompts."
 
@@ -201,7 +214,7 @@ def _spectrum(spectrum: Spectrum) -> SpectrumRecord:
 def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
-    x = _sequence_weights(ready)
+    x = sequence_weights(ready)
     assert x is not None  # find_kernel has asked
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
     direction = policy.weighted_gradient(U, weights)
@@ -209,20 +222,11 @@ def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2
 
 
-def _sequence_weights(ready: Prepared) -> Tensor | None:
-    """(n,) w_i A_i where the tokens of a response share it and entropies have no weight."""
-    if ready.step.entropy_weights is not None:
-        return None
-    weights = ready.step.token_weights
-    x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
-    return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None
-
-
 def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | str:
     """How much of δH₁ on U each truncation predicts, self pairs left out; or why none does."""
-    U, x = ready.batches.U, _sequence_weights(ready)
+    U, x = ready.batches.U, sequence_weights(ready)
     if x is None:
-        return _UNEQUAL
+        return UNEQUAL
     if not bool(x.any()):
         return _SILENT
     if U.n_prompts < 3:

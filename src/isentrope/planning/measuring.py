@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isentrope.attribution.gradients.sequence_gradients import ELEMENTS_HELD
 from isentrope.attribution.influence.projection import DIRECTIONS_AT_ONCE
@@ -223,8 +223,23 @@ class Measuring:
 
     def _kernel(self) -> list[Stage]:
         s = self.sizes
-        sides = {"UU": (s.U, None), "EE": (s.E, None), "EU": (s.E, s.U)}
-        return [self._gram(f"kernel {block}", *sides[block]) for block in dict.fromkeys(s.blocks)]
+        fresh = replace(s.U, sequences=max(s.prompts * s.fresh, 1))
+        sides = {"UU": (s.U, None), "EE": (s.E, None), "EU": (s.E, s.U), "FU": (fresh, s.U)}
+        stages = []
+        for block in dict.fromkeys(s.blocks):
+            left, right = sides[block]
+            stages.append(self._gram(f"kernel {block}", left, right))
+            if right is not None:
+                stages += self._gradients_part(block, left)
+        return stages
+
+    def _gradients_part(self, block: str, rows: Batch) -> list[Stage]:
+        """δH₁ on the rows of a block, by scores and by forward mode."""
+        p = self.sizes.measuring
+        first = self._followed(p, lambda x: x.derivatives(rows, 1))
+        scores = self._followed(p, lambda x: x.scores(rows))
+        passes = [(first, self._times(rows)), (scores, self._times(rows))]
+        return [self._stage(f"δH₁ of {block}", p, (self._held.step(),), passes)]
 
     def _noise(self) -> list[Stage]:
         return [self._gram("noise scale", self.sizes.U, None, rows=self.sizes.prompts)]
@@ -235,9 +250,12 @@ class Measuring:
         stored = held.kernel_rows(rows or left.sequences, right_rows, s.measuring, s.storage)
         d = self.shapes.trainable
         scale = Term("P", size * d, f"{d:,} trainable x {size} bytes")
-        sides = [left] if right is None else [left, right]
+        sides, times = ([left], 1) if right is None else ([left, right], 2)  # with its diagonals
         passes = [
-            (self._followed(s.measuring, lambda x, b=b: x.sequence_gradients(b)), self._times(b))
+            (
+                self._followed(s.measuring, lambda x, b=b: x.sequence_gradients(b)),
+                times * self._times(b),
+            )
             for b in sides
         ]
         terms = (held.step(), stored, scale, self._in_flight(2))

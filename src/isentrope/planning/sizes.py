@@ -33,6 +33,7 @@ class Sizes:
         tokens: `analysis.tokens`.
         reward: `analysis.reward`.
         blocks: `fisher_kernel.blocks`.
+        fresh: `analysis.share_responses`.
         prompts: Prompt groups of U.
         storage: How gradients are held.
     """
@@ -54,5 +55,6 @@ class Sizes:
     tokens: bool = True
     reward: bool = True
     blocks: tuple[str, ...] = ("UU",)
+    fresh: int = 0
     prompts: int = 32
     storage: Storage = field(default_factory=Storage)

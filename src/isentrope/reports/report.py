@@ -23,6 +23,7 @@ from isentrope.reports.panels.checks import checks_panel
 from isentrope.reports.panels.classes import class_panels
 from isentrope.reports.panels.control import control_panels
 from isentrope.reports.panels.kernel import kernel_panels
+from isentrope.reports.panels.kernel_block import block_panels
 from isentrope.reports.panels.plane import plane_panels
 from isentrope.reports.panels.provenance import provenance_panel
 from isentrope.reports.panels.study import study_panels
@@ -145,7 +146,10 @@ def sections_of(reading: Reading) -> Iterator[Section]:
         "budget": lambda: budget_panels(reading),
         "tokens": lambda: _token_panels(reading),
         "plane": lambda: plane_panels(reading),
-        "kernel": lambda: _of(reading.shown(KernelResult), kernel_panels),
+        "kernel": lambda: [
+            *_of(reading.shown(KernelResult), block_panels),
+            *_of(reading.shown(KernelResult), kernel_panels),
+        ],
         "audit": lambda: _of(reading.shown(AuditResult), audit_panels),
         "training": lambda: curve_panels(reading),
         "control": lambda: control_panels(reading),

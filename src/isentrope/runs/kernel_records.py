@@ -74,6 +74,74 @@ class SpectrumRecord:
 
 
 @dataclass(frozen=True)
+class SingularRecord:
+    """Singular values of a block of two batches.
+
+    Attributes:
+        values: From the largest.
+        effective_rank: Of the block.
+        shares: Of the sum of the values, by the number of leading ones.
+        fitted_dimension: Of random rows with the same cosines.
+        null: Random rows with the observed norms.
+    """
+
+    values: tuple[Number, ...]
+    effective_rank: Value
+    shares: dict[str, Value]
+    fitted_dimension: Value | None
+    null: NullRecord | None
+
+
+@dataclass(frozen=True)
+class PairClassRecord:
+    """Pairs of one class, and their part of δH₁.
+
+    Attributes:
+        pairs: Their number.
+        fraction: Their share of all pairs.
+        per_pair: δH₁ if all pairs were of this class.
+        contribution: The fraction times that.
+        falls_as: How the fraction falls with n responses of B prompts in U, or with D prompts of E.
+    """
+
+    pairs: int
+    fraction: Number
+    per_pair: Value
+    contribution: Value
+    falls_as: str
+
+
+@dataclass(frozen=True)
+class KernelFormRecord:
+    """The gradient's part of δH₁ per sequence on the rows of a block, two ways.
+
+    Attributes:
+        kernel: −Σ wA E[(S − S̄) K].
+        forward_mode: By the derivative of the exact entropies of the same responses.
+    """
+
+    kernel: Value
+    forward_mode: Value
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    """Responses of U that move those of E alike.
+
+    Attributes:
+        members: Their number.
+        reward: Their mean reward.
+        weight: The sum of their weights in the step.
+        delta_h: What they do to the entropy of E, in the kernel form.
+    """
+
+    members: int
+    reward: Number
+    weight: Number
+    delta_h: Value
+
+
+@dataclass(frozen=True)
 class ClustersRecord:
     """Responses grouped by their cosines.
 
@@ -83,6 +151,7 @@ class ClustersRecord:
         order: Of responses in the tree.
         cophenetic_correlation: Of the tree with the distances.
         prompt_agreement: With prompts, adjusted Rand index.
+        parts: What each cluster is and does, of a block of two batches.
     """
 
     count: int
@@ -90,6 +159,7 @@ class ClustersRecord:
     order: tuple[int, ...]
     cophenetic_correlation: Number
     prompt_agreement: Value
+    parts: Annotated[tuple[ClusterRecord, ...] | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -103,46 +173,6 @@ class SketchRecord:
 
     dimension: int
     error: Value
-
-
-@dataclass(frozen=True)
-class BlockRecord:
-    """A block of the kernel; what needs two prompts, or a symmetric block, may be None.
-
-    Attributes:
-        rows: Responses.
-        columns: Responses.
-        zero_rows: Responses that no parameter moves.
-        sketch: A random projection, if it was asked for.
-        structure: By relation of the two responses.
-        same_less_other_prompt: Difference of those two relations.
-        spectrum: Eigenvalues.
-        block_model: Its constants, and the share of |K|² that each part explains.
-        clusters: Of responses.
-    """
-
-    rows: int
-    columns: int
-    zero_rows: tuple[int, ...] = ()
-    sketch: Annotated[SketchRecord | None, OPTIONAL] = None
-    structure: Annotated[dict[str, RelationRecord] | None, OPTIONAL] = None
-    same_less_other_prompt: Annotated[dict[str, Value] | None, OPTIONAL] = None
-    spectrum: Annotated[SpectrumRecord | None, OPTIONAL] = None
-    block_model: Annotated[dict[str, Value | None] | None, OPTIONAL] = None
-    clusters: Annotated[ClustersRecord | None, OPTIONAL] = None
-
-
-@dataclass(frozen=True)
-class SecondOrder:
-    """δH₂ of the SGD step along U's gradient, two ways.
-
-    Attributes:
-        by_kernel: By K₂.
-        by_forward_mode: By nested forward mode.
-    """
-
-    by_kernel: Number
-    by_forward_mode: Value
 
 
 @dataclass(frozen=True)
@@ -160,3 +190,56 @@ class TruncationRecord:
     ratio: Value
     pearson: Value
     spearman: Value
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """A block of the kernel; what needs two prompts, or a symmetric block, may be None.
+
+    Attributes:
+        rows: Responses.
+        columns: Responses.
+        zero_rows: Responses that no parameter moves.
+        sketch: A random projection, if it was asked for.
+        structure: By relation of the two responses.
+        same_less_other_prompt: Difference of those two relations.
+        spectrum: Eigenvalues.
+        block_model: Its constants, and the share of |K|² that each part explains.
+        clusters: Of responses; of a block of two batches, of its columns.
+        singular: Singular values, of a block of two batches.
+        delta_h: δH₁ of the gradient on the rows, two ways; of a block of two batches.
+        pair_classes: Parts of δH₁ by the relation of two responses, where they share prompts.
+        predictions: How much of δH₁ truncations of a block of two batches predict.
+    """
+
+    rows: int
+    columns: int
+    zero_rows: tuple[int, ...] = ()
+    sketch: Annotated[SketchRecord | None, OPTIONAL] = None
+    structure: Annotated[dict[str, RelationRecord] | None, OPTIONAL] = None
+    same_less_other_prompt: Annotated[dict[str, Value] | None, OPTIONAL] = None
+    spectrum: Annotated[SpectrumRecord | None, OPTIONAL] = None
+    block_model: Annotated[dict[str, Value | None] | None, OPTIONAL] = None
+    clusters: Annotated[ClustersRecord | None, OPTIONAL] = None
+    singular: Annotated[SingularRecord | None, OPTIONAL] = None
+    delta_h: Annotated[KernelFormRecord | None, OPTIONAL] = None
+    pair_classes: Annotated[dict[str, PairClassRecord] | None, OPTIONAL] = None
+    predictions: Annotated[dict[str, TruncationRecord] | None, OPTIONAL] = None
+
+    @property
+    def held_out(self) -> bool:
+        """Whether rows and columns are of two batches without a common prompt."""
+        return self.singular is not None and "same_prompt" not in (self.structure or {})
+
+
+@dataclass(frozen=True)
+class SecondOrder:
+    """δH₂ of the SGD step along U's gradient, two ways.
+
+    Attributes:
+        by_kernel: By K₂.
+        by_forward_mode: By nested forward mode.
+    """
+
+    by_kernel: Number
+    by_forward_mode: Value

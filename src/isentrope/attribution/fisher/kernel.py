@@ -25,14 +25,20 @@ from isentrope.attribution.fisher.structure import (
     cross_structure,
     kernel_structure,
 )
-from isentrope.attribution.gradients.gram import gram
+from isentrope.attribution.gradients.gram import gram, gram_diagonals
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.file_contents import sort_metadata
 from isentrope.files import write_file
 from isentrope.policy.language_model import Policy
-from isentrope.reading import read_table, read_tensor_notes, read_tensors, reading
+from isentrope.reading import (
+    read_table,
+    read_tensor_headers,
+    read_tensor_notes,
+    read_tensors,
+    reading,
+)
 from isentrope.rollouts import Rollouts
 from isentrope.table_schema import TableSchema
 from isentrope.vectors import Vector
@@ -44,6 +50,10 @@ SIDE = TableSchema(
     }
 )
 """rows.parquet and columns.parquet."""
+
+
+DIAGONALS = ("row_diagonal", "column_diagonal")
+"""Names of the diagonals in kernel.safetensors."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,8 @@ class FisherKernel:
         parameters: Number of trainable parameters d.
         rounding: Relative rounding error of an entry: that of the runtime dtype, or of storage.
         source: What it was computed from; None after `load`.
+        diagonals: (n_E,) K_ii of the rows and (n_U,) K_jj of the columns of a block of two batches,
+            for cosines; None where they were not computed.
     """
 
     matrix: Tensor
@@ -79,6 +91,7 @@ class FisherKernel:
     parameters: int
     rounding: float
     source: Source | None = field(default=None, repr=False)
+    diagonals: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     @property
     def zero_rows(self) -> list[int]:
@@ -99,10 +112,7 @@ class FisherKernel:
             ValueError: If rewards are needed and missing, or there is only one prompt.
         """
         if not self.symmetric:
-            identities = shared_identities(
-                list(self.rows["identity"]), list(self.columns["identity"])
-            )
-            return cross_structure(self.matrix, *identities)
+            return cross_structure(self.matrix, *self.identities, *(self.diagonals or (None, None)))
         right = None
         if right_above is not None:
             if self.rows["reward"].isna().any():
@@ -126,12 +136,17 @@ class FisherKernel:
         """
         if not self.symmetric:
             raise ValueError(
-                "The spectrum is that of a batch with itself; this block has two batches: compute "
-                "fisher_kernel(policy, U)."
+                "The spectrum is that of a batch with itself; this block has two batches: use "
+                "singular_spectrum, or compute fisher_kernel(policy, U)."
             )
         return kernel_spectrum(
             self.matrix, self.parameters, self._prompts, seed=seed, rounding=self.rounding
         )
+
+    @property
+    def identities(self) -> tuple[Tensor, Tensor]:
+        """(n_E,) and (n_U,) prompts of rows and columns, equal where their tokens are."""
+        return shared_identities(list(self.rows["identity"]), list(self.columns["identity"]))
 
     def sketch(self, dimension: int, seed: int = 0) -> Sketched:
         """The same block from gradients hashed to fewer numbers, with its measured error.
@@ -179,6 +194,8 @@ class FisherKernel:
         folder = Path(folder)
         metadata = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
         content = {"matrix": self.matrix.contiguous()}
+        if self.diagonals is not None:
+            content |= dict(zip(DIAGONALS, self.diagonals, strict=True))
 
         def write(path: Path) -> None:
             save_file(content, path, metadata)
@@ -205,16 +222,21 @@ class FisherKernel:
             read_table(folder / f"{name}.parquet", schema=SIDE) for name in ("rows", "columns")
         )
         shapes = {"matrix": (len(rows), len(columns))}
-        matrix = read_tensors(file, shapes=shapes)["matrix"]
+        if DIAGONALS[0] in read_tensor_headers(file):
+            shapes |= {DIAGONALS[0]: (len(rows),), DIAGONALS[1]: (len(columns),)}
+        tensors = read_tensors(file, shapes=shapes)
         metadata = read_tensor_notes(file)
         with reading(file):
             return cls(
-                matrix,
+                tensors["matrix"],
                 rows,
                 columns,
                 {"True": True, "False": False}[metadata["symmetric"]],
                 int(metadata["parameters"]),
                 float(metadata["rounding"]),
+                diagonals=(tensors[DIAGONALS[0]], tensors[DIAGONALS[1]])
+                if len(shapes) > 1
+                else None,
             )
 
 
@@ -226,6 +248,7 @@ def fisher_kernel(
     *,
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
+    diagonals: bool = False,
     folder: str | Path | None = None,
 ) -> FisherKernel:
     """Compute a block of the Fisher kernel exactly.
@@ -236,19 +259,18 @@ def fisher_kernel(
         U: The columns; None: E with itself.
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradients: How gradients are computed, and those of the smaller side held.
+        diagonals: Whether the squared norms of both sides of a block of two batches are computed
+            too, for its cosines: another pass over each.
         folder: Where finished tiles are kept, so that a stopped computation can be resumed.
 
     Returns:
         The block.
     """
-    matrix = gram(
-        policy,
-        score_sums(E),
-        None if U is None else score_sums(U).as_trained(),
-        preconditioner,
-        gradients,
-        folder=folder,
-    )
+    sides = (score_sums(E), None if U is None else score_sums(U).as_trained())
+    matrix = gram(policy, *sides, preconditioner, gradients, folder=folder)
+    norms = None
+    if diagonals and sides[1] is not None:
+        norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients)
     rows = _index(E)
     dtype = next(iter(policy.theta.values())).dtype
     held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]
@@ -260,6 +282,7 @@ def fisher_kernel(
         sum(p.numel() for p in policy.theta.values()),
         max(held, 1e3 * torch.finfo(dtype).eps),
         Source(policy, E, U, preconditioner, gradients),
+        norms,
     )
 
 

@@ -146,6 +146,38 @@ def simulated_null(
     return Null("observed norms", dimension, lower, upper, rank, above)
 
 
+def simulated_block_null(
+    diagonals: tuple[Tensor, Tensor],
+    values: Tensor,
+    dimension: float,
+    draws: int,
+    rng: np.random.Generator,
+) -> Null:
+    """The null "observed norms" of a block of two batches: the singular values of random rows.
+
+    Args:
+        diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns.
+        values: (min(n, m),) singular values of the block.
+        dimension: d_eff.
+        draws: Simulated matrices.
+        rng: Draws them.
+
+    Returns:
+        The null, of singular values; its effective rank is (Σσ)²/Σσ².
+    """
+    norms = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy()
+    n, total = len(diagonals[0]), len(norms)
+    drawn = []
+    for _ in range(draws):
+        rows = norms * _random_directions(total, dimension, rng)
+        drawn.append(np.linalg.svd(rows[:n] @ rows[n:].T, compute_uv=False))
+    singular = np.stack(drawn)  # (draws, min(n, m))
+    rank = float((singular.sum(1) ** 2 / (singular**2).sum(1)).mean())
+    count = min(singular.shape[1], round(dimension))
+    lower, upper = float(singular[:, count - 1].min()), float(singular[:, 0].max())
+    return Null("observed norms", dimension, lower, upper, rank, int((values > upper).sum()))
+
+
 def _random_directions(n: int, dimension: float, rng: np.random.Generator) -> np.ndarray:
     # Where d ≥ n, turned into the first n axes (Bartlett): row i has i − 1 normal coordinates along
     # the rows before it and a χ of d − i + 1 degrees of freedom across them. No size depends on d.

@@ -142,7 +142,7 @@ def truncations(
     start = oversample(max(ranks, default=0))
     pairs = (values.flip(0)[:start], vectors.flip(1)[:, :start])
     whole = _influences(matrix, e, x, prompts, pairs, ranks, self_pairs)  # (m, n)
-    statistics = [_statistics(whole, scale=1.0)]
+    statistics = [truncation_statistics(whole, scale=1.0)]
     for prompt in prompts.unique():
         kept = prompts != prompt
         rest, e_left = matrix[kept][:, kept], e[kept]
@@ -156,7 +156,7 @@ def truncations(
             ranks,
             self_pairs,
         )
-        statistics.append(_statistics(influences, scale=(len(matrix) / len(rest)) ** 2))
+        statistics.append(truncation_statistics(influences, scale=(len(matrix) / len(rest)) ** 2))
     names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
     by_row = torch.stack(statistics, 2)  # (4, m, 1 + P)
     target = delete_one(by_row[0, -1, 0], by_row[0, -1, 1:], by_row.shape[2] - 1, _UNIT)
@@ -202,8 +202,16 @@ def _influences(
     return torch.stack([own, *rows])
 
 
-def _statistics(influences: Tensor, scale: float) -> Tensor:
-    """(4, m): total, ratio, Pearson and Spearman of each row against the last."""
+def truncation_statistics(influences: Tensor, scale: float) -> Tensor:
+    """Total, ratio, Pearson and Spearman of each row against the last.
+
+    Args:
+        influences: (m, n), one row per truncation, the full one last.
+        scale: Of the total.
+
+    Returns:
+        (4, m).
+    """
     totals = influences.sum(1)
     ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
     return torch.stack(

@@ -71,6 +71,49 @@ def gram(
     return out if plan.hold_left else out.T.contiguous()
 
 
+def gram_diagonals(
+    policy: Policy,
+    sides: tuple[TokenSum, TokenSum],
+    preconditioner: Vector | None = None,
+    gradients: GradientOptions = GradientOptions(),
+) -> tuple[Tensor, Tensor]:
+    """The squared norms <g_i, P g_i> of both sides of a matrix: another pass over each.
+
+    Args:
+        policy: The policy.
+        sides: Functions whose gradients are the rows, and the columns.
+        preconditioner: P, diagonal, by parameter name; None for 1.
+        gradients: How gradients are computed, and those of one tile of the matrix held.
+
+    Returns:
+        (rows,) and (columns,) float64, on the CPU.
+    """
+    left, right = sides
+    plan = gram_plan(policy, left.n_rows, right.n_rows, gradients.storage)
+    size = max(end - start for start, end in plan.tiles)
+    computed, scaled = (
+        SequenceGradients(policy, gradients.backend),
+        _scaling(policy, preconditioner),
+    )
+
+    def squares(side: TokenSum, start: int, end: int) -> Tensor:
+        out = torch.zeros(end - start, dtype=torch.float64, device=policy.device)
+        with policy.precision.active(forward_mode=False), tempfile.TemporaryDirectory() as folder:
+            rows = GradientStore(policy.theta, end - start, gradients.storage, Path(folder))
+            computed.visit(_rows_of(side, start, end, shift=start), rows.add)
+            rows.share(policy.ranks)
+            for name in policy.theta:
+                block = rows.block(name)
+                out += (scaled(name, block) * block).sum(1).double()
+        return out.cpu()
+
+    def diagonal(side: TokenSum) -> Tensor:
+        n = side.n_rows
+        return torch.cat([squares(side, k, min(k + size, n)) for k in range(0, n, size)])
+
+    return diagonal(left), diagonal(right)
+
+
 def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
     """What a matrix of inner products holds, and what it costs.
 

@@ -70,10 +70,10 @@ def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
     order = np.argsort(rows["prompt"].to_numpy(), kind="stable")
     cosines = _cosines(kernel, block)[np.ix_(order, order)]
     prompts = rows["prompt"].to_numpy()[order]
-    picture, factor = _averaged(cosines)
+    averaged, factor = _averaged(cosines)
     figure, (axes,) = canvas(430)
     n = len(cosines)
-    axes.imshow(_picture(picture), interpolation="none", extent=(0, n, n, 0))
+    axes.imshow(picture(averaged), interpolation="none", extent=(0, n, n, 0))
     _mark_prompts(axes, prompts)
     axes.set_xlabel("response, ordered by prompt")
     axes.set_ylabel("response")
@@ -126,13 +126,13 @@ def _averaged(cosines: np.ndarray) -> tuple[np.ndarray, int]:
     return cut.reshape(whole, factor, whole, factor).mean((1, 3)), factor
 
 
-def _picture(cosines: np.ndarray) -> np.ndarray:
+def picture(cosines: np.ndarray) -> np.ndarray:
     """(n, n, 4) hue by sign, opacity by size in LEVELS steps."""
     colours = np.array([to_rgb(APART.light), to_rgb(TOGETHER.light)])
     levels = np.round(np.abs(cosines) ** 0.7 * LEVELS) / LEVELS
-    picture = np.concatenate((colours[(cosines > 0).astype(int)], levels[..., None]), axis=2)
-    picture[levels == 0] = 0
-    return picture
+    pixels = np.concatenate((colours[(cosines > 0).astype(int)], levels[..., None]), axis=2)
+    pixels[levels == 0] = 0
+    return pixels
 
 
 def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:

@@ -51,6 +51,14 @@ def study_panels(reading: Reading) -> list[Panel]:
             reading, KernelResult, "study_rank", "Directions of the batch", RANK, "effective rank"
         ),
         _panel(
+            reading,
+            KernelResult,
+            "study_kernel_form",
+            "What the kernel says of the step",
+            FORM,
+            "δH₁ of the gradient",
+        ),
+        _panel(
             reading, AuditResult, "study_audit", "Proxies along training", AUDIT, "rank correlation"
         ),
     ]
@@ -184,6 +192,32 @@ def _block(result: KernelResult) -> BlockRecord | None:
     return result.blocks.get("UU") or result.blocks.get("EE")
 
 
+def _update(result: KernelResult) -> BlockRecord | None:
+    """How the update moves other responses: E × U, or fresh responses with U."""
+    return result.blocks.get("EU") or result.blocks.get("FU")
+
+
+def _other_prompts(result: KernelResult) -> Estimate | None:
+    block = _update(result)
+    relation = (block.structure or {}).get("cross_prompt") if block else None
+    return relation.rms_cosine if relation else None
+
+
+def _rank_of_update(result: KernelResult) -> Estimate | None:
+    block = _update(result)
+    return block.singular.effective_rank if block and block.singular else None
+
+
+def _kernel_form(result: KernelResult) -> Estimate | None:
+    block = _update(result)
+    return block.delta_h.kernel if block and block.delta_h else None
+
+
+def _forward_mode(result: KernelResult) -> Estimate | None:
+    block = _update(result)
+    return block.delta_h.forward_mode if block and block.delta_h else None
+
+
 def _rank(result: KernelResult) -> Estimate | None:
     block = _block(result)
     return block.spectrum.effective_rank if block and block.spectrum else None
@@ -209,9 +243,15 @@ RANGE: dict[str, tuple[Pick, str]] = {"training rate over η*": (_fraction, SECO
 KERNEL: dict[str, tuple[Pick, str]] = {
     "same prompt": (_relation("same_prompt"), MEASURED.light),
     "other prompts": (_relation("cross_prompt"), MUTED.light),
+    "E × U": (_other_prompts, INK.light),
 }
 RANK: dict[str, tuple[Pick, str]] = {
     "effective rank": (_rank, MEASURED.light),
+    "E × U": (_rank_of_update, INK.light),
+}
+FORM: dict[str, tuple[Pick, str]] = {
+    "kernel form": (_kernel_form, MEASURED.light),
+    "forward mode": (_forward_mode, FIRST.light),
 }
 AUDIT: dict[str, tuple[Pick, str]] = {
     "token covariance": (_spearman("token_covariance"), MEASURED.light),

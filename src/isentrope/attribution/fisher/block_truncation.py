@@ -1,0 +1,128 @@
+"""The part of δH₁ that truncations of a rectangular block, such as E × U, predict (T7).
+
+    δH_j = x_j Σ_i e_i K_ij,     e_i = −(S_i − S̄)/n_E,     K replaced by
+
+    same_prompt     entries within a prompt, where rows and columns share prompts
+    rank r          the r leading singular triplets, K V_r V_rᵀ
+    full            K
+
+The prediction of each response of U by a truncation is compared with that of the full block. Errors
+are those of deleting groups of prompts (`deletions`). S̄ is the mean over the rows that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.fisher.block_model import oversample
+from isentrope.attribution.fisher.deletions import Deletion, deletions, over_deletions
+from isentrope.attribution.fisher.pair_classes import UNIT
+from isentrope.attribution.fisher.prompt_pairs import require_finite
+from isentrope.attribution.fisher.truncation import (
+    Truncation,
+    Truncations,
+    truncation_statistics,
+)
+from isentrope.estimate import Estimate
+
+_NO_RATIO = "The full sum is not distinguishable from zero, so a ratio to it has no interval."
+
+
+def block_truncations(
+    matrix: Tensor,
+    logprobs: Tensor,
+    x: Tensor,
+    row_prompt: Tensor,
+    column_prompt: Tensor,
+    ranks: Sequence[int] = (1, 2, 5, 10, 20),
+) -> Truncations:
+    """Compare each truncation of a block with the full double sum.
+
+    Args:
+        matrix: (n, m) K of E with U.
+        logprobs: (n,) S of the rows, nats.
+        x: (m,) w_j A_j, the weight of each response in the step.
+        row_prompt: (n,) int64 prompt of each row.
+        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        ranks: Numbers of leading triplets; those above min(n, m) are omitted.
+
+    Returns:
+        The table; totals are in nats per sequence and unit η.
+
+    Raises:
+        ValueError: If a number is not finite.
+    """
+    matrix, S, x = (torch.as_tensor(v, dtype=torch.float64) for v in (matrix, logprobs, x))
+    require_finite(matrix)
+    ranks = [r for r in ranks if r <= min(matrix.shape)]
+    same = row_prompt[:, None] == column_prompt
+    shared = bool(same.any())
+    names = [*(["same_prompt"] if shared else []), *(f"rank {r}" for r in ranks), "full"]
+    _, vectors = torch.linalg.eigh(matrix.T @ matrix)
+    start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
+    whole = _influences(matrix, S, x, same if shared else None, start, ranks)
+    removed = deletions(row_prompt, column_prompt)
+    left = []
+    for d in removed:
+        rest, kept = matrix[d.rows][:, d.columns], same[d.rows][:, d.columns] if shared else None
+        vectors = _right_vectors(rest, start[d.columns])
+        influences = _influences(rest, S[d.rows], x[d.columns], kept, vectors, ranks)
+        left.append(truncation_statistics(influences, scale=len(x) / int(d.columns.sum())))
+    statistics = truncation_statistics(whole, scale=1.0)  # (4, rows)
+    rows = []
+    for k, name in enumerate(names):
+        total, ratio, pearson, spearman = (
+            _estimate(q, statistics[q, k], [x[q, k] for x in left], removed) for q in range(4)
+        )
+        rows.append(Truncation(name, total, ratio, pearson, spearman, whole[k]))
+    if rows[-1].total.covers(0.0):
+        nan = math.nan
+        rows[:-1] = [
+            replace(row, ratio=replace(row.ratio, ci_low=nan, ci_high=nan, warnings=(_NO_RATIO,)))
+            for row in rows[:-1]
+        ]
+    return Truncations(tuple(rows), self_pairs=False)
+
+
+def _right_vectors(matrix: Tensor, start: Tensor) -> Tensor:
+    """(m, r) leading right singular vectors of a block close to one whose vectors are known."""
+    basis, _ = torch.linalg.qr(matrix.T @ (matrix @ start))
+    _, _, rotation = torch.linalg.svd(matrix @ basis, full_matrices=False)
+    return basis @ rotation.T
+
+
+def _influences(
+    matrix: Tensor,
+    S: Tensor,
+    x: Tensor,
+    same: Tensor | None,
+    vectors: Tensor,
+    ranks: Sequence[int],
+) -> Tensor:
+    """(rows, m) δH_j of every truncation, the full one last; `same` None: no same_prompt row."""
+    e = -(S - S.mean()) / len(S)
+    full = e @ matrix
+    along = (full @ vectors)[:, None] * vectors.T  # (r, m)
+    rows = [] if same is None else [e @ (matrix * same)]
+    rows += [along[:r].sum(0) for r in ranks]
+    return torch.stack([*rows, full]) * x
+
+
+_UNITS = (UNIT, "of the full sum", "correlation", "correlation")
+
+
+def _estimate(
+    quantity: int, value: Tensor, deleted: Sequence[Tensor], removed: Sequence[Deletion]
+) -> Estimate:
+    """A statistic; the interval of a correlation is made on Fisher's z = artanh r."""
+    unit, values = _UNITS[quantity], [float(x) for x in deleted]
+    plain = over_deletions(float(value), values, removed, unit)
+    if quantity < 2 or any(not abs(r) < 1 - 1e-12 for r in (plain.value, *values)):
+        return plain
+    z = over_deletions(math.atanh(plain.value), [math.atanh(r) for r in values], removed, "z")
+    return replace(plain, ci_low=math.tanh(z.ci_low), ci_high=math.tanh(z.ci_high))

@@ -1,0 +1,163 @@
+"""δH₁ in its kernel form, by how the two responses of a pair are related (T7).
+
+    δH₁ = −Σ_j x_j E_t[(S(t) − S̄) K(t, t_j)] = Σ_ij e_i K_ij x_j,     e_i = −(S_i − S̄)/n_E
+        = Σ_c f_c m_c,     m_c = mean over the pairs of class c of n_E n_U e_i K_ij x_j
+
+f_c is the share of the pairs that are in the class. With B prompts of G responses in U, n = B G:
+
+    class          E = U                E fresh on U's prompts        E on D prompts, U's among them
+    own            1/n                  p/B, p = P(equal responses)   p/D
+    same_prompt    1/B − 1/n            (1 − p)/B                     (1 − p)/D
+    other_prompt   1 − 1/B              1 − 1/B                       1 − 1/D
+
+*own* is a response with itself, or with an equal response to the same prompt. m_c does not depend
+on n, B and D (as far as S̄ and P do not), so contributions fall by these laws: the share of δH₁ that
+a class has says how large the batch was. On prompts that U does not have, all of δH₁ is coupling
+between different sequences. With E = U, own and same_prompt are biased, because the advantages of a
+group hold the rewards of its own responses.
+
+Errors of the classes delete a prompt's rows and columns together, those of the sum δH₁ over E alone
+a prompt's rows, U held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, require_finite
+from isentrope.estimate import Estimate
+
+UNIT = "nats per sequence per η"
+
+HELD_OUT = (
+    "E has none of U's prompts, so all of δH₁ on E is coupling between different sequences: there "
+    "are no own or same-prompt pairs to have a share of it."
+)
+
+
+@dataclass(frozen=True)
+class PairClass:
+    """The pairs of one class.
+
+    Attributes:
+        pairs: Their number.
+        fraction: f_c, their share of all pairs.
+        per_pair: m_c, what δH₁ would be if all pairs were of this class.
+        contribution: f_c m_c; over all classes they sum to δH₁.
+    """
+
+    pairs: int
+    fraction: float
+    per_pair: Estimate
+    contribution: Estimate
+
+
+def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor) -> Estimate:
+    """−Σ_j x_j E[(S − S̄) K(t, t_j)] on a batch E.
+
+    Args:
+        matrix: (n, m) K.
+        logprobs: (n,) S of the rows, nats.
+        x: (m,) w_j A_j, the weight of each response in the step.
+        row_prompt: (n,) prompt draw of each row.
+
+    Returns:
+        δH₁ in nats per sequence and unit η, with an error over E's prompts.
+    """
+    matrix, S, x = _arrays(matrix, logprobs, x)
+    y = matrix @ x
+    units, place = row_prompt.unique(return_inverse=True)
+
+    def left(values: Tensor) -> Tensor:
+        """(1 + P,) the sum, whole and without each prompt."""
+        by_unit = torch.zeros(len(units), dtype=torch.float64).index_add_(0, place, values)
+        return torch.cat([values.sum()[None], values.sum() - by_unit])
+
+    n, of_s, of_y, of_sy = (left(v) for v in (torch.ones_like(S), S, y, S * y))
+    forms = -(of_sy - of_s * of_y / n) / n
+    return delete_one(forms[0] + 0.0, forms[1:], len(units), UNIT)  # no −0
+
+
+def pair_classes(
+    matrix: Tensor,
+    logprobs: Tensor,
+    x: Tensor,
+    row_prompt: Tensor,
+    column_prompt: Tensor,
+    own: Tensor,
+) -> dict[str, PairClass]:
+    """Contributions to δH₁ by class.
+
+    Args:
+        matrix: (n, m) K.
+        logprobs: (n,) S of the rows, nats.
+        x: (m,) w_j A_j.
+        row_prompt: (n,) int64 prompt of each row.
+        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        own: (n, m) bool, the pairs of a response with itself or with an equal one (`own_pairs`).
+
+    Returns:
+        "own", "same_prompt" and "other_prompt", those that have a pair.
+
+    Raises:
+        ValueError: If rows and columns have no prompt in common, so that nothing can be split.
+    """
+    matrix, S, x = _arrays(matrix, logprobs, x)
+    pairs = PromptPairs(row_prompt, column_prompt)
+    if not bool(pairs.same.any()):
+        raise ValueError(f"{HELD_OUT} Give fresh responses to U's prompts as E.")
+    kx = matrix * x * len(x)
+    masks = {"own": own & pairs.same, "same_prompt": pairs.same & ~own, "other_prompt": ~pairs.same}
+    S_bar = _means_without(S, pairs.rows, pairs.n_prompts)
+    found = {}
+    for name, mask in masks.items():
+        if not bool(mask.any()):
+            continue
+        means = pairs.means(-S[:, None] * kx, mask) + S_bar * pairs.means(kx, mask)
+        fraction = int(mask.sum()) / mask.numel()
+        estimates = (pairs.estimate(scale * means, mask, UNIT) for scale in (1.0, fraction))
+        found[name] = PairClass(int(mask.sum()), fraction, *estimates)
+    return found
+
+
+def own_pairs(rows: list[Tensor], columns: list[Tensor], same_prompt: Tensor) -> Tensor:
+    """Pairs of equal responses to one prompt.
+
+    Args:
+        rows: Token ids of each row's response.
+        columns: Token ids of each column's response.
+        same_prompt: (n, m) bool.
+
+    Returns:
+        (n, m) bool.
+    """
+    numbers: dict[bytes, int] = {}
+    sides = [
+        [numbers.setdefault(x.numpy().tobytes(), len(numbers)) for x in s] for s in (rows, columns)
+    ]
+    left, right = (torch.tensor(side) for side in sides)
+    return same_prompt & (left[:, None] == right)
+
+
+def _means_without(values: Tensor, place: Tensor, prompts: int) -> Tensor:
+    """(1 + P,) the mean, whole and without each prompt."""
+    sums, counts = (
+        torch.zeros(prompts, dtype=torch.float64).index_add_(0, place, v)
+        for v in (values, torch.ones_like(values))
+    )
+    total, n = values.sum()[None], torch.tensor([float(len(values))], dtype=torch.float64)
+    return torch.cat([total, total - sums]) / torch.cat([n, n - counts])
+
+
+def _arrays(matrix: Tensor, logprobs: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    K, S, x = (torch.as_tensor(v, dtype=torch.float64) for v in (matrix, logprobs, x))
+    if K.shape != (*S.shape, *x.shape) or K.ndim != 2:
+        raise ValueError(
+            f"A block of shape {tuple(K.shape)} does not fit {tuple(S.shape)} log-probabilities of "
+            f"rows and {tuple(x.shape)} weights of columns."
+        )
+    require_finite(K)
+    return K, S, x
