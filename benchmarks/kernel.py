@@ -4,7 +4,8 @@
 
 Every row of the kernel does the same work: all inner products of the LoRA gradients of n_E
 sequences with those of n_U. The floor is the loop one would write by hand for the summed gradient:
-micro-batches of right-padded sequences sorted by length, the model's default attention, logits on
+micro-batches of right-padded sequences sorted by length (those that we make ourselves; 8 sequences
+each for short ones), the model's default attention, logits on
 response positions only, `sum(log pi).backward()`, float32, over the sequences of both. Process
 time on one thread; rows and floor are interleaved in one process, so a busy machine slows both.
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -34,11 +35,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import isentrope as ise
 from benchmarks import peers
-from benchmarks.cost import peak_megabytes, random_rollouts, ratio, timed
+from benchmarks.cost import peak_megabytes, ratio, timed
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.batching import MicroBatch, micro_batches, tokens_read
 
-VOCABULARY, PROMPT, RESPONSE = 2048, 32, 96
 MAX_TOKENS = 1024
 OURS, OURS_P, NAIVE = "ours", "ours, diagonal P", "naive, one backward a sequence"
 
@@ -54,11 +54,15 @@ class Case:
     rank: int
     n_E: int
     n_U: int
+    vocabulary: int = 2048
+    prompt: tuple[int, int] = (16, 32)  # tokens, fewest and most
+    response: tuple[int, int] = (48, 96)
+    rows: int | None = None  # sequences of a micro-batch of the floor; None: as we cut them
 
     def policy(self) -> ise.Policy:
         """Random weights; LoRA's B too, which is zero in a fresh adapter and would leave A none."""
         config = LlamaConfig(
-            vocab_size=VOCABULARY,
+            vocab_size=self.vocabulary,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
             num_hidden_layers=self.layers,
@@ -80,6 +84,9 @@ CASES = {
     "small": Case(**SMALL, rank=16, n_E=32, n_U=64),
     "small r 64": Case(**SMALL, rank=64, n_E=32, n_U=64),
     "small, many": Case(**SMALL, rank=16, n_E=128, n_U=256),
+    "short": Case(
+        *(192, 768, 4, (4, 4)), 8, 24, 48, vocabulary=500, prompt=(12, 12), response=(4, 40), rows=8
+    ),
     "mid": Case(576, 1536, 12, (9, 3), rank=16, n_E=8, n_U=16),
 }
 
@@ -91,16 +98,19 @@ class Subject:
         torch.manual_seed(0)
         self.case = case
         self.policy = case.policy()
-        self.E = random_rollouts(case.n_E, VOCABULARY, PROMPT, RESPONSE)
-        U = random_rollouts(case.n_U, VOCABULARY, PROMPT, RESPONSE)
-        self.U = U.with_columns(advantages=torch.randn(case.n_U).double(), max_new_tokens=RESPONSE)
+        self.E, U = (random_responses(case, n) for n in (case.n_E, case.n_U))
+        self.U = U.with_columns(
+            advantages=torch.randn(case.n_U).double(), max_new_tokens=case.response[1]
+        )
         named = self.policy.model.named_parameters()
         self.parameters = {n: p for n, p in named if p.requires_grad}
         optimizer = torch.optim.AdamW(list(self.parameters.values()))
         self.step = ise.optimizer_step(self.policy, self.U, optimizer)
         self.P = self.step.preconditioner
         self.batches = {
-            side: micro_batches(rollouts, MAX_TOKENS)
+            side: equal_micro_batches(rollouts, case.rows)
+            if case.rows
+            else micro_batches(rollouts, MAX_TOKENS)
             for side, rollouts in (("E", self.E), ("U", self.U))
         }
 
@@ -127,6 +137,29 @@ class Subject:
 
     def influence(self, tokens: bool, groups: int) -> None:
         ise.influence(self.policy, self.E, self.U, self.step, tokens=tokens, groups=groups)
+
+
+def random_responses(case: Case, n: int) -> ise.Rollouts:
+    """n prompts and responses of random tokens, their lengths uniform."""
+
+    def tokens(fewest: int, most: int) -> Tensor:
+        return torch.randint(2, case.vocabulary, (int(torch.randint(fewest, most + 1, ())),))
+
+    prompts, responses = (
+        [tokens(*length) for _ in range(n)] for length in (case.prompt, case.response)
+    )
+    return ise.Rollouts(prompts, responses, torch.arange(n))
+
+
+def equal_micro_batches(rollouts: ise.Rollouts, rows: int) -> list[MicroBatch]:
+    """Sequences sorted by length, so many at a time."""
+    totals = torch.tensor(tokens_read(rollouts))
+    parts = totals.argsort(descending=True).split(rows)
+    batches = []
+    for part in parts:
+        (batch,) = micro_batches(rollouts.select(part), 2**40, padding=2**40)
+        batches.append(replace(batch, sequences=part[batch.sequences]))
+    return batches
 
 
 def difference(found: Tensor, truth: Tensor) -> str:
@@ -210,8 +243,6 @@ def page(cases: dict[str, Case], repetitions: int, memory: bool) -> str:
         today=date.today(),
         torch=torch.__version__,
         shapes="; ".join(sizes),
-        prompt=PROMPT,
-        response=RESPONSE,
         max_tokens=MAX_TOKENS,
         kernel="\n".join(kernel),
         influences="\n".join(influences),
@@ -222,8 +253,9 @@ def page(cases: dict[str, Case], repetitions: int, memory: bool) -> str:
 TEMPLATE = """# Cost of the Fisher kernel and of influence
 
 `python -m benchmarks.kernel --repetitions {repetitions}`, {today}, one CPU thread, process time,
-torch {torch}, float32. {shapes}. Prompts of {prompt} tokens at the most, responses of {response},
-half of that at the least; micro-batches of {max_tokens} tokens. All numbers in units of the floor:
+torch {torch}, float32. {shapes}. Prompts of 16 to 32 tokens, responses of 48 to 96, in
+micro-batches of up to {max_tokens} tokens; short: 12 and 4 to 40 tokens, vocabulary 500, the floor
+in micro-batches of 8 sequences sorted by length. All numbers in units of the floor:
 a plain forward+backward pass over the sequences of both batches, median ± half quartile distance.
 
 All inner products of the gradients of two batches; rows in order of time. The last column is the

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.policy.batching import micro_batches
+from isentrope.policy.batching import micro_batches, tokens_read
 from isentrope.processes import Ranks
 from tests import cases
 
@@ -39,3 +39,13 @@ def test_what_is_not_counted_is_not_placed():
         batch.place(torch.ones(len(batch.targets)), out)
     assert float(out.sum()) == len(first.targets)
     assert (first.counted, last.counted) == (True, False)
+
+
+@pytest.mark.parametrize("padding", [0, 3, 8, 1000])
+def test_a_micro_batch_has_no_more_padding_than_is_worth_another(padding):
+    batches = micro_batches(BATCH, 64, padding=padding)
+    totals = torch.tensor(tokens_read(BATCH))
+    for batch in batches:
+        assert int((batch.input_ids.shape[1] - totals[batch.sequences]).sum()) <= padding
+    assert sorted(i for b in batches for i in b.sequences.tolist()) == list(range(7))
+    assert all(b.input_ids.numel() <= 64 for b in batches)

@@ -134,7 +134,7 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
         The counts, from one forward pass and one sort of the vocabulary per token.
     """
     totals: list[Tensor] = []
-    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks):
+    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks, padding=policy.padding):
         packed = batch.to(policy.device)
         with torch.no_grad():
             hidden = policy.packed_hidden(packed)

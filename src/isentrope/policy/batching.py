@@ -1,5 +1,8 @@
 """Micro-batches: sequences sorted by length, filled to a token budget, padded on the right.
 
+A micro-batch ends too where its padding would cost more than one more micro-batch does. Counted in
+tokens, that is few in a plain pass on a CPU, more in forward mode, and many on an accelerator.
+
 A causal model never looks right, so right padding needs no attention mask and changes nothing.
 Only response tokens that the policy drew are predicted: `rows`, `columns` say where, packed to one
 axis.
@@ -14,6 +17,10 @@ from torch import Tensor
 
 from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
+
+PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
+"""Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in forward
+mode (`benchmarks.kernel`), and elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,11 @@ class MicroBatch:
 
 
 def micro_batches(
-    rollouts: Rollouts, max_tokens: int, ranks: Ranks = ALONE, unit_of: Tensor | None = None
+    rollouts: Rollouts,
+    max_tokens: int,
+    ranks: Ranks = ALONE,
+    unit_of: Tensor | None = None,
+    padding: int = PADDING,
 ) -> list[MicroBatch]:
     """Cut this process's part of rollouts into micro-batches of at most `max_tokens` padded tokens.
 
@@ -67,6 +78,7 @@ def micro_batches(
         max_tokens: Budget b · l; a single longer sequence gets a micro-batch of its own.
         ranks: The processes that share them, by tokens.
         unit_of: (n,) sequences of one unit go to one process; None: each is its own.
+        padding: Padded tokens of a micro-batch, at most.
 
     Returns:
         Micro-batches, longest sequences first (if memory is short, the first micro-batch shows it);
@@ -75,10 +87,11 @@ def micro_batches(
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
     if ranks.size == 1:
-        return [_pad(rollouts, part) for part in _cut(order, totals, max_tokens)]
+        return [_pad(rollouts, part) for part in _cut(order, totals, max_tokens, padding)]
     owner = _owners(totals, ranks, unit_of)
     parts = [
-        _cut([i for i in order if owner[i] == k], totals, max_tokens) for k in range(ranks.size)
+        _cut([i for i in order if owner[i] == k], totals, max_tokens, padding)
+        for k in range(ranks.size)
     ]
     own, most = parts[ranks.own], max(map(len, parts))
     idle = replace(_pad(rollouts, order[-1:]), counted=False)
@@ -91,13 +104,15 @@ def tokens_read(rollouts: Rollouts) -> list[int]:
     return [len(p) + len(r) - 1 for p, r in pairs]
 
 
-def _cut(order: list[int], totals: list[int], max_tokens: int) -> list[list[int]]:
+def _cut(order: list[int], totals: list[int], max_tokens: int, padding: int) -> list[list[int]]:
     parts: list[list[int]] = []
-    start = 0
-    while start < len(order):
-        size = max(1, max_tokens // max(1, totals[order[start]]))
-        parts.append(order[start : start + size])
-        start += size
+    longest = padded = 0
+    for i in order:
+        padded += longest - totals[i]
+        if not parts or padded > padding or (len(parts[-1]) + 1) * longest > max_tokens:
+            parts.append([])
+            longest, padded = max(1, totals[i]), 0
+        parts[-1].append(i)
     return parts
 
 

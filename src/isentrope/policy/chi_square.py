@@ -69,7 +69,9 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     temperature = sampler_temperature or policy.temperature
     with torch.no_grad():
-        for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks):
+        for batch in micro_batches(
+            rollouts, policy.max_tokens, policy.ranks, padding=policy.padding
+        ):
             here = batch.to(policy.device)
             reference = Reference(policy.packed_hidden(here, policy.theta), head, temperature)
             for j, eta in enumerate(etas):

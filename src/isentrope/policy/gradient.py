@@ -51,7 +51,7 @@ def weighted_gradient(
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
     ranks = policy.ranks if ranks is None else ranks
-    for batch in micro_batches(rollouts, policy.max_tokens, ranks):
+    for batch in micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding):
         here = batch.to(policy.device)
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
 from isentrope.policy.attention import attention_in_blocks
-from isentrope.policy.batching import MicroBatch
+from isentrope.policy.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.precision import Precision
@@ -156,6 +156,11 @@ class Policy:
     def device(self) -> torch.device:
         """Device of the trainable parameters."""
         return next(p for p in self.model.parameters() if p.requires_grad).device
+
+    @property
+    def padding(self) -> int:
+        """Padded tokens of a micro-batch at most: one more micro-batch costs as much."""
+        return PADDING if self.device.type == "cpu" else PADDING_ON_ACCELERATOR
 
     @property
     def causal_lm(self) -> Any:

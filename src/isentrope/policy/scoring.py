@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.heap import give_back_free_memory
-from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.second_order_guard import require_second_derivatives
 from isentrope.policy.short_memory import smaller_where_memory_is_short
@@ -108,7 +108,7 @@ def score_along(
         spread = series[0][2:]  # V and F, or nothing
         return (*spread, *(x for of in series for x in of[:2]))
 
-    columns = collect(policy, rollouts, packed)
+    columns = collect(policy, rollouts, packed, PADDING_OF_SLOPES)
     if not variances:
         return columns
     spread, here, first, *second = columns
@@ -148,17 +148,21 @@ def score_along_each(
         base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(basis)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
-    return collect(policy, rollouts, packed)
+    return collect(policy, rollouts, packed, PADDING_OF_SLOPES)
 
 
 @smaller_where_memory_is_short
-def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> tuple[Scores, ...]:
+def collect(
+    policy: Policy, rollouts: Rollouts, packed_scores: PackedScores, padding: int = 0
+) -> tuple[Scores, ...]:
     """Run a function over micro-batches and put its outputs in place.
 
     Args:
         policy: The policy.
         rollouts: n sequences.
         packed_scores: What is computed of a micro-batch.
+        padding: Padded tokens that cost as much as one more micro-batch, if more than
+            `policy.padding`.
 
     Returns:
         One `Scores` per pair.
@@ -170,7 +174,8 @@ def collect(policy: Policy, rollouts: Rollouts, packed_scores: PackedScores) -> 
     rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     mask = rollouts.mask
     out: list[Tensor] = []
-    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks):
+    padding = max(padding, policy.padding)
+    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks, padding=padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):

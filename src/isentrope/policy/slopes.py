@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.policy.batching import MicroBatch
+from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each
@@ -100,7 +100,7 @@ def _through_hidden(
             pairs = zip(*along(hidden, batch.targets, slopes), strict=True)
         return (*scores, *(x for pair in pairs for x in pair))
 
-    scores, *derivatives = collect(policy, rollouts, packed)
+    scores, *derivatives = collect(policy, rollouts, packed, PADDING_OF_SLOPES)
     return scores, derivatives
 
 

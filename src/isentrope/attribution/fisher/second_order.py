@@ -124,7 +124,7 @@ def _hessian_products(
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     leaves = list(theta.values())
     out = torch.zeros(n, n, dtype=torch.float64)
-    for batch in micro_batches(E, policy.max_tokens, policy.ranks):
+    for batch in micro_batches(E, policy.max_tokens, policy.ranks, padding=policy.padding):
         here = batch.to(policy.device)
         scores = derivative_of_scores(policy.model)
         with torch.enable_grad(), policy.precision.active(), scores:

@@ -78,14 +78,13 @@ class _Lora(torch.autograd.Function):
         h = (x @ a.mT).mul_(layer.scaling)
         y.flatten(0, -2).addmm_(h.flatten(0, -2), b.mT)
         ctx.save_for_backward(x, h)
-        ctx.layer, ctx.hand_over = layer, hand_over
+        ctx.factors, ctx.scaling, ctx.hand_over = (w, a, b), layer.scaling, hand_over
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x, h), layer = ctx.saved_tensors, ctx.layer
-        w, _, a, b = layer.weights
-        e = (g @ b).mul_(layer.scaling)
+        (x, h), (w, a, b) = ctx.saved_tensors, ctx.factors
+        e = (g @ b).mul_(ctx.scaling)
         through = None
         if ctx.needs_input_grad[0]:
             through = g @ w

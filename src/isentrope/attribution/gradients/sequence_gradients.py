@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers
-from isentrope.attribution.gradients.lora import find_lora
+from isentrope.attribution.gradients.lora import LoraLayer, find_lora
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
@@ -73,6 +74,10 @@ class SequenceGradients:
         self.policy = policy
         self._layers = find_layers(policy) if backend == "hooks" else None
 
+    @cached_property
+    def _lora(self) -> list[LoraLayer]:
+        return find_lora(self.policy.model, self._layers or [])
+
     def visit(self, token_sum: TokenSum, visit: Visit) -> None:
         """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
@@ -95,13 +100,11 @@ class SequenceGradients:
             if self._layers is None:
                 self._loop(token_sum, visit)
                 return
-            own = micro_batches(
-                token_sum.rollouts, self.policy.max_tokens, self.policy.ranks, token_sum.row_of
-            )
-            for batch in own:
-                self._visit_batch(
-                    batch.to(self.policy.device), token_sum, visit if batch.counted else _ignore
-                )
+            policy = self.policy
+            sizes = policy.max_tokens, policy.ranks, token_sum.row_of, policy.padding
+            for batch in micro_batches(token_sum.rollouts, *sizes):
+                of_batch = visit if batch.counted else _ignore
+                self._visit_batch(batch.to(policy.device), token_sum, of_batch)
                 give_back_free_memory()
 
     def _loop(self, token_sum: TokenSum, visit: Visit) -> None:
@@ -137,7 +140,7 @@ class SequenceGradients:
         b = token_sum.entropy_weights
         b = None if b is None else batch.pack(b.to(batch.rows.device))
         policy = self.policy
-        recording = _Recording(policy, self._layers or [], whole_batch)
+        recording = _Recording(policy, self._layers or [], self._lora, whole_batch)
         with (
             mapped_blocks(),
             policy.precision.active(forward_mode=False),
@@ -265,11 +268,12 @@ class _Recording:
         self,
         policy: Policy,
         layers: list[Layer],
+        lora: list[LoraLayer],
         hand_over: Callable[[Layer, Tensor, Tensor], None],
     ) -> None:
         self.sources: list[Tensor] = []  # where autograd may stop: nothing trainable is below
         self._embedding = policy.causal_lm.get_input_embeddings()
-        self._lora = find_lora(policy.model, layers)
+        self._lora = lora
         taken = {id(x) for pair in self._lora for x in (pair.a, pair.b)}
         self._layers = [layer for layer in layers if id(layer) not in taken]
         self._hand_over = hand_over

@@ -56,7 +56,7 @@ def _kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
     rows = max(1, LOGITS_HELD // policy.vocabulary)
     with torch.no_grad():
-        for batch in micro_batches(rollouts, policy.max_tokens):
+        for batch in micro_batches(rollouts, policy.max_tokens, padding=policy.padding):
             here = batch.to(policy.device)
             hidden = policy.packed_hidden(here)
             parts = []
