@@ -31,7 +31,7 @@ POLICIES = ("table", "qwen2", "llama")
 ARCHITECTURES = (*POLICIES, "gpt2", "gpt_neox", "mixtral")
 """Also LayerNorm with learned positions, parallel blocks, and a mixture of experts."""
 FUNCTIONALS = ("per_token", "per_sequence")
-METHODS = ("sequence", "prefix", "doubly-robust")
+METHODS = ("sequence", "prefix", "doubly-robust", "surprisal")
 
 
 def pairwise(names: tuple[str, ...]) -> list[tuple[str, str, str]]:
@@ -144,5 +144,6 @@ def array_sample(n: int = 40, t: int = 6, *, functional="per_token", method="pre
     tokens = mask.double()
     baseline = normal(1.0) * tokens if method == "doubly-robust" else None
     series = tuple(Scores(normal(1.0) * tokens, normal(0.3).exp() * tokens, mask) for _ in range(3))
-    f = Functionals(functional, method, tokens, baseline)
+    kept = series[0].logprobs if method == "surprisal" else None
+    f = Functionals(functional, method, tokens, baseline, kept)
     return ScoredBatch(f, series[0].logprobs, series, torch.arange(n))

@@ -38,9 +38,10 @@ def truth_by_differences(name, functional):
     return exact.derivatives(cases.direction(exact.policy), functional)
 
 
-def functional_of(exact, name, method, mask):
-    baseline = prefix_baseline(exact, mask) if method == "doubly-robust" else None
-    return Functionals(name, method, mask.double(), baseline)
+def functional_of(exact, name, method, base):
+    baseline = prefix_baseline(exact, base.mask) if method == "doubly-robust" else None
+    kept = base.logprobs if method == "surprisal" else None
+    return Functionals(name, method, base.mask.double(), baseline, kept)
 
 
 @pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.ARCHITECTURES))
@@ -48,7 +49,7 @@ def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, functiona
     exact = cases.exact(name)
     v, omega = cases.direction(exact.policy), exact.probabilities()
     base = scores_after(name, 0.0)
-    f = functional_of(exact, functional, method, base.mask)
+    f = functional_of(exact, functional, method, base)
     for eta in (0.0, 1e-2, 0.3):
         moved = scores_after(name, eta)
         value = f(omega, moved.logprobs - base.logprobs, moved.entropies)
@@ -60,7 +61,7 @@ def test_at_exact_weights_the_value_is_exact_at_any_step(name, method, functiona
 def test_at_exact_weights_the_derivatives_are_exact(name, method, functional):
     exact = cases.exact(name)
     series = derivatives_of_scores(name)
-    f = functional_of(exact, functional, method, series[0].mask)
+    f = functional_of(exact, functional, method, series[0])
     none = torch.zeros_like(series[0].logprobs)
     ratios = (none, series[1].logprobs, series[2].logprobs)
     _, first, second = along(f, exact.probabilities(), ratios, tuple(s.entropies for s in series))

@@ -45,9 +45,8 @@ def contract(folder, **changes):
 
 def with_arguments(folder, kind=None, **options):
     """A TRL checkpoint instead: training_args.bin and no contract."""
-    args = (kind or trl.GRPOConfig)(
-        output_dir=str(folder), use_cpu=True, bf16=False, report_to="none", **options
-    )
+    usual = {"use_cpu": True, "bf16": False, "report_to": "none"}
+    args = (kind or trl.GRPOConfig)(output_dir=str(folder), **(usual | options))
     (folder / "step_4" / "contract.json").unlink(missing_ok=True)
     torch.save(args, folder / "step_4" / "training_args.bin")
 
@@ -204,6 +203,16 @@ def test_what_goes_with_a_loss_is_filled_with_it(trained, options, filled):
     assert config.estimator.objective == options["loss_type"]
     assert {key: getattr(config.estimator, key) for key in filled} == filled
     assert found.obstacles == ()
+
+
+def test_a_step_of_mixed_precision_has_the_micro_batches_of_training(trained):
+    with_arguments(trained, per_device_train_batch_size=8, gradient_accumulation_steps=2, bf16=True)
+    config, found = settled(trained)
+    assert config.estimator.micro_batch is None
+    assert any("use_amp" in note for note in found.notes)
+    config, found = settled(trained, "precision.update_vector={use_amp: true}")
+    assert config.estimator.micro_batch == 8
+    assert not any("use_amp" in note for note in found.notes)
 
 
 REFUSED = {

@@ -131,3 +131,49 @@ def test_the_old_name_of_the_gradient_backend_is_read_with_a_warning(caplog):
     assert load("analysis.passes=one_by_one").analysis.gradient_backend == "loop"
     assert "analysis.gradient_backend: write loop" in caplog.text
     assert "old name" in complaint("analysis.passes=hooks", "analysis.gradient_backend=loop")
+
+
+NOTES = """
+checkpoint:
+  checkpoint_path: somewhere
+  backbone: Qwen/Qwen2.5-1.5B
+estimator:
+  use_simple_entropy_for_x: false
+precision:
+  allow_tf32: false
+  runtime_dtype: float32
+  entropy_dtype: float64
+  update_vector: {use_amp: false, amp_dtype: bfloat16, grads_fp32: true}
+"""
+
+
+def test_the_keys_of_older_files_are_names_of_ours(tmp_path):
+    (tmp_path / "notes.yaml").write_text(NOTES)
+    config = load_config(tmp_path / "notes.yaml")
+    assert config.checkpoint.base_model == "Qwen/Qwen2.5-1.5B"
+    assert config.estimator.method == "prefix"
+    assert config.precision.updating == config.precision.measuring
+    simple = load_config(
+        tmp_path / "notes.yaml",
+        ["estimator.use_simple_entropy_for_x=true", "precision.update_vector.use_amp=true"],
+    )
+    assert simple.estimator.method == "surprisal"
+    assert simple.precision.updating.autocast == "bfloat16"
+    assert simple.precision.measuring.autocast is None
+    (tmp_path / "dumped.yaml").write_text(dump_config(simple))
+    assert load_config(tmp_path / "dumped.yaml") == simple
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["checkpoint.backbone=a", "checkpoint.base_model=b"], "two names of one key"),
+        (["estimator.use_simple_entropy_for_x=true", "estimator.method=prefix"], "surprisal"),
+        (["estimator.use_simple_entropy_for_x=perhaps"], "true or false"),
+        (["precision.update_vector={grads_fp32: false}"], "float64"),
+        (["precision.update_vector={amp_type: bfloat16}"], "update_vector"),
+        (["estimator.micro_batch=3"], "use_amp"),
+    ],
+)
+def test_older_keys_that_contradict_ours_are_refused(overrides, said):
+    assert said in complaint(*overrides)

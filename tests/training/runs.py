@@ -30,6 +30,7 @@ def trl_args(folder, steps=STEPS, **options):
         "lr_scheduler_type": "constant",
         "max_grad_norm": 0.03,  # clips some steps and not others
         "save_steps": 1,
+        "bf16": False,
     }
     return GRPOConfig(
         output_dir=str(folder),
@@ -40,7 +41,6 @@ def trl_args(folder, steps=STEPS, **options):
         disable_tqdm=True,
         report_to="none",
         use_cpu=True,
-        bf16=False,
         gradient_checkpointing=options.pop("gradient_checkpointing", False),
         beta=0.0,
         **{"loss_type": "dr_grpo", "scale_rewards": "none", **usual, **options},

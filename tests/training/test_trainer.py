@@ -6,7 +6,9 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
 from isentrope.recording.contract import read_contract
 from isentrope.recording.next_update import read_next_update
 from isentrope.training import trainer as trainer_module
@@ -34,17 +36,18 @@ def ran(tmp_path_factory):
     return trained
 
 
-def replayed(folder, step, objective="recorded"):
+def replayed(folder, step, objective="recorded", precision="float64", micro_batch=None):
     """(v rebuilt from the contract, the recorded Δθ/η) of step → step + 1."""
     here = folder / "training_state" / f"step_{step}"
     there = folder / "training_state" / f"step_{step + 1}"
     policy, moved = (Policy.from_checkpoint(f, precision="float64") for f in (here, there))
     U, update = read_next_update(here)
-    found = optimizer_step(
-        policy, U, here, objective=objective, max_grad_norm=update["max_grad_norm"]
-    )
+    with at_precision(policy, precision):
+        options = {"max_grad_norm": update["max_grad_norm"], "micro_batch": micro_batch}
+        found = optimizer_step(policy, U, here, objective=objective, **options)
     assert found.matched_by == "sidecar"
-    assert found.gradient_norm == pytest.approx(update["gradient_norm"], rel=1e-5)
+    rel = 1e-5 if precision == "float64" else 1e-2
+    assert found.gradient_norm == pytest.approx(update["gradient_norm"], rel=rel)
     rate = update["learning_rate"]
     taken = {n: (moved.theta[n] - p) / rate for n, p in policy.theta.items()}
     return found.direction, taken
@@ -64,6 +67,17 @@ def test_every_step_is_rebuilt_from_its_contract(ran, options, objective):
     for step in range(1, runs.STEPS):
         for way in {"recorded", objective}:
             assert runs.relative(*replayed(folder, step, way)) < 1e-5
+
+
+def test_a_step_of_mixed_precision_is_rebuilt_in_mixed_precision(ran):
+    folder, *_ = ran(bf16=True)
+    mixed, exact = Precision("float32", autocast="bfloat16"), Precision("float32")
+    half = runs.GROUPS * runs.SIZE // 2  # each backward pass is rounded
+    near, far = (
+        sum(runs.relative(*replayed(folder, k, "dr_grpo", p, half)) for k in range(2, runs.STEPS))
+        for p in (mixed, exact)
+    )
+    assert near < far / 2
 
 
 def test_a_step_that_uses_its_batch_again_is_rebuilt_too(tmp_path):

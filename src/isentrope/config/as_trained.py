@@ -83,6 +83,7 @@ def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTr
         config.estimator.off_policy,
         _brings_advantages(config),
         _brings_entropy_weights(config),
+        config.precision.updating.autocast,
     )
     acting = _acting(config, training, use)
     origins: dict[str, Origin] = {}
@@ -227,7 +228,7 @@ def _acting(config: MeasureConfig, training: TrainingSettings, use: Use) -> set[
         "estimator.advantages": weighted and same and not use.own_advantages,
         "estimator.max_response_length": same and objective == "dr_grpo",
         "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
-        "estimator.micro_batch": same and objective == "bnpo",
+        "estimator.micro_batch": (same and objective == "bnpo") or use.autocast is not None,
     }
     if objective != training.keys.get("estimator.objective"):
         given = "estimator.objective" in _given(config)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -45,8 +46,8 @@ class EstimatorConfig(Section):
     """Learning rates of the sweep; null: 1/8 to 4 times the rate of interest."""
     functional: Literal["per_token", "per_sequence"] = "per_token"
     """Entropy per token (h) or per sequence (H)."""
-    method: Literal["prefix", "sequence", "doubly-robust", "resampled"] = "prefix"
-    """The estimator; resampled draws fresh responses at every rate."""
+    method: Literal["prefix", "sequence", "doubly-robust", "surprisal", "resampled"] = "prefix"
+    """The estimator; resampled draws fresh responses, surprisal is the noisier reference."""
     order: Order = 2
     """Derivatives to predict with."""
     confidence: Share = 0.95
@@ -68,9 +69,25 @@ class EstimatorConfig(Section):
     clip: Positive | Annotated[tuple[Positive, Positive], Field(strict=False)] | None = 0.2
     """With off_policy: how far from 1 a ratio may go; one number, or [low, high]; null: any."""
     micro_batch: Count | None = None
-    """Responses per backward pass of bnpo, in the order of U; null: all in one."""
+    """Responses per backward pass of bnpo or under autocast, in U's order; null: all in one."""
     ignore_training_settings: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Settings of training that may differ (keys, or the trainer's fields), with a warning."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _simple_entropy_is_a_method(cls, content: Any) -> Any:
+        """Accept `use_simple_entropy_for_x: true` for `method: surprisal`."""
+        key = "use_simple_entropy_for_x"
+        if not isinstance(content, Mapping) or key not in content:
+            return content
+        rest = {k: v for k, v in content.items() if k != key}
+        if content[key] not in (True, False):
+            raise ValueError(f"{key} is true or false, not {content[key]!r}")
+        if not content[key]:
+            return rest
+        if rest.get("method", "surprisal") != "surprisal":
+            raise ValueError(f"{key}: true is method: surprisal, and method is {rest['method']!r}")
+        return rest | {"method": "surprisal"}
 
     @model_validator(mode="after")
     def _length_needs_its_objective(self) -> EstimatorConfig:
@@ -91,8 +108,6 @@ class EstimatorConfig(Section):
 
     @model_validator(mode="after")
     def _settings_are_known(self) -> EstimatorConfig:
-        if self.micro_batch is not None and self.objective != "bnpo":
-            raise ValueError(f"micro_batch acts with the objective bnpo only, not {self.objective}")
         require_known_settings(self.ignore_training_settings)
         return self
 

@@ -21,6 +21,7 @@ from isentrope.config.stages import (
     PromptsConfig,
     SamplingConfig,
     Section,
+    under_one_name,
 )
 from isentrope.config.values import (
     Count,
@@ -49,6 +50,12 @@ class PolicyConfig(Section):
     """Load a base that the adapter itself names from the model hub; base_model needs no leave."""
     verify: bool = True
     """Refuse files that were changed after they were written; false warns in the results."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _backbone_is_another_name(cls, content: Any) -> Any:
+        """Accept `backbone` for `base_model`."""
+        return under_one_name(content, "backbone", "base_model")
 
     @field_validator("checkpoint_path")
     @classmethod
@@ -168,6 +175,16 @@ class MeasureConfig(Section):
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
+
+    @model_validator(mode="after")
+    def _micro_batches_act(self) -> MeasureConfig:
+        estimator, autocast = self.estimator, self.precision.updating.autocast
+        if estimator.micro_batch and estimator.objective != "bnpo" and autocast is None:
+            raise ValueError(
+                "estimator.micro_batch acts with the objective bnpo, or with "
+                f"precision.update_vector.use_amp, not with {estimator.objective}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _quantised_bases_are_not_float64(self) -> MeasureConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
@@ -28,6 +29,27 @@ class Section(BaseModel):
     )
 
 
+def under_one_name(content: Any, other: str, name: str) -> Any:
+    """Replace another name of a key by the key's own.
+
+    Args:
+        content: Of a section, as it was read.
+        other: The other name.
+        name: The key's own.
+
+    Returns:
+        The content with the key's own name; unchanged where the other one is not in it.
+
+    Raises:
+        ValueError: If both are given.
+    """
+    if not isinstance(content, Mapping) or other not in content:
+        return content
+    if name in content:
+        raise ValueError(f"{other} and {name} are two names of one key: give one of them")
+    return {k: v for k, v in content.items() if k != other} | {name: content[other]}
+
+
 class PromptsConfig(Section):
     """How the prompts of a task are put to the policy."""
 
@@ -44,14 +66,7 @@ class PromptsConfig(Section):
     @classmethod
     def _task_is_another_name(cls, content: Any) -> Any:
         """Accept `task` for `dataset_name`."""
-        if not isinstance(content, Mapping) or "task" not in content:
-            return content
-        if "dataset_name" in content:
-            raise ValueError("task and dataset_name are two names of one key: give one of them")
-        return {
-            **{k: v for k, v in content.items() if k != "task"},
-            "dataset_name": content["task"],
-        }
+        return under_one_name(content, "task", "dataset_name")
 
     @field_validator("dataset_name", "U_dataset_name", check_fields=False)
     @classmethod
@@ -118,16 +133,40 @@ class ScoringPrecision(Section):
         return Precision(dtype, self.entropy_dtype, self.allow_tf32, self.matmul_precision)
 
 
+class UpdatePrecision(Section):
+    """The step's gradient in mixed precision, as a trainer with bf16 or fp16 computes it."""
+
+    use_amp: bool = False
+    """true: the forward pass of the step's gradient runs in float32 under autocast."""
+    amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    """Type that autocast rounds the products to."""
+    grads_fp32: bool = True
+    """true, always: gradients are added up in float64 here."""
+
+    @field_validator("grads_fp32")
+    @classmethod
+    def _added_up_exactly(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("gradients are always added up in float64: leave it out, or set true")
+        return value
+
+
 class PrecisionConfig(ScoringPrecision):
     """Precision of each stage; weights are kept in float32 and lose nothing between stages."""
 
-    update_vector: Dtype | None = None
-    """Type of the model where the step's gradient is computed; null: runtime_dtype."""
+    update_vector: Dtype | UpdatePrecision | None = None
+    """Type of the model for the step's gradient, or {use_amp: true}; null: runtime_dtype."""
 
     @property
     def updating(self) -> Precision:
         """Precision of the update's gradient."""
-        return self._stage(self.update_vector or self.runtime_dtype)
+        match self.update_vector:
+            case UpdatePrecision(use_amp=True, amp_dtype=autocast):
+                return replace(self._stage("float32"), autocast=autocast)
+            case str(dtype):
+                return self._stage(dtype)
+            case _:
+                return self._stage(self.runtime_dtype)
 
 
 class SamplingConfig(Section):

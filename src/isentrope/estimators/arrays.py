@@ -67,8 +67,14 @@ def estimate_entropy_change(
 
     Raises:
         ValueError: If shapes disagree, a value under the mask is not finite, `chi_square` is
-            negative, a row is padded on the left, or lengths are given with more than one column.
+            negative, a row is padded on the left, lengths are given with more than one column, or
+            the method is "surprisal", which has no entropies.
     """
+    if method == "surprisal":
+        raise ValueError(
+            'The method "surprisal" needs the log-probabilities of the tokens, which these arrays '
+            'do not hold: use "prefix", "sequence" or "doubly-robust".'
+        )
     arrays = [torch.as_tensor(x, dtype=torch.float64) for x in (log_ratios, entropies)]
     base = torch.as_tensor(base_entropies, dtype=torch.float64)
     mask = torch.as_tensor(mask, dtype=torch.bool)

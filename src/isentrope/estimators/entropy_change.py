@@ -159,7 +159,7 @@ def entropy_change(
         direction: v = Δθ/η by parameter name.
         etas: Learning rates; may be empty.
         functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: "prefix", "sequence" or "doubly-robust".
+        method: "prefix", "sequence", "doubly-robust" or "surprisal".
         order: Derivatives to compute: 0, 1 or 2.
         confidence: Nominal coverage of the intervals.
         progress: Called before each evaluation.

@@ -6,13 +6,18 @@ there), W = e^c, m the mask and ω the sample weights (1/n):
     sequence         ℋ = Σ_i ω_i w_i Σ_k H_ik / Σ_i ω_i w_i,   w_i = W_i,t+1
     prefix           ℋ = Σ_k [ Σ_i ω_i W_ik m_ik H_ik / Σ_i ω_i W_ik ]
     doubly-robust    ℋ = prefix − Σ_ik ω_i (W_i,k+1 − W_ik) m_ik b_ik / Σ_i ω_i
+    surprisal        ℋ = Σ_k [ Σ_i ω_i W_i,k+1 m_ik (−s_ik) / Σ_i ω_i W_i,k+1 ]
 
-N is the same with m in place of m·H, and h = ℋ/N. Values, derivatives along v (dual numbers in
-r and H) and the influence of every sample (derivative by ω) all come from this one F.
+N is the same with m in place of m·H (surprisal: that of prefix), and h = ℋ/N. Values, derivatives
+along v (dual numbers in r and H) and the influence of every sample (derivative by ω) all come from
+this one F.
 
 b_ik may use (p, t_<k) only; the estimator is then unbiased for every b. (prefix) is normalised at
 each position and so already subtracts the mean entropy there: b predicts the rest of the entropy of
 later tokens. For h it predicts the rest of Σ_{j>k} (H_ij − h).
+
+(surprisal) takes no H, and s_ik = r_ik + s_ik(sampler). A token's own factor belongs to its weight,
+because it is drawn with what it measures; the method is a reference for the others.
 """
 
 from __future__ import annotations
@@ -25,10 +30,10 @@ from torch import Tensor
 from isentrope.estimate import Functional
 from isentrope.forward_mode import derivatives_at_zero
 
-Method = Literal["sequence", "prefix", "doubly-robust"]
+Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
-METHODS = ("sequence", "prefix", "doubly-robust")
+METHODS = ("sequence", "prefix", "doubly-robust", "surprisal")
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,17 @@ class Functionals:
 
     Attributes:
         functional: "per_sequence" or "per_token".
-        method: "sequence", "prefix" or "doubly-robust".
+        method: "sequence", "prefix", "doubly-robust" or "surprisal".
         tokens: (n, t) float64, tokens that each entry of H stands for (the mask, or lengths).
         baseline: (n, t) float64, b of the doubly-robust method; None otherwise.
+        sampler_logprobs: (n, t) float64, nats, of the surprisal method; None otherwise.
     """
 
     functional: Functional
     method: Method
     tokens: Tensor
     baseline: Tensor | None = None
+    sampler_logprobs: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.functional not in UNITS:
@@ -54,6 +61,10 @@ class Functionals:
             raise ValueError(f"method={self.method!r}; choose one of {METHODS}.")
         if (self.method == "doubly-robust") != (self.baseline is not None):
             raise ValueError("A baseline belongs to the doubly-robust method, and only to it.")
+        if (self.method == "surprisal") != (self.sampler_logprobs is not None):
+            raise ValueError(
+                "The sampler's log-probabilities belong to the surprisal method, and only to it."
+            )
 
     @property
     def unit(self) -> str:
@@ -71,7 +82,7 @@ class Functionals:
         Args:
             omega: (n,) sample weights ω, any positive scale.
             log_ratios: (n, t) r in nats, 0 where there is no token.
-            entropies: (n, t) H in nats, 0 where there is no token.
+            entropies: (n, t) H in nats, 0 where there is no token; surprisal does not read it.
 
         Returns:
             Scalar ℋ or h, in `unit`.
@@ -83,6 +94,9 @@ class Functionals:
             entropy, length = _sequence(omega, log_weights[:, -1], entropies, self.tokens)
         else:
             entropy, length = _prefix(omega, before, entropies, self.tokens)
+        if self.sampler_logprobs is not None:
+            surprisals = -(log_ratios + self.sampler_logprobs)
+            entropy, _ = _prefix(omega, log_weights, surprisals, self.tokens)
         if self.baseline is not None:
             jump = (log_weights.exp() - before.exp()) * self.baseline
             entropy = entropy - omega @ jump.sum(1)

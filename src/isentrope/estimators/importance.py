@@ -63,7 +63,7 @@ PER_TOKEN_PREFIX = Rule(0.8)
 """Of ΔH per token by "prefix" weights, which are each of a part of the response only."""
 
 OTHERWISE = Rule(0.9, 2)
-"""Of every other ΔH: per sequence, "sequence" and "doubly-robust"."""
+"""Of every other ΔH: per sequence, "sequence", "doubly-robust" and "surprisal"."""
 
 RESIDUAL_RULE = Rule(0.9, 10)
 """Of ΔH − ηδH₁ − η²δH₂, in which the common tokens cancel and the rare ones are left."""
@@ -77,7 +77,7 @@ def rule_of(functional: str, method: str) -> Rule:
 
     Args:
         functional: "per_token" or "per_sequence".
-        method: "prefix", "sequence" or "doubly-robust".
+        method: "prefix", "sequence", "doubly-robust" or "surprisal".
 
     Returns:
         The rule.

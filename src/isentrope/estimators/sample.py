@@ -101,7 +101,7 @@ def score_batch(
         policy: The policy.
         rollouts: An unfiltered E-batch.
         functional: "per_token" or "per_sequence".
-        method: "sequence", "prefix" or "doubly-robust".
+        method: "sequence", "prefix", "doubly-robust" or "surprisal".
         direction: v, needed for order ≥ 1.
         order: Highest derivative along v to compute: 0, 1 or 2.
 
@@ -126,9 +126,11 @@ def score_batch(
         )
     match = match_sampler(policy, rollouts, series[0])
     other = None if match.agrees else match.temperature
+    kept = sampler_logprobs(rollouts, series[0])
+    of_surprisal = kept if method == "surprisal" else None
     return ScoredBatch(
-        Functionals(functional, method, tokens, baseline),
-        sampler_logprobs(rollouts, series[0]),
+        Functionals(functional, method, tokens, baseline, of_surprisal),
+        kept,
         series,
         rollouts.prompt_index,
         match,

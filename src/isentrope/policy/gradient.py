@@ -56,7 +56,8 @@ def weighted_gradient(
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))
         with mapped_blocks(), torch.enable_grad(), policy.precision.active(forward_mode=False):
-            root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
+            with policy.precision.mixed():
+                root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
             if not root.requires_grad:
                 raise ValueError(
                     f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "

@@ -49,13 +49,14 @@ def hidden_gradient(
     gradient = torch.empty_like(hidden)
     with torch.no_grad():
         for here, logits in logit_rows(hidden, head):
-            if b is None:
+            if b is None and logits.dtype == head.weight.dtype:
                 average = _softmax(logits, temperature) @ head.weight
                 difference = head.weight[targets[here]] - average
                 gradient[here] = difference * (a[here, None] / temperature).to(difference)
             else:
-                of = logit_gradient(logits, targets[here], a[here], b[here], temperature)
-                gradient[here] = of.to(hidden.dtype) @ head.weight
+                b_here = None if b is None else b[here]
+                of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
+                gradient[here] = through_embedding(of, logits.dtype, head.weight).to(hidden)
     return gradient
 
 
@@ -135,6 +136,26 @@ def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]
     for start in range(0, len(hidden), rows):
         here = slice(start, min(start + rows, len(hidden)))
         yield here, nn.functional.linear(hidden[here], head.weight, head.bias)
+
+
+def through_embedding(of: Tensor, dtype: torch.dtype, weight: Tensor) -> Tensor:
+    """The derivative by the hidden states, from that by the logits.
+
+    Under autocast both factors are rounded to the type of the logits, and the products are added
+    up in the type of the weights, as TRL's fused head does it.
+
+    Args:
+        of: (m, v) derivative by the logits.
+        dtype: Type of the logits; another than that of the weights under autocast only.
+        weight: (v, d) output embedding.
+
+    Returns:
+        (m, d) at the type of the weights.
+    """
+    if dtype == weight.dtype:
+        return of.to(dtype) @ weight
+    with torch.autocast(of.device.type, enabled=False):
+        return of.to(dtype).to(weight.dtype) @ weight.to(dtype).to(weight.dtype)
 
 
 def _softmax(logits: Tensor, temperature: float) -> Tensor:

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 AS_IS = "as_is"
 _SHORTER_THAN_FLOAT64 = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -39,12 +40,15 @@ class Precision:
         allow_tf32: Let matrix products on GPUs round their inputs to 10 bits. Off by default.
         matmul_precision: The same for matrix products of oneDNN, on CPUs: "highest" keeps float32,
             "high" allows TF32, "medium" bfloat16.
+        autocast: Type in which `torch.autocast` takes the products of a gradient by reverse mode,
+            as mixed-precision training does; None for none. Scores are never taken under it.
     """
 
     runtime_dtype: str = "float64"
     entropy_dtype: str = "float64"
     allow_tf32: bool = False
     matmul_precision: str = "highest"
+    autocast: str | None = None
 
     def __post_init__(self) -> None:
         for field in ("runtime_dtype", "entropy_dtype"):
@@ -54,6 +58,12 @@ class Precision:
                     f"{field}={getattr(self, field)!r} is not a precision; "
                     f"choose one of {', '.join(choices)}."
                 )
+        if self.autocast not in (None, *AUTOCAST):
+            raise ValueError(
+                f"autocast={self.autocast!r}; choose one of {', '.join(AUTOCAST)}, or None."
+            )
+        if self.autocast is not None and self.runtime_dtype == "float64":
+            raise ValueError("autocast does not act on a model in float64: use float32.")
         if self.matmul_precision not in ("highest", "high", "medium"):
             raise ValueError(
                 f"matmul_precision={self.matmul_precision!r}; choose highest, high or medium."
@@ -108,6 +118,21 @@ class Precision:
                 stack.callback(torch.set_default_dtype, torch.get_default_dtype())
                 torch.set_default_dtype(torch.float64)  # of what model code creates without a type
                 stack.enter_context(_KeepFloat64())
+            yield
+
+    @contextmanager
+    def mixed(self) -> Generator[None]:
+        """Take the forward pass inside under `autocast`, if there is one.
+
+        The backward pass is left outside, as in training.
+
+        Yields:
+            Nothing.
+        """
+        with ExitStack() as stack:
+            if self.autocast is not None:
+                for kind in ("cpu", *(("cuda",) if torch.cuda.is_available() else ())):
+                    stack.enter_context(torch.autocast(kind, AUTOCAST[self.autocast]))
             yield
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
 from isentrope.processes import together, world_size
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -20,11 +21,21 @@ ROUNDED_TOLERANCE = 3e-2
 """The same for shorter types, by their rounding."""
 
 
-def replay_tolerance(args: Any, policy: Policy) -> float:
+def precision_of(args: Any) -> Precision:
+    """That of a loss: the model's own types, under autocast where the arguments ask for it."""
+    shorter = {"bf16": "bfloat16", "fp16": "float16"}
+    asked = (kind for name, kind in shorter.items() if getattr(args, name, False))
+    return Precision("as_is", autocast=next(asked, None))
+
+
+def replay_tolerance(policy: Policy) -> float:
     """Largest relative error up to which a record replays its step, by the type of the pass."""
-    shorter = getattr(args, "bf16", False) or getattr(args, "fp16", False)
     kind = next(iter(policy.model.parameters())).dtype
-    return ROUNDED_TOLERANCE if shorter else REPLAY_TOLERANCE.get(kind, ROUNDED_TOLERANCE)
+    return (
+        ROUNDED_TOLERANCE
+        if policy.precision.autocast
+        else REPLAY_TOLERANCE.get(kind, ROUNDED_TOLERANCE)
+    )
 
 
 def _negative_weights(mine: Rollouts) -> tuple[Tensor, Tensor | None]:

@@ -30,7 +30,7 @@ from isentrope.recording.contract import optimizer_names, write_names
 from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
 from isentrope.recording.observing import evaluating
-from isentrope.recording.replay_error import replay_error, replay_tolerance
+from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import name_prompts
@@ -157,9 +157,9 @@ class StepRecorder:
         self._hook.remove()
         args, step = self.trainer.args, self.trainer.state.global_step + 1
         with evaluating(model):
-            options: dict[str, Any] = {"temperature": _temperature(args), "precision": "as_is"}
+            options = {"temperature": _temperature(args), "precision": precision_of(args)}
             policy = together(lambda: Policy(model, tokenizer, **options))
-            max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(args, policy)
+            max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(policy)
             mine = together(lambda: _rollouts(self._rows, entropy_term=False))
             error, size = replay_error(policy, mine, max_norm)
             if error > tolerance:

@@ -53,9 +53,10 @@ def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
     fields, notes = arguments.fields, []
     notes = [
         f"Training ran under {name} autocast: its gradient is one of rounded products, and the "
-        "step measured here is not rounded."
-        for name in ("bf16", "fp16")
-        if fields.get(name)
+        "step measured here is not rounded. With precision.update_vector: {use_amp: true, "
+        f"amp_dtype: {kind}}} it is."
+        for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
+        if fields.get(name) and use.autocast != kind
     ]
     if use.objective == RECORDED:
         return notes

@@ -47,7 +47,9 @@ READ = {
     "num_generations": Field("read", "batch_config.G"),
     "epsilon": Field("read", "estimator.clip, its lower bound"),
     "epsilon_high": Field("read", "estimator.clip, its upper bound; the cap of cispo"),
-    "per_device_train_batch_size": Field("read", "estimator.micro_batch of bnpo"),
+    "per_device_train_batch_size": Field(
+        "read", "estimator.micro_batch of bnpo, or under autocast"
+    ),
 }
 
 _FILTERED = "responses are drawn from another distribution than the policy's"

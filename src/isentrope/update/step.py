@@ -145,8 +145,8 @@ def optimizer_step(
             the length at which the rollouts' sampler cut responses.
         max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
         clip_high: ε_high of "cispo", the cap on its ratio; None for no cap.
-        micro_batch: Responses per backward pass of "bnpo", in the order of the rollouts; None for
-            one pass over all.
+        micro_batch: Responses per backward pass of "bnpo" and under autocast, in the order of the
+            rollouts; None for one pass over all.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
         names: Names of the optimizer's parameters in its order, where they cannot be found.
 
@@ -163,7 +163,7 @@ def optimizer_step(
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
     of_entropies = entropy_weights(rollouts, objective)
     negative = None if of_entropies is None else -of_entropies
-    loss_gradient = policy.weighted_gradient(rollouts, -coefficients, negative)
+    loss_gradient = _gradient(policy, rollouts, -coefficients, negative, micro_batch)
     size = norm(loss_gradient)
     clip = clip_factor(size, max_grad_norm)
     components, preconditioner = follow_rule(policy, state, loss_gradient, clip)
@@ -184,6 +184,22 @@ def optimizer_step(
         warnings=state.warnings + short + _notes(rollouts, objective, coefficients, of_entropies),
         entropy_weights=of_entropies,
     )
+
+
+def _gradient(
+    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None, micro_batch: int | None
+) -> Vector:
+    # under autocast by training's micro-batches, because each of them is rounded
+    if policy.precision.autocast is None or micro_batch is None:
+        return policy.weighted_gradient(rollouts, a, b)
+    total: Vector = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+    for first in range(0, len(rollouts), micro_batch):
+        rows = torch.arange(first, min(first + micro_batch, len(rollouts)))
+        part = rollouts.select(rows)
+        here = (rows, slice(int(part.lengths.max())))
+        weights = None if b is None else b[here]
+        total = axpy(1.0, policy.weighted_gradient(part, a[here], weights), total)
+    return total
 
 
 def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
         Coefficients that sum to zero over groups, and ∂N as weights.
     """
     f = sample.functional
-    whole = "prefix" if f.method == "doubly-robust" else f.method
+    whole = "sequence" if f.method == "sequence" else "prefix"
     length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
 
     def statistics(omega: Tensor) -> Tensor:
