@@ -167,6 +167,7 @@ CALLS = {
 REFUSED_WITH = {
     "checkpoint.trainable": (FAST, "['*lora_B*']", r"lora_A"),
     "checkpoint.shard_base": (FAST, "true", r"torchrun"),  # and in test_sharing.py
+    "batch_config.U_weighting": (FAST, "difficulty", r"no isentrope_state\.json with pass rates"),
     "sampling.top_k": (FAST, "50", r"top_k=50"),
     "sampling.top_p": (FAST, "0.9", r"top_p=0\.9"),
     "trial.change": (NEGATIVE, "10.0", r"changes entropy by 10"),

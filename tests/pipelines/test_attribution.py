@@ -1,6 +1,7 @@
 """influence, kernel and noise on a tiny checkpoint, as a user runs them."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from isentrope.attribution.gradients import gram as gram_module
 from isentrope.attribution.influence.influence import influence
 from isentrope.config.io import load_config
 from isentrope.estimators.sample import sampler_logprobs
+from isentrope.pipelines import batches
 from isentrope.pipelines.audit import find_audit
 from isentrope.pipelines.influence import find_influence
 from isentrope.pipelines.kernel import find_kernel
@@ -19,6 +21,7 @@ from isentrope.pipelines.noise import find_noise
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
+from isentrope.sampling.prompts import name_prompts
 from isentrope.update.step import optimizer_step
 from tests.tiny_checkpoint import settings
 
@@ -223,3 +226,40 @@ def test_a_study_of_kernels_follows_the_block_of_two_batches(run, tiny):
     of = table[table["quantity"] == "blocks.EU.singular.effective_rank"]
     assert set(of["checkpoint"]) == {"step_4", "step_8"}
     assert "blocks.EU.delta_h.kernel" in set(table["quantity"])
+
+
+def test_prompts_of_u_are_weighted_by_the_pass_rates_in_the_checkpoint(
+    run, tiny, tmp_path, monkeypatch
+):
+    copy = shutil.copytree(tiny / "step_4", tmp_path / "step_4")
+    (copy / "manifest.json").unlink(missing_ok=True)
+    keys = [
+        p.key
+        for p in name_prompts(
+            load_config(settings(tiny), []).batch_config.update_task(None).prompts
+        )
+    ]
+    seen = {keys[0]: [9.0, 9.0]}
+    state = {"seed": 0, "weighting": "uniform", "memory": 0.7, "prompts": 24, "drawn": 0}
+    state |= {"put_off": [], "seen": seen}
+    (copy / "isentrope_state.json").write_text(json.dumps({"prompt_sampler": state}))
+    found = []
+    drawn = batches.update_batch
+
+    def watched(policy, prompts, *args, weights, **options):
+        found.append(dict(zip([p.key for p in prompts], weights, strict=True)))
+        return drawn(policy, prompts, *args, weights=weights, **options)
+
+    monkeypatch.setattr(batches, "update_batch", watched)
+    where = f"checkpoint.checkpoint_path={copy}"
+    run("influence", where, "batch_config.U_weighting=difficulty", "analysis.overlap=independent")
+    (weights,) = found
+    assert weights.pop(keys[0]) == pytest.approx(4 * 0.95 * 0.05 + 0.1)
+    assert set(weights.values()) == {1.1}
+
+
+def test_a_weighting_of_given_prompts_is_refused():
+    content = {"checkpoint": {"checkpoint_path": "x"}}
+    content["batch_config"] = {"U_weighting": "difficulty", "fixed_prompts": True}
+    with pytest.raises(ValueError, match="choose one"):
+        load_config(content)

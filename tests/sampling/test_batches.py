@@ -43,6 +43,26 @@ def test_excluded_prompts_are_in_neither_batch(policy):
     assert first not in {*e.prompt_keys, *u.prompt_keys}
 
 
+def test_weighted_prompts_are_drawn_as_often_as_their_weights_say(policy):
+    weights = [1.0, 3.0, *[1e-9] * (len(PROMPTS) - 2)]
+    keys = [p.key for p in name_prompts(PROMPTS)]
+    options = {"max_new_tokens": 1, "weights": weights}
+    first = [
+        update_batch(policy, PROMPTS, _ranks, 1, 2, "dr_grpo", seed=k, **options)[0].prompt_keys[0]
+        for k in range(400)
+    ]
+    assert set(first) == set(keys[:2])
+    assert first.count(keys[1]) == pytest.approx(300, abs=5 * (400 * 3 / 16) ** 0.5)
+    both, _ = update_batch(policy, PROMPTS, _ranks, 2, 2, "dr_grpo", seed=0, **options)
+    assert set(both.prompt_keys) == set(keys[:2])  # none twice in a pass
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0] * len(PROMPTS), [float("nan")] * len(PROMPTS)])
+def test_weights_that_mean_nothing_are_refused(policy, weights):
+    with pytest.raises(ValueError, match=f"for each of the {len(PROMPTS)} prompts"):
+        update_batch(policy, PROMPTS, _ranks, 1, 2, "dr_grpo", weights=weights, **OPTIONS)
+
+
 def test_a_seed_gives_the_same_update_batch(policy):
     first, _ = update_batch(policy, PROMPTS, starts_low, 5, 3, "grpo", **OPTIONS)
     again, _ = update_batch(policy, PROMPTS, starts_low, 5, 3, "grpo", batch_size=2, **OPTIONS)

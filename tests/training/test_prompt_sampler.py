@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from isentrope.training.prompt_sampler import FLOOR, PromptSampler
+from isentrope.training.prompt_sampler import FLOOR, PromptSampler, difficulty_weights
 
 KEYS = [f"set/{i}" for i in range(10)]
 
@@ -117,3 +117,17 @@ def test_rewards_that_pass_rates_cannot_be_learnt_from_are_refused():
         sampler().update([3, 3], [0.5, 1.0])
     with pytest.raises(ValueError, match="not finite"):
         sampler().update([0], [float("nan")])
+
+
+def test_a_checkpoints_pass_rates_give_the_weights_that_training_draws_with(tmp_path):
+    s = sampler("difficulty", memory=0.5)
+    s.update([0, 1], [1.0, 0.5])
+    s.update([0], [0.0])
+    (tmp_path / "isentrope_state.json").write_text(json.dumps({"prompt_sampler": s.state_dict()}))
+    found = difficulty_weights(tmp_path, [KEYS[1], "another", KEYS[0]])
+    by_hand = [(0.5 + 0.5) / 2, 0.5, (0.5 * 1.0 + 0.0 + 0.5) / (0.5 * 1 + 1 + 1)]
+    assert found == pytest.approx([4 * p * (1 - p) + FLOOR for p in by_hand])
+    with pytest.raises(ValueError, match="none of U's prompts"):
+        difficulty_weights(tmp_path, ["another"])
+    with pytest.raises(ValueError, match=r"no isentrope_state\.json .*U_weighting=uniform"):
+        difficulty_weights(tmp_path / "elsewhere", KEYS)

@@ -101,6 +101,8 @@ class BatchConfig(PromptsConfig):
     """Responses per prompt group of U."""
     fixed_prompts: bool = False
     """true: the first B_E and the first B_U prompts of the splits; false: random prompts."""
+    U_weighting: Literal["uniform", "difficulty"] = "uniform"
+    """Prompts of U: each as likely, or difficulty, by the pass rates in the checkpoint."""
     allow_overlap: bool = False
     """Whether a prompt of E may be one of U."""
     E_file: PathText | None = None
@@ -117,6 +119,15 @@ class BatchConfig(PromptsConfig):
     """Which of them is the first: their seeds differ by 3 from one to the next."""
     redraw_limit: Whole = 20
     """Rounds of redrawing for groups of U without advantage."""
+
+    @model_validator(mode="after")
+    def _weights_are_of_random_prompts(self) -> BatchConfig:
+        if self.U_weighting != "uniform" and (self.fixed_prompts or self.U_file is not None):
+            raise ValueError(
+                f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or "
+                "U_file say which they are: choose one"
+            )
+        return self
 
     @model_validator(mode="after")
     def _repeats_are_fresh(self) -> BatchConfig:

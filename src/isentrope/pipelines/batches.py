@@ -24,6 +24,7 @@ from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_trl_completions
+from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 
 log = logging.getLogger("isentrope")
@@ -56,6 +57,7 @@ class Sampler:
         sampling: How responses are drawn.
         precision: That of the sampler.
         progress: Where to say how far it is.
+        checkpoint: Its folder, which has the pass rates of its training; None for no checkpoint.
     """
 
     policy: Policy
@@ -63,6 +65,7 @@ class Sampler:
     sampling: SamplingConfig
     precision: Precision
     progress: Progress
+    checkpoint: Path | None = None
 
     def batches(self, estimator: EstimatorConfig) -> Batches:
         """Sample or read E and U.
@@ -172,6 +175,9 @@ class Sampler:
     ) -> tuple[Rollouts, UpdateBatchReport]:
         data, task = self.data, self.data.update_task(self.policy.tokenizer)
         prompts = _left(self.policy, task.prompts, exclude, "U")
+        weights = None
+        if data.U_weighting == "difficulty" and self.checkpoint is not None:
+            weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
         with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
             return update_batch(
                 self.policy,
@@ -183,6 +189,7 @@ class Sampler:
                 max_new_tokens=self.sampling.max_new_tokens,
                 seed=data.seeds["U"],
                 redraw_limit=data.redraw_limit,
+                weights=weights,
                 batch_size=self.sampling.batch_size,
                 progress=advance,
             )

@@ -66,6 +66,7 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
                 alone.sampling,
                 alone.precision.sampling,
                 progress or Progress(),
+                subject.path,
             )
             findings[subject.name] = check_subject(
                 known,

@@ -91,7 +91,9 @@ def prepare_checkpoint(
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    sampler = Sampler(policy, data, config.sampling, config.precision.sampling, progress)
+    sampler = Sampler(
+        policy, data, config.sampling, config.precision.sampling, progress, subject.path
+    )
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
         refuse(of_model, estimator.ignore_training_settings, subject.name)

@@ -93,6 +93,7 @@ def update_batch(
     seed: int,
     redraw_limit: int = 20,
     exclude_keys: Collection[str] = (),
+    weights: Sequence[float] | None = None,
     batch_size: int = 64,
     progress: Report | None = None,
 ) -> tuple[Rollouts, UpdateBatchReport]:
@@ -109,6 +110,8 @@ def update_batch(
         seed: Fixes the batch.
         redraw_limit: Rounds of redrawing allowed after the first.
         exclude_keys: Keys of prompts that must not be drawn (those of E, say).
+        weights: A positive weight per prompt that is not excluded: each next prompt of a pass has
+            probability proportional to it among those that are left; None for equal ones.
         batch_size: Sequences at a time.
         progress: Called with (sequences kept, sequences to draw) after each round.
 
@@ -116,14 +119,16 @@ def update_batch(
         n * group_size sequences with rewards and advantages, and the report.
 
     Raises:
-        ValueError: If n or `group_size` is too small.
+        ValueError: If n or `group_size` is too small, or weights are not positive or not one per
+            prompt.
     """
     if n < 1:
         raise ValueError(f"An update batch needs at least one prompt group, got n={n} (B_U).")
     if group_size < 2:
         raise ValueError(f"An advantage needs group_size >= 2, got {group_size} (G).")
     generator = torch.Generator().manual_seed(seed)
-    queue = _passes(name_prompts(prompts, exclude_keys), generator)
+    named = name_prompts(prompts, exclude_keys)
+    queue = _passes(named, generator, _checked_weights(weights, len(named)))
 
     def draw(groups: int, _round: int) -> Rollouts:
         batch = respond(
@@ -195,8 +200,27 @@ def draw_until_full(
     )
 
 
-def _passes(prompts: list[Prompt], generator: torch.Generator) -> Iterator[Prompt]:
+def _checked_weights(weights: Sequence[float] | None, prompts: int) -> torch.Tensor | None:
+    if weights is None:
+        return None
+    given = torch.tensor(list(weights), dtype=torch.float64)
+    if given.shape != (prompts,) or not bool(((given > 0) & given.isfinite()).all()):
+        raise ValueError(
+            f"weights must be one positive number for each of the {prompts} prompts, got "
+            f"{len(given)}."
+        )
+    return given
+
+
+def _passes(
+    prompts: list[Prompt], generator: torch.Generator, weights: torch.Tensor | None
+) -> Iterator[Prompt]:
     """Endless passes over the prompts, each in a new random order."""
     while True:
-        for i in torch.randperm(len(prompts), generator=generator):
+        if weights is None:
+            order = torch.randperm(len(prompts), generator=generator)
+        else:
+            uniform = torch.rand(len(prompts), generator=generator, dtype=torch.float64)
+            order = (uniform.log() / weights).argsort(descending=True)  # Efraimidis and Spirakis
+        for i in order:
             yield prompts[int(i)]

@@ -19,12 +19,13 @@ sorted by their keys, so the order of the data set has no effect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
 
-from isentrope.reading import require_types
+from isentrope.reading import read_json, require_types
 
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""
@@ -47,6 +48,35 @@ class _StateTypes(BaseModel):
     drawn: Annotated[int, Field(ge=0)]
     put_off: list[str]
     seen: dict[str, _Pair]
+
+
+def difficulty_weights(checkpoint: Path, keys: Sequence[str]) -> list[float]:
+    """w(p̂) of prompts by the pass rates that a checkpoint of training has.
+
+    Args:
+        checkpoint: Its folder.
+        keys: Stable identifiers of prompts; one without groups so far has p̂ = 1/2.
+
+    Returns:
+        One weight per key.
+
+    Raises:
+        ValueError: If the checkpoint has no pass rates, or none of these prompts.
+    """
+    file = checkpoint / STATE
+    cure = (
+        "U can be drawn by difficulty from a checkpoint of isentrope train on the same data set; "
+        "set batch_config.U_weighting=uniform"
+    )
+    if not file.is_file():
+        raise ValueError(f"{checkpoint} has no {STATE} with pass rates of prompts: {cure}.")
+    state = read_json(file).get("prompt_sampler")
+    require_types(STATE, state, _StateTypes)
+    seen: Mapping[str, Sequence[float]] = state["seen"]
+    if not any(key in seen for key in keys):
+        raise ValueError(f"The pass rates in {file} are of none of U's prompts: {cure}.")
+    rates = [(seen[key][0] + 0.5) / (seen[key][1] + 1) if key in seen else 0.5 for key in keys]
+    return [4 * p * (1 - p) + FLOOR for p in rates]
 
 
 class PromptSampler:
