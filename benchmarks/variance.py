@@ -39,7 +39,8 @@ def estimates(pool, etas, n: int, functional: str, method: str) -> torch.Tensor:
             baseline = cross_fitted_baseline(
                 h0, tokens, torch.arange(n), functional, features=base.features[here]
             )
-        f = Functionals(functional, method, tokens, baseline)
+        kept = base.logprobs[here] if method == "surprisal" else None
+        f = Functionals(functional, method, tokens, baseline, kept)
         omega = torch.ones(n, dtype=torch.float64)
         zero = f(omega, torch.zeros_like(h0), h0)
         rows.append(

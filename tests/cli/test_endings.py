@@ -124,6 +124,7 @@ CONFIGURED = (
     "influence",
     "kernel",
     "noise",
+    "variance",
     "audit",
     "check",
     "plan",

@@ -132,6 +132,11 @@ def noise(tiny, folder):
     return Command("noise", asked(tiny, batch_config={"B_U": 4}))
 
 
+def variance(tiny, folder):
+    """Every estimator at one learning rate."""
+    return Command("variance", asked(tiny, batch_config={"B_E": 16}))
+
+
 def audit(tiny, folder):
     """Every proxy against influence."""
     analysis = {"draws": 20, "overlap": "independent"}
@@ -260,6 +265,7 @@ COMMANDS = {
     "influence": influence,
     "kernel": kernel,
     "noise": noise,
+    "variance": variance,
     "audit": audit,
     "try": trial,
     "evaluate": evaluate,

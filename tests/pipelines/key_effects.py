@@ -97,6 +97,7 @@ NUMBERS = {
     "analysis.class_share": (AUDIT, "0.5"),
     "analysis.draws": (AUDIT, "20"),
     "analysis.supervised": (NOISE, "true"),
+    "analysis.wanted_error": (Of("variance", FAST), "0.2"),
     "fisher_kernel.blocks": (KERNEL, "[EU]"),
     "fisher_kernel.preconditioned": (KERNEL, "false"),
     "fisher_kernel.storage": (KERNEL, "int8"),

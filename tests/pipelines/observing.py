@@ -23,6 +23,7 @@ from isentrope.pipelines.loop import run_verb
 from isentrope.pipelines.measure import measure
 from isentrope.pipelines.noise import find_noise
 from isentrope.pipelines.trial import find_trial
+from isentrope.pipelines.variance import find_variance
 from isentrope.policy.precision import Precision
 from isentrope.runs import checkpoints
 from tests.tiny_checkpoint import settings
@@ -31,6 +32,7 @@ VERBS = {
     "influence": find_influence,
     "kernel": find_kernel,
     "noise": find_noise,
+    "variance": find_variance,
     "audit": find_audit,
     "try": find_trial,
 }

@@ -23,6 +23,7 @@ MORE = {
     "influence": {"analysis": {"share_responses": 2}},
     "kernel": {"fisher_kernel": {"blocks": ["UU", "EU", "EE"], "second_order": True, "sketch": 64}},
     "noise": {},
+    "variance": {},
     "audit": {},
     "resampled": {"estimator": {"method": "resampled", "eta_list": [1e-3]}},
     "one_batch": {"analysis": {"overlap": "u_statistic", "tokens": False, "groups": 2}},

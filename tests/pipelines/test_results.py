@@ -17,6 +17,7 @@ from isentrope.pipelines.loop import run_verb
 from isentrope.pipelines.measure import measure
 from isentrope.pipelines.noise import find_noise
 from isentrope.pipelines.trial import find_trial
+from isentrope.pipelines.variance import find_variance
 from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.results import InfluenceResult, MeasureResult, load_result
 from isentrope.runs.table_schemas import SCHEMAS
@@ -26,6 +27,7 @@ VERBS = {
     "influence": find_influence,
     "kernel": find_kernel,
     "noise": find_noise,
+    "variance": find_variance,
     "audit": find_audit,
     "try": find_trial,
 }

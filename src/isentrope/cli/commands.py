@@ -114,6 +114,14 @@ VERBS = (
         help="Measure the gradient noise scale, and that of the entropy change.",
     ),
     Verb(
+        "variance",
+        options.measured,
+        through="isentrope.cli.running:attributing",
+        run=f"{_PIPELINES}.variance:find_variance",
+        show="isentrope.cli.variance_table:print_variance",
+        help="Compare the errors of every estimator, and say how large E must be.",
+    ),
+    Verb(
         "audit",
         options.measured,
         through="isentrope.cli.running:attributing",

@@ -37,6 +37,8 @@ class AnalysisConfig(Section):
     """Share of tokens that is unlikely, and share of high entropy, in the table of classes."""
     draws: Annotated[Count, Field(ge=10)] = 200
     """Resamplings of prompts for the intervals of an audit."""
+    wanted_error: Share = 0.1
+    """Relative error for which variance says how many prompts E needs."""
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
 

@@ -33,7 +33,7 @@ from isentrope.forward_mode import derivatives_at_zero
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
-METHODS = ("sequence", "prefix", "doubly-robust", "surprisal")
+METHODS: tuple[Method, ...] = ("sequence", "prefix", "doubly-robust", "surprisal")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from isentrope.runs.study_table import write_study
 
 log = logging.getLogger("isentrope")
 
-Verb = Literal["measure", "influence", "kernel", "noise", "audit", "try"]
+Verb = Literal["measure", "influence", "kernel", "noise", "variance", "audit", "try"]
 
 R = TypeVar("R", bound=Result)
 
@@ -62,6 +62,7 @@ JOINED: dict[Verb, Joined] = {
     "influence": Joined("sequences", "influence_all"),
     "kernel": Joined("structure", "kernel_all"),
     "noise": Joined("noise", "noise_all"),
+    "variance": Joined("variance", "variance_all"),
     "audit": Joined("audit", "audit_all"),
     "try": Joined("trial", "try_all"),
 }

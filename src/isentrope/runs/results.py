@@ -20,6 +20,7 @@ from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRo
 from isentrope.runs.result import RESULTS, Result, read_schema
 from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
 from isentrope.runs.reward_records import RewardRecord
+from isentrope.runs.variance_records import MethodRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +185,25 @@ class NoiseResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VarianceResult(Result):
+    """The errors of every estimator on one E-batch. Table: variance.
+
+    Attributes:
+        eta: The learning rate of ηδH₁ and ΔH(η).
+        wanted_error: The relative error that `prompts_needed` is for.
+        methods: By quantity (entropy, first_order, delta_h), then by estimator.
+        seconds: Per response of E, by stage; "batches" draws U too.
+    """
+
+    verb: ClassVar[str] = "variance"
+
+    eta: float
+    wanted_error: float
+    methods: dict[str, dict[str, MethodRecord]]
+    seconds: dict[str, Number]
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditResult(Result):
     """The published proxies against the measured influence. Table: audit.
 
@@ -226,6 +246,7 @@ KINDS: tuple[type[Result], ...] = (
     InfluenceResult,
     KernelResult,
     NoiseResult,
+    VarianceResult,
     AuditResult,
     TrialResult,
 )

@@ -97,6 +97,13 @@ SCHEMAS = {
     "noise": TableSchema(
         {"of": "string", "quantity": "string", **_ESTIMATE, "n": "int64", "unit": "string?"}
     ),
+    "variance": TableSchema(
+        {
+            **dict.fromkeys(("quantity", "method"), "string"),
+            **dict.fromkeys(("prompts", "batches"), "int64"),
+            **_numbers("se", "spread"),
+        }
+    ),
     "audit": TableSchema(
         {
             **dict.fromkeys(("proxy", "statistic"), "string"),

@@ -1,0 +1,236 @@
+"""How large the errors of each estimator are on one policy, at the size of E and below it.
+
+The estimators (`functional`) see the same responses, so their variances are compared by pairs: with
+the influences a_p and b_p of prompt p on two of them,
+
+    Var_a / Var_b = Σ_p a_p² / Σ_p b_p² = ρ,     SE(log ρ)² = Σ_p (a_p²/Σ a² − b_p²/Σ b²)²
+
+and the interval is ρ exp(± t SE). An error falls as one over the root of the prompts, so a relative
+error q of a quantity F needs n (SE/(q F))² prompts. That this holds is seen from smaller batches:
+E is cut into disjoint ones, each with its own error, whose estimates also spread.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimators.functional import Method
+from isentrope.estimators.importance import Trust
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.sweep_statistics import statistics_of_sample, trust_of_change
+from isentrope.policy.chi_square import Divergence
+from isentrope.policy.token_statistics import Scores
+
+QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": 5}
+"""What is estimated, and its row of `statistics_of_sample`: F, ηδH₁ and ΔH(η)."""
+REFERENCE: Method = "prefix"
+"""The estimator that variances are divided by."""
+LEAST_BATCHES = 8
+"""Fewer disjoint batches show no spread."""
+_PAIRED = "paired influences"
+_CERTAIN = 2.0
+"""Standard errors by which a value must differ from 0 for its relative error to be known."""
+
+
+@dataclass(frozen=True)
+class MethodVariance:
+    """One estimator of one quantity.
+
+    Attributes:
+        value: On the whole batch, with its error.
+        ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
+        needed: Prompts for the relative error that is wanted; NaN where the value may be 0.
+    """
+
+    value: Estimate
+    ratio: Estimate
+    needed: float
+
+
+@dataclass(frozen=True)
+class SizedError:
+    """The error of one estimator at one size of E.
+
+    Attributes:
+        quantity: One of `QUANTITIES`.
+        method: The estimator.
+        prompts: Prompts of a batch.
+        batches: Disjoint batches of that size.
+        se: Root mean square of the standard errors that the batches claim.
+        spread: Standard deviation of the estimates between the batches; NaN for fewer than
+            `LEAST_BATCHES`.
+    """
+
+    quantity: str
+    method: str
+    prompts: int
+    batches: int
+    se: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class VarianceStudy:
+    """Every estimator on one E-batch.
+
+    Attributes:
+        methods: By quantity, then by method.
+        sizes: Errors by size, the largest first.
+    """
+
+    methods: dict[str, dict[str, MethodVariance]]
+    sizes: tuple[SizedError, ...]
+
+
+def variance_study(
+    samples: Mapping[Method, ScoredBatch],
+    eta: float,
+    moved: Scores,
+    divergence: Divergence | None,
+    *,
+    wanted: float = 0.1,
+    confidence: float = 0.95,
+) -> VarianceStudy:
+    """Compare estimators of h, ηδH₁ and ΔH(η) on the same responses.
+
+    Args:
+        samples: E scored at θ with one derivative, by estimator; `REFERENCE` is one of them.
+        eta: η.
+        moved: Scores at θ + ηv.
+        divergence: How far each distribution has moved; None where it is not known.
+        wanted: Relative error q.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        Errors, ratios of variances, and prompts needed.
+
+    Raises:
+        ValueError: If E has fewer than two prompt draws, or the scores at θ + ηv are not finite.
+    """
+    reference = samples[REFERENCE]
+    units, place = reference.prompt_index.unique(return_inverse=True)
+    if len(units) < 2:
+        raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
+    whole: dict[Method, Jackknifed] = {m: _jackknife(s, eta, moved) for m, s in samples.items()}
+    methods = {
+        quantity: {
+            m: _method(
+                _trust(samples[m], quantity, moved, divergence),
+                (samples[m].functional.unit, m, confidence, wanted),
+                (j, whole[REFERENCE], row),
+            )
+            for m, j in whole.items()
+        }
+        for quantity, row in QUANTITIES.items()
+    }
+    sizes: list[SizedError] = []
+    size = len(units)
+    while size >= 4 and (size == len(units) or len(units) // size <= 4 * LEAST_BATCHES):
+        cut = [(place // size == k).nonzero()[:, 0] for k in range(len(units) // size)]
+        for m, sample in samples.items():
+            parts = [_jackknife(*_rows(sample, moved, rows, eta)) for rows in cut]
+            sizes += [_sized(q, row, m, size, parts) for q, row in QUANTITIES.items()]
+        size //= 2
+    return VarianceStudy(methods, tuple(sizes))
+
+
+def _jackknife(sample: ScoredBatch, eta: float, moved: Scores) -> Jackknifed:
+    found = infinitesimal_jackknife(
+        statistics_of_sample(sample, [eta], [moved]), sample.prompt_index
+    )
+    scale = torch.ones(len(found.values), dtype=torch.float64)
+    scale[QUANTITIES["first_order"]] = eta
+    return Jackknifed(found.values * scale, found.influences * scale[:, None], found.n_units)
+
+
+def _rows(
+    sample: ScoredBatch, moved: Scores, rows: Tensor, eta: float
+) -> tuple[ScoredBatch, float, Scores]:
+    def of(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[rows]
+
+    def scores(s: Scores) -> Scores:
+        return Scores(s.logprobs[rows], s.entropies[rows], s.mask[rows])
+
+    f = sample.functional
+    part = replace(
+        f,
+        tokens=f.tokens[rows],
+        baseline=of(f.baseline),
+        sampler_logprobs=of(f.sampler_logprobs),
+    )
+    batch = replace(
+        sample,
+        functional=part,
+        sampler_logprobs=sample.sampler_logprobs[rows],
+        series=tuple(scores(s) for s in sample.series),
+        prompt_index=sample.prompt_index[rows],
+        jumps=of(sample.jumps),
+    )
+    return batch, eta, scores(moved)
+
+
+def _trust(
+    sample: ScoredBatch, quantity: str, moved: Scores, divergence: Divergence | None
+) -> Trust:
+    if quantity != "delta_h":
+        return sample.trust
+    log_ratios = moved.logprobs - sample.sampler_logprobs
+    return trust_of_change(sample.functional, log_ratios, divergence)[0].or_worse(sample.trust)
+
+
+def _method(
+    trust: Trust,
+    names: tuple[str, Method, float, float],
+    found: tuple[Jackknifed, Jackknifed, int],
+) -> MethodVariance:
+    (unit, method, confidence, wanted), (here, reference, row) = names, found
+    n, value, se = here.n_units, float(here.values[row]), float(here.standard_errors[row])
+    trusted = trust.verdict == "trust"
+    estimate = Estimate.from_standard_error(
+        value,
+        se,
+        n,
+        unit=unit,
+        method=method,
+        confidence=confidence,
+        warnings=trust.warnings,
+        trusted=trusted,
+    )
+    known = trusted and abs(value) > _CERTAIN * se
+    needed = n * (se / (wanted * value)) ** 2 if known else math.nan
+    return MethodVariance(
+        estimate, _ratio(here.influences[row], reference.influences[row], confidence), needed
+    )
+
+
+def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:
+    """Σ a²/Σ b² with its interval on the scale of logarithms."""
+    a, b, n = a.square(), b.square(), len(a)
+    if not (float(a.sum()) > 0 and float(b.sum()) > 0):
+        return Estimate(math.nan, math.nan, math.nan, math.nan, n, "", _PAIRED)
+    ratio = float(a.sum() / b.sum())
+    log_se = float((n / (n - 1) * (a / a.sum() - b / b.sum()).square().sum()).sqrt())
+    reach = math.exp(t_quantile(n - 1, confidence) * log_se)
+    return Estimate(ratio, ratio * log_se, ratio / reach, ratio * reach, n, "", _PAIRED)
+
+
+def _sized(
+    quantity: str, row: int, method: str, prompts: int, parts: list[Jackknifed]
+) -> SizedError:
+    errors = torch.stack([p.standard_errors[row] for p in parts])
+    values = torch.stack([p.values[row] for p in parts])
+    spread = float(values.std()) if len(parts) >= LEAST_BATCHES else math.nan
+    return SizedError(
+        quantity, method, prompts, len(parts), float(errors.square().mean().sqrt()), spread
+    )

@@ -1,0 +1,109 @@
+"""Errors by estimator and by size: against loops, and against many draws of an exact policy."""
+
+import math
+
+import pytest
+import torch
+
+from isentrope.estimators.functional import METHODS
+from isentrope.estimators.variance import LEAST_BATCHES, QUANTITIES, variance_study
+from isentrope.policy.chi_square import Divergence
+from isentrope.policy.token_statistics import Scores
+from tests import cases
+
+ETA = 0.02
+
+
+def study(n=64, wanted=0.1):
+    samples = {m: cases.array_sample(n=n, method=m) for m in METHODS}
+    here = samples["prefix"].series[0]
+    slope = samples["prefix"].series[1]
+    moved = Scores(
+        here.logprobs + ETA * slope.logprobs, here.entropies + ETA * slope.entropies, here.mask
+    )
+    still = Divergence(torch.zeros(*here.mask.shape, 2, dtype=torch.float64))
+    return samples, moved, variance_study(samples, ETA, moved, still, wanted=wanted)
+
+
+def without_prompt(method, p, quantity, samples, moved):
+    """F, ηδH₁ or ΔH with one prompt left out, by the functional alone."""
+    sample = samples[method]
+    omega = torch.ones(len(moved.mask), dtype=torch.float64)
+    if p is not None:
+        omega[p] = 0.0
+    f, h, r = sample.functional, sample.entropies, sample.log_ratios
+
+    def at(e):
+        slope = sample.series[1]
+        return f(omega, r + e * slope.logprobs, h + e * slope.entropies)
+
+    if quantity == "entropy":
+        return float(at(0.0))
+    if quantity == "first_order":
+        return ETA * float(at(1e-5) - at(-1e-5)) / 2e-5
+    return float(f(omega, moved.logprobs - sample.sampler_logprobs, moved.entropies) - at(0.0))
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_errors_are_those_of_leaving_prompts_out(quantity):
+    samples, moved, found = study()
+    n, errors = len(moved.mask), {}
+    for method in METHODS:
+        whole = without_prompt(method, None, quantity, samples, moved)
+        left = [without_prompt(method, p, quantity, samples, moved) for p in range(n)]
+        errors[method] = math.sqrt(sum((x - whole) ** 2 for x in left) * (n - 1) / n)
+        of = found.methods[quantity][method]
+        assert of.value.value == pytest.approx(whole, rel=1e-6)
+        assert of.value.se == pytest.approx(errors[method], rel=0.1)  # two kinds of jackknife
+    for method in METHODS:
+        ratio = found.methods[quantity][method].ratio
+        assert ratio.value == pytest.approx((errors[method] / errors["prefix"]) ** 2, rel=0.2)
+        assert ratio.ci_low <= ratio.value <= ratio.ci_high
+    assert found.methods[quantity]["prefix"].ratio.se == 0.0
+
+
+def test_prompts_needed_follow_the_error_that_is_wanted():
+    needed = [study(wanted=q)[2].methods["entropy"]["prefix"] for q in (0.1, 0.05)]
+    assert needed[1].needed == pytest.approx(4 * needed[0].needed)
+    value = needed[0].value
+    assert needed[0].needed == pytest.approx(value.n * (value.se / (0.1 * value.value)) ** 2)
+
+
+def test_nothing_is_said_of_what_a_value_that_may_be_zero_needs():
+    for by_method in study()[2].methods.values():
+        for of in by_method.values():
+            assert math.isnan(of.needed) == (abs(of.value.value) <= 2 * of.value.se)
+
+
+def test_smaller_batches_are_disjoint_and_their_errors_larger():
+    _, moved, found = study()
+    rows = [s for s in found.sizes if (s.quantity, s.method) == ("entropy", "prefix")]
+    assert [s.prompts for s in rows] == [64, 32, 16, 8, 4]
+    assert all(s.batches * s.prompts == len(moved.mask) for s in rows)
+    assert rows[-1].se > rows[0].se
+    assert [math.isnan(s.spread) for s in rows] == [s.batches < LEAST_BATCHES for s in rows]
+
+
+def test_surprisal_is_noisier_where_entropies_are_even():
+    """−s of a token varies within a prefix, H does not: a policy with the same H everywhere."""
+    samples = {m: cases.array_sample(n=64, method=m) for m in ("prefix", "surprisal")}
+    even = samples["prefix"].series[0].mask.double()
+    flat = {
+        m: type(s)(
+            s.functional,
+            s.sampler_logprobs,
+            tuple(Scores(x.logprobs, even, x.mask) for x in s.series[:2]),
+            s.prompt_index,
+        )
+        for m, s in samples.items()
+    }
+    here = flat["prefix"].series[0]
+    found = variance_study(flat, ETA, here, None).methods["entropy"]
+    assert found["prefix"].value.se == pytest.approx(0.0, abs=1e-12)
+    assert found["surprisal"].value.se > 0.01
+
+
+def test_one_prompt_has_no_errors():
+    samples = {m: cases.array_sample(n=1, method=m) for m in METHODS}
+    with pytest.raises(ValueError, match="two or more"):
+        variance_study(samples, ETA, samples["prefix"].series[0], None)
