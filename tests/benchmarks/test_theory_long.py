@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from benchmarks import theory_long
+from benchmarks.theory_policies import transformer
 from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 
@@ -80,6 +81,17 @@ def test_terms_from_score_vectors_are_those_of_the_sums():
     policy = exact.policy
     found = theory_long.enumerated_terms(policy, PROMPTS, LENGTH, backend="loop")
     agree(found, by_sums(exact), ALL)
+
+
+@pytest.mark.slow
+def test_sampled_terms_are_correct_on_average():
+    policy, prompts = transformer(V, 4), [[0, 1], [1, 2]]
+    truth = theory_long.enumerated_terms(policy, prompts, LENGTH)
+    found = [theory_long.sampled_terms(policy, prompts, LENGTH, seed) for seed in range(150)]
+    for name in ("diagonal", "own_pair", "same_pair", "other_pair"):
+        values = torch.tensor([getattr(x, name) for x in found])
+        error = float(values.std()) / len(values) ** 0.5
+        assert abs(float(values.mean()) - getattr(truth, name)) < 4 * error, name
 
 
 def test_off_the_diagonal_a_context_table_stays_and_a_shared_one_grows():
