@@ -162,6 +162,18 @@ def test_fixed_prompts_are_the_first_of_the_split_in_turn(run):
     assert set(U.prompt_keys) <= set(E.prompt_keys[:3])
 
 
+def test_prompts_of_E_may_be_fixed_and_those_of_U_random(run):
+    of_seed = {}
+    for seed in (0, 1):
+        fixed = ("batch_config.fixed_prompts=E", "batch_config.save_batches=true")
+        sizes = ("batch_config.B_E=6", "batch_config.B_U=3", f"batch_config.seed={seed}")
+        overrides = (*SHARED, "estimator.order=0", *fixed, *sizes)
+        folder, _ = written(run(*overrides, name=f"run_{seed}"))
+        of_seed[seed] = [Rollouts.load(folder / f"{n}.parquet").prompt_keys for n in "EU"]
+    assert of_seed[0][0] == of_seed[1][0]
+    assert of_seed[0][1] != of_seed[1][1]
+
+
 def test_saved_batches_give_the_same_numbers_again(once):
     folder, first = written(once(*SAVED))
     files = [f"batch_config.{name}_file={folder / name}.parquet" for name in "EU"]

@@ -99,8 +99,8 @@ class BatchConfig(PromptsConfig):
     """Size of U: prompt groups that have an advantage."""
     G: Annotated[Count, Field(ge=2)] = 8
     """Responses per prompt group of U."""
-    fixed_prompts: bool = False
-    """true: the first B_E and the first B_U prompts of the splits; false: random prompts."""
+    fixed_prompts: bool | Literal["E"] = False
+    """true: the first B_E and the first B_U prompts of the splits; E: E's alone; false: random."""
     U_weighting: Literal["uniform", "difficulty"] = "uniform"
     """Prompts of U: each as likely, or difficulty, by the pass rates in the checkpoint."""
     allow_overlap: bool = False
@@ -122,7 +122,9 @@ class BatchConfig(PromptsConfig):
 
     @model_validator(mode="after")
     def _weights_are_of_random_prompts(self) -> BatchConfig:
-        if self.U_weighting != "uniform" and (self.fixed_prompts or self.U_file is not None):
+        if self.U_weighting != "uniform" and (
+            self.fixed_prompts is True or self.U_file is not None
+        ):
             raise ValueError(
                 f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or "
                 "U_file say which they are: choose one"

@@ -181,7 +181,7 @@ class Sampler:
         with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
             return update_batch(
                 self.policy,
-                prompts[: data.B_U] if data.fixed_prompts else prompts,
+                prompts[: data.B_U] if data.fixed_prompts is True else prompts,
                 task,
                 data.B_U,
                 data.G,
