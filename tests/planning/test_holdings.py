@@ -89,7 +89,7 @@ def test_without_passes_a_stage_is_what_is_held(shapes):
     stages = {s.name: s for s in Measuring(shapes, sizes).stages("influence")}
     n, d = shapes.parameters, shapes.trainable
     tokens = stages["influence of tokens"]
-    directions = 5  # four of the eight at a time, and the part that they come from
+    directions = 9  # eight at a time, and the part that they come from
     assert tokens.peak == 12 * n + 8 * d * (STEP_VECTORS + 2 * 4 + directions)
     cache = 8 * (4 + 3) * shapes.cached_numbers * 8
     assert cache in [term.size for term in stages["sampling"].terms]

@@ -96,9 +96,11 @@ class Holdings:
             f"{count} groups x {d:,} trainable x {size} bytes",
         )
 
-    def directions(self, groups: int) -> Term:
+    def directions(self, groups: int, precision: Precision) -> Term:
         """P g of the groups that one forward-mode pass takes, with the part they come from."""
-        return self.vectors("directions", min(groups, DIRECTIONS_AT_ONCE) + 1)
+        d, size, count = self.shapes.trainable, element(precision), min(groups, DIRECTIONS_AT_ONCE)
+        formula = f"({count} x {size} + 8) bytes x {d:,} trainable"
+        return Term("directions", (count * size + 8) * d, formula)
 
     def kernel_rows(
         self, left: int, right: int | None, precision: Precision, storage: Storage

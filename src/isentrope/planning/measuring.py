@@ -14,6 +14,7 @@ from isentrope.planning.sizes import Sizes
 from isentrope.planning.stages import Stage, Term, Work, pass_terms
 from isentrope.planning.tracing import Trace
 from isentrope.policy.precision import Precision
+from isentrope.policy.slopes import smaller_batches
 
 NOTHING = Trace(0, 0, 0.0, 0.0, 0.0, 0.0)
 
@@ -63,9 +64,9 @@ class Measuring:
     def _followed(self, precision: Precision, follow: Callable[[Passes], Trace]) -> Trace:
         return NOTHING if self.passes is None else follow(self.passes(precision))
 
-    def _times(self, batch: Batch) -> float:
-        """Micro-batches of a batch."""
-        return batch.sequences / batch.first(self.sizes.max_tokens).sequences
+    def _times(self, batch: Batch, share: int = 1) -> float:
+        """Micro-batches of a batch, of so many times fewer tokens."""
+        return batch.sequences / batch.first(self.sizes.max_tokens // share).sequences
 
     def _stage(
         self,
@@ -187,12 +188,13 @@ class Measuring:
         directions = quantities * count
         if not tokens:
             return [*stages, self._projected(step, stored, directions)]
-        along = held.directions(directions)
+        along = held.directions(directions, p)
         most = min(directions, DIRECTIONS_AT_ONCE)
         slopes = self._followed(p, lambda x: x.slopes(s.U, most))
         scores = self._followed(p, lambda x: x.scores(s.U))
-        every = self._times(s.U) * -(-directions // DIRECTIONS_AT_ONCE)
-        passes = [(slopes, every), (scores, every)]
+        again = -(-directions // DIRECTIONS_AT_ONCE)
+        of_slopes = self._times(s.U, smaller_batches(most)) * again
+        passes = [(slopes, of_slopes), (scores, self._times(s.U) * again)]
         return [*stages, self._stage("influence of tokens", p, (step, stored, along), passes)]
 
     def _projected(self, step: Term, stored: Term, directions: int) -> Stage:

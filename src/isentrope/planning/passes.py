@@ -28,7 +28,7 @@ from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
 from isentrope.policy.head import is_frozen_linear
 from isentrope.policy.precision import Precision
-from isentrope.policy.slopes import _hidden_slopes
+from isentrope.policy.slopes import _hidden_slopes, smaller_batches
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -128,12 +128,20 @@ class Passes:
         return self._whole(f"moved {remainder}", batch, run, rows)
 
     def slopes(self, batch: Batch, directions: int) -> Trace:
-        """Derivatives of log-probabilities along several directions at once."""
+        """Derivatives of log-probabilities along several directions, in smaller micro-batches."""
 
         def run(policy: ShapePolicy, micro: MicroBatch) -> object:
-            return _hidden_slopes(policy, micro, [_vector(policy)] * directions)
+            return _hidden_slopes(
+                policy,
+                micro,
+                {
+                    n: torch.empty(directions, *p.shape, dtype=p.dtype)
+                    for n, p in policy.theta.items()
+                },
+            )
 
-        return self._whole(f"slopes {directions}", batch, run)
+        smaller = self.with_fewer_tokens(self.max_tokens // smaller_batches(directions))
+        return smaller._whole(f"slopes {directions}", batch, run)
 
     def gradient(self, batch: Batch, entropies: bool) -> Trace:
         """One backward pass."""

@@ -5,7 +5,7 @@ Rollouts are scored in micro-batches. Derivatives along a direction are by forwa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -117,7 +117,7 @@ def score_along(
 
 
 def score_along_each(
-    policy: Policy, rollouts: Rollouts, directions: Sequence[Vector]
+    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector]
 ) -> tuple[Scores, ...]:
     """Scores at θ and their first derivative along each of several directions, in one pass.
 
@@ -129,31 +129,48 @@ def score_along_each(
     Returns:
         (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one at a time.
     """
-    for direction in directions:
-        policy.require_direction(direction)
-    options: dict[str, Any] = {"dtype": torch.float64, "device": policy.device}
-    zero, basis = torch.zeros(len(directions), **options), torch.eye(len(directions), **options)
+    stacked = stack_directions(policy, directions)
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        def at(e: Tensor) -> tuple[Tensor, Tensor]:  # θ + Σ_m e_m v_m
-            moved = {
-                n: (p.double() + sum(e[m] * v[n] for m, v in enumerate(directions))).to(p.dtype)
-                for n, p in policy.theta.items()
-            }
-            return policy.packed_scores(batch, moved)
+        def along(direction: Vector) -> Any:
+            return torch.func.jvp(
+                lambda theta: policy.packed_scores(batch, theta), (policy.theta,), (direction,)
+            )
 
-        def along(tangent: Tensor) -> Any:
-            return torch.func.jvp(at, (zero,), (tangent,))
-
-        base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(basis)
+        base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return collect(policy, rollouts, packed, PADDING_OF_SLOPES)
 
 
+def stack_directions(policy: Policy, directions: Iterable[Vector]) -> Vector:
+    """Directions by parameter, (directions, *shape), as forward mode takes them.
+
+    Args:
+        policy: The policy.
+        directions: v_1 … v_m, at least one; not kept while they are stacked.
+
+    Returns:
+        One tensor per parameter, of its type and on its device.
+
+    Raises:
+        ValueError: If a direction is not over exactly θ, or not finite.
+    """
+    rows: dict[str, list[Tensor]] = {n: [] for n in policy.names}
+    for direction in directions:
+        policy.require_direction(direction)
+        for n, p in policy.theta.items():
+            rows[n].append(direction[n].to(p.device, p.dtype))
+    return {n: torch.stack(rows.pop(n)) for n in policy.names}
+
+
 @smaller_where_memory_is_short
 def collect(
-    policy: Policy, rollouts: Rollouts, packed_scores: PackedScores, padding: int = 0
+    policy: Policy,
+    rollouts: Rollouts,
+    packed_scores: PackedScores,
+    padding: int = 0,
+    share: int = 1,
 ) -> tuple[Scores, ...]:
     """Run a function over micro-batches and put its outputs in place.
 
@@ -163,6 +180,7 @@ def collect(
         packed_scores: What is computed of a micro-batch.
         padding: Padded tokens that cost as much as one more micro-batch, if more than
             `policy.padding`.
+        share: How many times fewer tokens a micro-batch has than `policy.max_tokens`.
 
     Returns:
         One `Scores` per pair.
@@ -175,7 +193,8 @@ def collect(
     mask = rollouts.mask
     out: list[Tensor] = []
     padding = max(padding, policy.padding)
-    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks, padding=padding):
+    tokens = max(1, policy.max_tokens // share)
+    for batch in micro_batches(rollouts, tokens, policy.ranks, padding=padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):

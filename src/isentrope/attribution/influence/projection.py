@@ -9,7 +9,7 @@ the Gram matrix of two sets of gradients.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
 
-DIRECTIONS_AT_ONCE = 4
-"""Directions of one forward-mode pass: each takes the memory of an evaluation."""
+DIRECTIONS_AT_ONCE = 8
+"""Directions of one forward-mode pass."""
 
 MAX_STACKED_BYTES = 4 * 2**30
 """Bytes of the directions that one backward pass is projected on; more take another pass."""
@@ -40,7 +40,8 @@ def on_tokens(
     """c_ik ∂_u s_ik + d_ik ∂_u H_ik for every direction, (directions, n, t); and the scores."""
     projections: list[Tensor] = []
     scores, left = None, iter(directions)
-    while some := list(islice(left, DIRECTIONS_AT_ONCE)):
+    for first in left:
+        some = chain([first], islice(left, DIRECTIONS_AT_ONCE - 1))
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             if step.entropy_weights is None:
                 scores, slopes = logprob_jvp(policy, U, some)
