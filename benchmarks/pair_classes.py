@@ -10,7 +10,8 @@ the contributions of own, same-prompt and other-prompt pairs to δH₁ of the gr
 exponent of B in each, fitted by least squares to log |mean| with weights. P and the clip factor are
 those of each step: small batches are clipped harder, so contributions are divided by the factor.
 
-Writes docs/results/pair_classes.md. About ten minutes on one core.
+Writes tables.md in the run folder, which docs/results/pair_classes.md quotes and discusses. About
+ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
+from isentrope.attribution.influence.classes import token_classes
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.formatting import TERMINAL
@@ -37,9 +39,11 @@ from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.policy.scoring import score
 from isentrope.progress import Clock, Progress
 from isentrope.runs.checkpoints import find_subjects
-from isentrope.runs.class_records import ClassesRecord, is_it_all
+from isentrope.runs.class_records import ClassesRecord, classes_record, is_it_all
 
 SIZES = (4, 8, 16, 32, 64)
+FEW = 0.02
+"""Share of the tokens that is unlikely, and of high entropy, in a second table."""
 CLASSES = ("own", "same_prompt", "other_prompt")
 TABLE = """| {0} | members | of the fall | share of δH | δH ± se | δJ ± se |
 |---|---|---|---|---|---|
@@ -63,10 +67,12 @@ def prepared(path: Path, B_E: int, B_U: int, repeat: int = 0) -> tuple[Prepared,
 
 
 def classes_at(path: Path, B_E: int) -> dict[str, ClassesRecord]:
-    """The classes of tokens and sequences of a batch of 64 prompts."""
+    """The classes of a batch of 64 prompts: tokens with two thresholds, and sequences."""
     ready, config = prepared(path, B_E, 64)
     with at_precision(ready.policy, config.precision.measuring):
-        return classes_of(ready, influence_of(ready, Progress(), tokens=True, reward=True))
+        found = influence_of(ready, Progress(), tokens=True, reward=True)
+    few = classes_record(token_classes(found, share=FEW))
+    return classes_of(ready, found) | {f"tokens, {FEW:.0%}": few}
 
 
 def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:
@@ -125,7 +131,8 @@ def table(of: str, classes: ClassesRecord) -> str:
         cells = [TERMINAL.with_error(x.value, x.se) for x in changes if x is not None]
         fall, share = f"{part.fall.value:.2f} {fall}", f"{part.share_h.value:.2f} {share}"
         rows.append(f"| {name} | {part.members:.0f} | {fall} | {share} | {' | '.join(cells)} |")
-    return TABLE.format(of) + "\n".join(rows)
+    ends = ", ".join(f"{name} {x:.3g}" for name, x in classes.thresholds.items())
+    return f"Split at {ends}:\n\n" + TABLE.format(of) + "\n".join(rows)
 
 
 def page(run: Path, B_E: int, repeats: int, step: str) -> str:
@@ -135,8 +142,8 @@ def page(run: Path, B_E: int, repeats: int, step: str) -> str:
     for path in paths:
         classes = classes_at(path, B_E)
         parts.append(f"## Classes at {path.name}\n\n{is_it_all(classes['tokens'], TERMINAL)}\n")
-        parts += [table(of, classes[of]) + "\n" for of in ("tokens", "sequences")]
-        print(parts[-3], flush=True)
+        parts += [table(of, found) + "\n" for of, found in classes.items()]
+        print(path.name, flush=True)
     chosen = run / "training_state" / step
     values: dict[str, dict[int, list[float]]] = {name: {B: [] for B in SIZES} for name in CLASSES}
     for B in SIZES:
@@ -175,10 +182,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024, help="B_E")
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--step", default="step_20")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/pair_classes.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    options.out.write_text(page(options.run, options.size, options.repeats, options.step))
+    text = page(options.run, options.size, options.repeats, options.step)
+    (options.run / "tables.md").write_text(text)
 
 
 if __name__ == "__main__":

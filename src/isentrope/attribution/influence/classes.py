@@ -16,7 +16,9 @@ variance of sampling without replacement,
     Var = k (1 − k/n) S²,     S² the variance of min(δH_ik, 0) over the n tokens.
 
 U is held: errors are over the groups of E's prompts, and the interval of a share is Fieller's. That
-of the fall holds which tokens lower entropy, so it is of first order in the errors.
+of the fall holds which tokens lower entropy, so it is of first order in the errors. On an
+enumerated policy nominal 95 % intervals of δH and share covered 93–97 % with 512 responses in E;
+with 128, a class of a single token at a prefix that E seldom has 62–68 %.
 """
 
 from __future__ import annotations
