@@ -28,7 +28,6 @@ import torch
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
-from isentrope.attribution.influence.classes import token_classes
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.formatting import TERMINAL
@@ -39,11 +38,9 @@ from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.policy.scoring import score
 from isentrope.progress import Clock, Progress
 from isentrope.runs.checkpoints import find_subjects
-from isentrope.runs.class_records import ClassesRecord, classes_record, is_it_all
+from isentrope.runs.class_records import ClassesRecord, is_it_all
 
 SIZES = (4, 8, 16, 32, 64)
-FEW = 0.02
-"""Share of the tokens that is unlikely, and of high entropy, in a second table."""
 CLASSES = ("own", "same_prompt", "other_prompt")
 TABLE = """| {0} | members | of the fall | share of δH | δH ± se | δJ ± se |
 |---|---|---|---|---|---|
@@ -67,12 +64,10 @@ def prepared(path: Path, B_E: int, B_U: int, repeat: int = 0) -> tuple[Prepared,
 
 
 def classes_at(path: Path, B_E: int) -> dict[str, ClassesRecord]:
-    """The classes of a batch of 64 prompts: tokens with two thresholds, and sequences."""
+    """The classes of tokens and sequences of a batch of 64 prompts."""
     ready, config = prepared(path, B_E, 64)
     with at_precision(ready.policy, config.precision.measuring):
-        found = influence_of(ready, Progress(), tokens=True, reward=True)
-    few = classes_record(token_classes(found, share=FEW))
-    return classes_of(ready, found) | {f"tokens, {FEW:.0%}": few}
+        return classes_of(ready, influence_of(ready, Progress(), tokens=True, reward=True))
 
 
 def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:

@@ -28,7 +28,7 @@ def table():
 
 def test_classes_partition_the_acting_tokens_and_sum_to_the_gradients_part(table):
     for classes, acting in (
-        (token_classes(table), int(table.acting.sum())),
+        (token_classes(table, share=0.2), int(table.acting.sum())),
         (sequence_classes(table), int(table.acting.any(1).sum())),
     ):
         parts = classes.parts.values()
@@ -49,7 +49,7 @@ def test_a_class_is_what_its_name_says(table):
     frame = frame[frame["coefficient"] != 0].reset_index(drop=True)
     n, kept = len(frame), round(0.25 * len(frame))
     classes = token_classes(table, share=0.25)
-    low, high = np.sort(frame["s"])[kept - 1], np.sort(frame["H"])[n - kept]
+    low, high = np.sort(frame["s"])[kept - 1], np.sort(frame["H"])[n - round(0.2 * n)]
     for name, part in classes.parts.items():
         likely, sign, entropy = name.split(", ")
         rows = frame[
@@ -65,7 +65,7 @@ def test_a_class_is_what_its_name_says(table):
 
 def test_errors_are_those_of_deleting_groups(table):
     """By the definition: the batch without a group, the rest scaled up, to first order."""
-    classes = token_classes(table)
+    classes = token_classes(table, share=0.2)
     by_group = table.entropy.by_group_and_token
     frame = table.to_frame("tokens")
     name, part = max(classes.parts.items(), key=lambda pair: pair[1].members)
@@ -122,7 +122,7 @@ def test_sums_of_sequences_equal_the_oracle_where_the_weights_are_exact(name):
 
 
 def test_the_criterion_selects_by_covariance_and_leaves_the_rest(table):
-    classes = token_classes(table, criterion=(0.3,))
+    classes = token_classes(table, share=0.2, criterion=(0.3,))
     found = classes.criterion[0.3]
     frame = table.to_frame("tokens")
     cov = (frame["s"] - frame["s"].mean()) * (frame["advantage"] - frame["advantage"].mean())
@@ -207,12 +207,12 @@ def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
     step = step_on(policy, U)
     options = {"functional": "per_sequence", "method": "sequence", "overlap": "independent"}
     truth = influence(policy, everything_weighted(exact), U, step, groups=1, **options)
-    parts = token_classes(truth).parts
+    parts = token_classes(truth, share=0.2).parts
     hits = {"delta_h": [], "share_h": []}
     for seed in range(200):
         E = exact.rollouts.select(exact.draw(512, seed=1000 + seed))
         E = E.with_columns(prompt_index=torch.arange(512))
-        found = token_classes(influence(policy, E, U, step, groups=8, **options)).parts
+        found = token_classes(influence(policy, E, U, step, groups=8, **options), share=0.2).parts
         assert set(found) == set(parts)
         for name, part in found.items():
             for quantity, covered in hits.items():

@@ -33,8 +33,8 @@ class AnalysisConfig(Section):
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
     top: Annotated[list[Share], Field(min_length=1)] = Field(default=[0.0002, 0.02, 0.2])
     """Shares of tokens whose overlap between proxy and influence is audited."""
-    class_share: Share = 0.2
-    """Share of tokens that is unlikely, and share of high entropy, in the table of classes."""
+    class_share: Share = 0.02
+    """Share of tokens that is unlikely in the table of classes."""
     draws: Annotated[Count, Field(ge=10)] = 200
     """Resamplings of prompts for the intervals of an audit."""
     wanted_error: Share = 0.1

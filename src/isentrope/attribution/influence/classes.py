@@ -5,9 +5,10 @@
 
 A token that acts in the step is unlikely or likely (s_ik), rewarded or punished (the sign of its
 weight c_ik; "entropy term" where c_ik = 0), and at a position of high or low entropy (H_ik). The
-fifth of the acting tokens with the lowest s_ik is unlikely, and the fifth with the highest H_ik is
-of high entropy; tokens tied with the last one are in. Sequences are rewarded or punished, long or
-short, and surprising or expected (mean surprisal per token), both split at the median.
+2 % of the acting tokens with the lowest s_ik are unlikely, and the fifth with the highest H_ik is
+of high entropy (that of arXiv 2506.01939); tokens tied with the last one are in. On a sharp policy
+a larger share of "unlikely" tokens has probabilities near 1. Sequences are rewarded or punished,
+long or short, and surprising or expected (mean surprisal per token), both split at the median.
 
 The published criterion (Cui et al. 2025, arXiv 2505.22617) selects the tokens with the largest
 (s − s̄)(A − Ā). A uniformly random choice of k of n tokens has k/n of the fall on average, with the
@@ -36,6 +37,9 @@ from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 from isentrope.attribution.ties import tied
 from isentrope.estimate import Estimate
+
+HIGH_ENTROPY = 0.2
+"""Share of the tokens that is of high entropy."""
 
 CRITERION_SHARES = (0.0002, 0.02, 0.2)
 """Shares of the tokens that the criterion is asked for."""
@@ -84,7 +88,7 @@ class Classes:
 def token_classes(
     influence: Influence,
     *,
-    share: float = 0.2,
+    share: float = 0.02,
     criterion: Sequence[float] = CRITERION_SHARES,
     confidence: float = 0.95,
 ) -> Classes:
@@ -92,7 +96,7 @@ def token_classes(
 
     Args:
         influence: The influence, of tokens.
-        share: Share of the tokens that is unlikely, and share that is of high entropy.
+        share: Share of the tokens that is unlikely.
         criterion: Shares of the tokens that the published criterion selects.
         confidence: Nominal coverage of the intervals.
 
@@ -111,7 +115,7 @@ def token_classes(
     acting = influence.acting
     _require_members(acting)
     s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
-    unlikely, high = lowest(s, share), lowest(-H, share)
+    unlikely, high = lowest(s, share), lowest(-H, HIGH_ENTROPY)
     names = _joined(_pick(unlikely, "unlikely", "likely"), _signs(c), _pick(high, *_ENTROPY))
     sums = Sums(influence, _of_tokens(influence, acting), c.abs(), confidence)
     selections: dict[float, CriterionPart] = {}
