@@ -2,6 +2,7 @@
 
     python -m benchmarks.plan                    writes docs/results/plan.md
     python -m benchmarks.plan --case toy         one case alone, printed
+    python -m benchmarks.plan --scores 8 2048    scores of so many responses of so many tokens
 
 Each verb runs in a process of its own on random weights. Its peak is the largest resident memory
 of that process, less that of a process that has imported the same modules and done nothing.
@@ -214,6 +215,33 @@ def peak() -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
+def scores(sequences: int, tokens: int) -> None:
+    """Score long responses of qwen2.5-0.5b, and print the memory above that of the model."""
+    import torch
+
+    torch.set_num_threads(1)
+    import isentrope as ise
+    from isentrope.heap import give_back_free_memory
+    from isentrope.policy.scoring import score
+
+    with tempfile.TemporaryDirectory() as place:
+        case = CASES["qwen2.5-0.5b"]
+        make(case, Path(place))
+        policy = ise.Policy.from_checkpoint(Path(place) / "step_4", precision="float32")
+        ids = torch.randint(2, case.config["vocab_size"], (sequences, tokens))
+        prompt = torch.arange(2, 2 + PROMPT)
+        rollouts = ise.Rollouts(
+            [prompt] * sequences, list(ids), prompt_index=torch.arange(sequences)
+        )
+        give_back_free_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # the largest so far becomes what there is
+        before, start = peak(), time.perf_counter()
+        score(policy, rollouts)
+        print(
+            f"{(peak() - before) / 1e9:.2f} GB above the model, {time.perf_counter() - start:.0f} s"
+        )
+
+
 def measured(verb: str, config: dict[str, Any], folder: Path) -> dict[str, float]:
     """Peak bytes and seconds of a verb in a process of its own."""
     file = folder / f"{verb}.json"
@@ -290,7 +318,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", nargs=2, metavar=("VERB", "FILE"))
     parser.add_argument("--case", choices=CASES)
+    parser.add_argument("--scores", nargs=2, type=int, metavar=("RESPONSES", "TOKENS"))
     chosen = parser.parse_args()
+    if chosen.scores:
+        scores(*chosen.scores)
+        return
     if chosen.run:
         run(*chosen.run)
         return

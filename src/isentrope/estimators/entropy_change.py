@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isentrope.estimate import Estimate
-from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import with_fieller
@@ -220,47 +220,19 @@ def change_of_sample(
     """
     order = len(sample.series) - 1
     f = sample.functional
-    shifted = shifted_of(sample, moved)
     result = result or infinitesimal_jackknife(
         statistics_of_sample(sample, etas, moved), sample.prompt_index
     )
     base = sample.trust
     if result.n_units < 2:
         base = replace(base.without_interval(), notes=(*base.notes, _ONE_UNIT))
-
-    def estimate(row: int, unit: str, trust: Trust = base) -> Estimate:
-        return Estimate.from_standard_error(
-            float(result.values[row]),
-            float(result.standard_errors[row]),
-            result.n_units,
-            unit=unit,
-            method=f.method,
-            confidence=confidence,
-            ess=trust.ess_whole if f.method == "sequence" else trust.ess,
-            khat=trust.khat,
-            warnings=trust.warnings,
-            trusted=trust.verdict == "trust",
+    estimate = _Estimates(f, result, base, confidence)
+    points = [
+        estimate.point(k, eta, trust_of_change(f, log_ratios, divergence), order)
+        for k, (eta, (log_ratios, _), divergence) in enumerate(
+            zip(etas, shifted_of(sample, moved), divergences or [None] * len(etas), strict=True)
         )
-
-    points: list[Point] = []
-    divergences_of = divergences or [None] * len(etas)
-    for k, (eta, (log_ratios, _), divergence) in enumerate(
-        zip(etas, shifted, divergences_of, strict=True)
-    ):
-        trust, of_residual = trust_of_change(f, log_ratios, divergence)
-        trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
-        if not math.isfinite(float(result.standard_errors[5 + 2 * k])):
-            trust, of_residual = (t.without_interval() for t in (trust, of_residual))
-        residual = estimate(6 + 2 * k, f.unit, of_residual) if order == 2 else None
-        points.append(
-            Point(
-                eta,
-                estimate(5 + 2 * k, f.unit, trust),
-                residual,
-                trust,
-                of_residual if order == 2 else None,
-            )
-        )
+    ]
     return EntropyChange(
         entropy=estimate(0, f.unit),
         first_order=estimate(1, f"{f.unit} per η") if order else None,
@@ -276,3 +248,41 @@ def change_of_sample(
         method=f.method,
         sample=sample,
     )
+
+
+@dataclass(frozen=True)
+class _Estimates:
+    """Rows of `statistics_of_sample` as estimates."""
+
+    functional: Functionals
+    result: Jackknifed
+    base: Trust
+    confidence: float
+
+    def __call__(self, row: int, unit: str, trust: Trust | None = None) -> Estimate:
+        trust = trust or self.base
+        whole = self.functional.method == "sequence"
+        return Estimate.from_standard_error(
+            float(self.result.values[row]),
+            float(self.result.standard_errors[row]),
+            self.result.n_units,
+            unit=unit,
+            method=self.functional.method,
+            confidence=self.confidence,
+            ess=trust.ess_whole if whole else trust.ess,
+            khat=trust.khat,
+            warnings=trust.warnings,
+            trusted=trust.verdict == "trust",
+        )
+
+    def point(self, k: int, eta: float, trusts: tuple[Trust, Trust], order: int) -> Point:
+        """ΔH, and its residual where there are two orders, at the k-th learning rate."""
+        change, unit = 5 + 2 * k, self.functional.unit
+        trust = trusts[0].or_worse(self.base)
+        of_residual = trusts[1].or_worse(trust).or_worse(self.base)
+        if not math.isfinite(float(self.result.standard_errors[change])):
+            trust, of_residual = trust.without_interval(), of_residual.without_interval()
+        moved = self(change, unit, trust)
+        if order < 2:
+            return Point(eta, moved, None, trust)
+        return Point(eta, moved, self(change + 1, unit, of_residual), trust, of_residual)
