@@ -19,6 +19,7 @@ from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.formatting import MISSING, TERMINAL, known
 from isentrope.runs.attribution_records import SharesRecord
+from isentrope.runs.momentum_records import MomentumRecord
 from isentrope.runs.results import AuditResult, InfluenceResult, NoiseResult
 
 bounds, _number = TERMINAL.interval, TERMINAL.number
@@ -44,6 +45,8 @@ def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
             for part in ("total", "momentum", "gradient")
         ]
         lines.append(f"  reward       {', '.join(parts)} {reward.unit}")
+    if result.past is not None:
+        lines += past_lines(result.past)
     if result.shares is not None:
         lines.append(_shares(result.shares))
     lines += class_lines(result.classes)
@@ -55,6 +58,25 @@ def print_influence(console: Console, result: InfluenceResult, _: Path) -> None:
         )
     lines.append(f"  by           {result.how}; {_errors(result)}")
     print_lines(console, lines, result.warnings)
+
+
+LATEST = 5
+"""Past updates that are printed one by one."""
+
+
+def past_lines(past: MomentumRecord) -> list[str]:
+    """The momentum by past update: the latest, the others together, and what is left."""
+    parts = [f"step_{step.step} {measured(step.delta_h)}" for step in past.steps[:LATEST]]
+    if others := past.steps[LATEST:]:
+        total = _number(sum(step.delta_h.value for step in others))
+        parts.append(f"{len(others)} earlier ones {total}")
+    if past.before is not None:
+        parts.append(f"before step_{past.steps[-1].step} {measured(past.before.delta_h)}")
+    parts.append(f"not attributed {_number(past.not_attributed.delta_h.value)}")
+    lines = [f"  momentum     by past update: {', '.join(parts)}"]
+    if past.half is not None:
+        lines.append(f"  half of it   lies in the last {past.half} updates")
+    return lines
 
 
 def _shares(shares: SharesRecord) -> str:

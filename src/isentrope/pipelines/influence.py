@@ -2,7 +2,7 @@
 
 results.json      budget (momentum, decay, gradient, total ± se), closure, and what it was measured
                   on; reliability, listed_share, degrees_of_freedom; classes; shares, on other
-                  responses
+                  responses; past, the momentum by past update (`past_updates`)
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 """
 
@@ -18,6 +18,7 @@ from isentrope.attribution.influence.contributions import (
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.pipelines.batches import Sampler
+from isentrope.pipelines.past_updates import past_updates
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
 from isentrope.rollouts import Rollouts
@@ -39,6 +40,9 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
+    past = past_updates(ready, table, progress) if section.momentum_steps else None
+    if past is not None and len(past.table):
+        tables["momentum"] = past.table
     return InfluenceResult(
         **vars(ready.header),
         how=table.how,
@@ -51,7 +55,8 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
         listed_share=dict(table.listed_share),
         shares=shares_of(ready) if section.share_responses else None,
         classes=classes_of(ready, table),
-        warnings=tuple(_warnings(table)),
+        past=past and past.record,
+        warnings=(*_warnings(table), *(past.warnings if past else ())),
         tables=tables,
     )
 

@@ -12,7 +12,7 @@ from isentrope.config.analysis import AnalysisConfig, KernelConfig
 from isentrope.config.as_trained import allowed, refuse
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig
 from isentrope.manifest import NOT_VERIFIED, verifying
 from isentrope.pipelines.batches import Batches, Sampler
@@ -54,6 +54,7 @@ class Prepared:
         kernel: Which blocks of the Fisher kernel, and what is looked at in them.
         trial: Which controls are tried.
         logging: What the log of a measurement holds.
+        where: How checkpoints are loaded.
         run_folder: The folder that the configuration names; None where it names none.
         along: Δθ/η by learning rate where training rounds the step; None where it is v.
     """
@@ -71,6 +72,7 @@ class Prepared:
     kernel: KernelConfig
     trial: TrialConfig
     logging: LoggingConfig
+    where: CheckpointConfig
     run_folder: Path | None = None
     along: Callable[[float], Vector] | None = None
 
@@ -130,6 +132,7 @@ def prepare_checkpoint(
         kernel=config.fisher_kernel,
         trial=config.trial,
         logging=config.detailed_logging,
+        where=config.checkpoint,
         run_folder=None if directory is None else Path(directory),
         along=real.along,
     )

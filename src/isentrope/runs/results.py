@@ -17,6 +17,7 @@ from isentrope.runs.attribution_records import (
 from isentrope.runs.class_records import ClassesRecord
 from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
 from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRow
+from isentrope.runs.momentum_records import MomentumRecord
 from isentrope.runs.result import RESULTS, Result, read_schema
 from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
 from isentrope.runs.reward_records import RewardRecord
@@ -123,6 +124,7 @@ class InfluenceResult(Result):
         reliability: Rank correlation with an infinite E, of sequences and tokens.
         listed_share: Share of the largest sizes that is not noise.
         shares: By prompt, if they were asked for.
+        past: The momentum by past update, if that was asked for. Table: momentum.
         classes: Of "tokens" and "sequences".
     """
 
@@ -137,6 +139,7 @@ class InfluenceResult(Result):
     reliability: dict[str, Value]
     listed_share: dict[str, Number] = field(default_factory=dict)
     shares: Annotated[SharesRecord | None, OPTIONAL] = None
+    past: Annotated[MomentumRecord | None, OPTIONAL] = None
     classes: dict[str, ClassesRecord] = field(default_factory=dict)
 
 

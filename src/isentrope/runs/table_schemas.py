@@ -48,6 +48,12 @@ _SEQUENCES = TableSchema(
     _BY_REWARD | {"S", "H"},
 )
 
+_MOMENTUM = TableSchema(
+    dict.fromkeys(("step", "back"), "int64")
+    | {name: kind for name, kind in _SEQUENCES.columns.items() if name not in ("S", "H")},
+    _BY_REWARD,
+)
+
 _TOKENS = TableSchema(
     {
         **dict.fromkeys(("sequence", "prompt", "position", "length", "token_id"), "int64"),
@@ -85,6 +91,7 @@ _TRIAL = TableSchema(
 SCHEMAS = {
     "sweep": _SWEEP,
     "sequences": _SEQUENCES,
+    "momentum": _MOMENTUM,
     "tokens": _TOKENS,
     "structure": TableSchema(
         {

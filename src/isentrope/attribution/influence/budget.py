@@ -62,7 +62,7 @@ def _budget(
     quantity: Quantity, step: Step, by_group: Tensor, confidence: float, u_statistic: bool
 ) -> dict[str, Estimate]:
     """By component; for a U-statistic the total omits own-prompt pairs too."""
-    gradient, trust = quantity.gradient, quantity.gradient.trust
+    gradient = quantity.gradient
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
     )
@@ -73,17 +73,29 @@ def _budget(
         "gradient": by_group.sum(1),
         "total": momentum + decay + (by_group.sum(1) if u_statistic else update),
     }
-    return {
-        name: Estimate.from_standard_error(
-            float(x.sum()),
-            float(gradient.standard_error(x)),
-            quantity.prompts,
-            unit=quantity.unit,
-            method="delete-a-group jackknife",
-            confidence=confidence,
-            warnings=() if trust is None else trust.warnings,
-            trusted=trust is None or trust.verdict == "trust",
-            degrees_of_freedom=len(x) - 1,
-        )
-        for name, x in columns.items()
-    }
+    return {name: part_of(quantity, x, confidence) for name, x in columns.items()}
+
+
+def part_of(quantity: Quantity, by_group: Tensor, confidence: float) -> Estimate:
+    """A part of a change with its error.
+
+    Args:
+        quantity: What changes.
+        by_group: (G,) the part, by group of its prompts.
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        The sum, per unit η.
+    """
+    gradient, trust = quantity.gradient, quantity.gradient.trust
+    return Estimate.from_standard_error(
+        float(by_group.sum()),
+        float(gradient.standard_error(by_group)),
+        quantity.prompts,
+        unit=quantity.unit,
+        method="delete-a-group jackknife",
+        confidence=confidence,
+        warnings=() if trust is None else trust.warnings,
+        trusted=trust is None or trust.verdict == "trust",
+        degrees_of_freedom=len(by_group) - 1,
+    )

@@ -62,32 +62,37 @@ def on_sequences(
     gradients: GradientOptions,
 ) -> Tensor:
     """<u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)> for every direction, (directions, n)."""
+    return on_sums(policy, step_functions(U, step), directions, gradients)
+
+
+def on_sums(
+    policy: Policy, sums: TokenSum, directions: Iterable[Vector], gradients: GradientOptions
+) -> Tensor:
+    """The same of any weighted sums of tokens, one per sequence."""
     theta = policy.theta
     size = sum(p.numel() * p.element_size() for p in theta.values())
     short = ({n: u[n].flatten().to(p) for n, p in theta.items()} for u in directions)
     found: list[Tensor] = []
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
         stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
-        found.append(_project(policy, U, step, stacked, len(some), gradients))
+        found.append(_project(policy, sums, stacked, len(some), gradients))
     return torch.cat(found)
 
 
 def _project(
     policy: Policy,
-    U: Rollouts,
-    step: Step,
+    sums: TokenSum,
     stacked: Vector,
     count: int,
     gradients: GradientOptions,
 ) -> Tensor:
     """(count, n) of directions that are stacked by parameter, by one backward pass."""
-    out = torch.zeros(len(U), count, dtype=torch.float64, device=policy.device)
+    out = torch.zeros(len(sums.rollouts), count, dtype=torch.float64, device=policy.device)
 
     def project(name: str, rows: Tensor, rows_of: Tensor) -> None:
         out.index_add_(0, rows, (rows_of.flatten(1) @ stacked[name].T).double())
 
-    update = step_functions(U, step)
-    SequenceGradients(policy, gradients.backend).visit(update, project)
+    SequenceGradients(policy, gradients.backend).visit(sums, project)
     policy.ranks.sum([out])
     return out.T.cpu()
 
