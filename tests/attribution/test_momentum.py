@@ -153,13 +153,14 @@ def test_a_batch_that_is_left_out_is_in_the_rest(run):
     assert torch.allclose(without.rest, updates[1].sum(1), rtol=1e-7)
 
 
-def test_half_of_it_is_counted_from_the_last_step_and_stops_at_a_gap():
+def test_half_of_the_sizes_is_counted_from_the_last_step_and_stops_at_a_gap():
     updates = {1: -1.0, 2: 0.5, 3: -2.0, 4: -0.5}
-    assert half_of(updates, -3.0) == 3
+    assert half_of(updates, 0.0) == 3
+    assert half_of(updates, -2.9) == 3
+    assert half_of(updates, 3.1) == 4
     assert half_of(updates, -10.0) is None
-    assert half_of({1: -1.0, 3: -2.0}, -3.0) is None
+    assert half_of({1: -1.0, 3: -2.0}, 0.0) is None
     assert half_of({}, -3.0) is None
-    assert half_of(updates, 0.0) is None
 
 
 @pytest.mark.parametrize("options", [{"nesterov": True}, {"dampening": 0.5}])

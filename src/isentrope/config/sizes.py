@@ -56,6 +56,7 @@ def measuring_sizes(config: MeasureConfig, E: Lengths, U: Lengths) -> Sizes:
         reward=analysis.reward,
         blocks=tuple(config.fisher_kernel.blocks),
         fresh=analysis.share_responses,
+        past=analysis.momentum_steps,
         prompts=data.B_U,
         storage=config.fisher_kernel.held,
     )

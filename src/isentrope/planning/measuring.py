@@ -50,7 +50,10 @@ class Measuring:
             return [self._load(), self._sampling(), self._scoring()]
         own = {
             "measure": self._measure,
-            "influence": lambda: self._influence(self.sizes.tokens, self.sizes.reward),
+            "influence": lambda: [
+                *self._influence(self.sizes.tokens, self.sizes.reward),
+                *self._past(),
+            ],
             "kernel": self._kernel,
             "noise": lambda: [*self._noise(), *self._influence(False, False)],
             "audit": lambda: self._influence(True, True),
@@ -213,6 +216,19 @@ class Measuring:
             [(gradients, self._times(s.U))],
             backward=True,
         )
+
+    def _past(self) -> list[Stage]:
+        """Past updates: the same for each, at a θ of its own beside the present one."""
+        s, held = self.sizes, self._held
+        if not s.past:
+            return []
+        count = held.group_count(s.groups, s.E.sequences, s.tokens) * (2 if s.reward else 1)
+        stored = held.groups(count, s.measuring, s.storage)
+        one = self._projected(held.step(), stored, count)
+        n = sum(term.size for term in held.weights(s.measuring))
+        other = Term("weights of a past checkpoint", n, "as those of the present one")
+        work = Work(*(s.past * x for x in (one.work.operations, one.work.bytes)), one.work.double)
+        return [Stage("influence of past updates", (*one.terms, other), work)]
 
     def _in_flight(self, copies: int) -> Term:
         """The gradients of one parameter for the sequences of a micro-batch, as they arrive."""

@@ -34,6 +34,7 @@ class Sizes:
         reward: `analysis.reward`.
         blocks: `fisher_kernel.blocks`.
         fresh: `analysis.share_responses`.
+        past: `analysis.momentum_steps`.
         prompts: Prompt groups of U.
         storage: How gradients are held.
     """
@@ -56,5 +57,6 @@ class Sizes:
     reward: bool = True
     blocks: tuple[str, ...] = ("UU",)
     fresh: int = 0
+    past: int = 0
     prompts: int = 32
     storage: Storage = field(default_factory=Storage)

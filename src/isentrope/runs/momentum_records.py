@@ -48,7 +48,8 @@ class MomentumRecord:
             kept.
         not_attributed: What is left: batches that are not recorded, and rounding.
         missing: The steps whose batches are not recorded and are not in `before`.
-        half: How many steps back half of the momentum part lies; None where that is not known.
+        half: The number of last updates that hold half of the sizes |δH| of all parts; None where
+            that is not known.
     """
 
     steps: tuple[PastStep, ...]

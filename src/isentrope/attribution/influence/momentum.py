@@ -205,21 +205,22 @@ def unroll(
     return Unrolled(sums, earlier, rest)
 
 
-def half_of(updates: Mapping[int, float], total: float) -> int | None:
-    """How many steps back half of the momentum part lies.
+def half_of(updates: Mapping[int, float], earlier: float) -> int | None:
+    """How many steps back half of the momentum part lies, by size: parts of unlike signs cancel.
 
     Args:
         updates: Contribution of each past update, by k.
-        total: The momentum part.
+        earlier: What is not in them.
 
     Returns:
-        The least k up to which the updates sum to half of it or more; None where a batch up to
-        there is not recorded, or they never do.
+        The least k up to which the sizes sum to half of all sizes; None where a batch up to there
+        is not recorded, or they never do.
     """
+    half = (sum(map(abs, updates.values())) + abs(earlier)) / 2
     reached, back = 0.0, 1
-    while back in updates and total:
-        reached += updates[back]
-        if reached / total >= 0.5:
+    while back in updates and half > 0:
+        reached += abs(updates[back])
+        if reached >= half:
             return back
         back += 1
     return None

@@ -18,6 +18,7 @@ from isentrope.estimate import Estimate
 from isentrope.formatting import listed, percent
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, SECOND, by_sign
 from isentrope.reports.panel import Panel
+from isentrope.reports.panels.past_updates import past_panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import has_interval, number, with_interval
@@ -37,7 +38,7 @@ PARTS = ("momentum", "decay", "gradient", "control")
 
 
 def budget_panels(reading: Reading) -> list[Panel]:
-    """The waterfall, and the shares by prompt."""
+    """The waterfall, the shares by prompt, and the momentum by past update."""
     measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
     panels = []
     if measured is not None and measured.result.part("total") is not None:
@@ -46,7 +47,8 @@ def budget_panels(reading: Reading) -> list[Panel]:
         panels.append(_waterfall_of_influence(influence))
     if influence is not None and influence.result.shares is not None:
         panels.append(_shares(influence, influence.result.shares))
-    return panels
+    past = None if influence is None else past_panel(influence)
+    return panels if past is None else [*panels, past]
 
 
 def _waterfall(measured: Measurement[MeasureResult]) -> Panel:
