@@ -95,6 +95,22 @@ def test_without_passes_a_stage_is_what_is_held(shapes):
     assert cache in [term.size for term in stages["sampling"].terms]
 
 
+def test_past_updates_hold_another_checkpoint_and_take_a_pass_each(shapes):
+    def stages(past):
+        sizes = Sizes(Batch(8, 4, 3), Batch(6, 4, 3), groups=4, tokens=False, past=past)
+        return {s.name: s for s in Measuring(shapes, sizes).stages("influence")}
+
+    name, n = "influence of past updates", shapes.parameters
+    assert name not in stages(0)
+    found = stages(3)
+    assert found[name].peak == found["influence of sequences"].peak + 12 * n
+    assert name not in {s.name for s in Measuring(shapes, _past(3)).stages("audit")}
+
+
+def _past(past):
+    return Sizes(Batch(8, 4, 3), Batch(6, 4, 3), past=past)
+
+
 def test_the_least_plan_fits_a_byte_more_and_not_a_byte_less(shapes):
     sizes = Sizes(Batch(8, 4, 3), Batch(6, 4, 3))
     peak = least("influence", "step_4", shapes, sizes, 0).largest.peak

@@ -227,7 +227,7 @@ class Measuring:
         one = self._projected(held.step(), stored, count)
         n = sum(term.size for term in held.weights(s.measuring))
         other = Term("weights of a past checkpoint", n, "as those of the present one")
-        work = Work(*(s.past * x for x in (one.work.operations, one.work.bytes)), one.work.double)
+        work = replace(one.work, flops=s.past * one.work.flops, written=s.past * one.work.written)
         return [Stage("influence of past updates", (*one.terms, other), work)]
 
     def _in_flight(self, copies: int) -> Term:

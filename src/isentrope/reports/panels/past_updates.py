@@ -36,6 +36,7 @@ def past_panel(influence: Measurement[InfluenceResult]) -> Panel | None:
             axes.plot(
                 [step.back] * 2, [estimate.ci_low, estimate.ci_high], color=INK.light, linewidth=1.2
             )
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("updates ago")
     axes.set_ylabel(f"part of δH₁ ({influence.result.entropy.unit})")
     axes.yaxis.set_major_formatter(lambda value, _: number(value, 2))
@@ -55,8 +56,7 @@ def _caption(past: MomentumRecord, total: Estimate) -> str:
     if past.before is not None:
         earliest = f"step_{past.steps[-1].step}"
         rest.insert(0, f"{number(past.before.delta_h.value)} was there before {earliest}")
-    where = (
-        "" if past.half is None else f" Half of it, by size, is of the last {past.half} updates."
-    )
+    half = f" Half of it, by size, comes from the last {past.half} updates."
+    where = "" if past.half is None else half
     whole = f"Momentum moves entropy by {with_interval(total)} {total.unit}"
     return f"{whole}.{where} Of that, {' and '.join(rest)}."

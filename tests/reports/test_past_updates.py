@@ -1,0 +1,49 @@
+"""The momentum by past update, on the page and on the screen."""
+
+from isentrope.cli.attribution_tables import past_lines
+from isentrope.reports.panels.budget import budget_panels
+from isentrope.reports.read_run import read_run
+from isentrope.runs.results import InfluenceResult
+from tests.reports.made_up import estimate, influence, tables, write
+
+
+def past(**more):
+    steps = [
+        {"step": 8 - k, "back": k, "weight": 0.9**k, "sequences": 4}
+        | {"delta_h": estimate((-0.5) ** k)}
+        for k in range(1, 8)
+    ]
+    rest = {"delta_h": estimate(1e-8)}
+    return {"steps": steps, "not_attributed": rest, "missing": [], "half": 2, **more}
+
+
+def reading(folder, **more):
+    sequences, tokens = tables(4, 2, ("7", "+", "5", "<eos>"))
+    content = influence(**({"past": past(**more)}))
+    write(folder, "influence", "step_8", content, sequences=sequences, tokens=tokens)
+    return read_run(folder)
+
+
+def test_every_past_update_is_a_bar_and_the_rest_is_in_the_caption(tmp_path):
+    panels = budget_panels(reading(tmp_path, before={"delta_h": estimate(-0.25)}))
+    panel = next(panel for panel in panels if panel.key == "past_updates")
+    (axes,) = panel.figure.axes
+    assert [bar.get_height() for bar in axes.patches] == [(-0.5) ** k for k in range(1, 8)]
+    assert list(panel.data["part"])[-2:] == ["before step_1", "not attributed"]
+    assert "from the last 2 updates" in panel.caption
+    assert "−0.25 was there before step_1" in panel.caption
+
+
+def test_without_a_split_there_is_no_panel(tmp_path):
+    sequences, tokens = tables(4, 2, ("7", "+", "5", "<eos>"))
+    write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
+    assert "past_updates" not in [panel.key for panel in budget_panels(read_run(tmp_path))]
+
+
+def test_the_screen_has_the_latest_and_the_others_together(tmp_path):
+    result = reading(tmp_path).shown(InfluenceResult).result
+    first, half = past_lines(result.past)
+    assert "step_7 -0.5" in first
+    assert "2 earlier ones 0.00781" in first
+    assert "before" not in first
+    assert half.endswith("from the last 2 updates")
