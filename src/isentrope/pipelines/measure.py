@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -100,7 +100,7 @@ def sweep_table(result: MeasureResult) -> pd.DataFrame:
     return table.drop(columns="resampled")
 
 
-def _gained(result: MeasureResult, eta: float) -> dict[str, object]:
+def _gained(result: MeasureResult, eta: float) -> dict[str, Any]:
     row = result.reward.at(eta) if result.reward else None
     if row is None:
         return {}
