@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from isentrope.attribution.fisher.conditioning import compare_kernels, conditioning
-from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope.attribution.fisher.kernel import FisherKernel
 from tests import cases
 
 SIX = torch.tensor([0, 3, 9, 20, 22, 28])
@@ -50,17 +51,16 @@ def test_the_two_kernels_are_those_of_enumeration():
 
 
 def kernels(seed=0, prompts=8, group=3):
-    """Two kernels of random gradients that share most of their directions."""
+    """Two kernels of random gradients of which those of one prompt share a direction."""
     rng = torch.Generator().manual_seed(seed)
     index = torch.arange(prompts).repeat_interleave(group)
     w = torch.randn(prompts, 40, generator=rng)[index] + torch.randn(len(index), 40, generator=rng)
-    w = w.double()
-    P = torch.rand(40, generator=rng).double() + 0.5
-    policy, U = cases.lora_policy("qwen2"), cases.ragged(len(index))
-    U = U.with_columns(prompt_ids=[U.prompt_ids[int(p)] for p in index], prompt_index=index)
-    plain = fisher_kernel(policy, U)
-
-    return [replace(plain, matrix=(w * p) @ w.T) for p in (P, torch.ones(40).double())]
+    P = torch.linspace(0.2, 2, 40).double()
+    rows = pd.DataFrame({"prompt": index, "identity": [str(int(i)) for i in index], "length": 1})
+    return [
+        FisherKernel((w.double() * p) @ w.double().T, rows, rows, True, 40, 1e-9)
+        for p in (P, torch.ones(40).double())
+    ]
 
 
 def test_the_error_of_the_difference_is_that_of_dropping_each_prompt():
@@ -84,6 +84,16 @@ def test_the_error_of_the_difference_is_that_of_dropping_each_prompt():
         assert pair.difference.value == pytest.approx(gap, abs=1e-12)
     unpaired = np.hypot(*(getattr(found[names[0]], k).se for k in ("preconditioned", "plain")))
     assert found[names[0]].difference.se < unpaired
+
+
+@pytest.mark.slow
+def test_the_intervals_of_the_differences_cover_as_stated():
+    found = [compare_kernels(*kernels(seed, prompts=24)) for seed in range(200)]
+    names = ("same_prompt rms_cosine", "cross_prompt rms_cosine", "same_prompt mean_cosine")
+    for name in (*names, "effective_rank"):
+        differences = [x[name].difference for x in found]
+        mean = np.mean([d.value for d in differences])
+        assert 0.91 <= np.mean([d.covers(mean) for d in differences]) <= 0.99, name
 
 
 def test_a_kernel_does_not_differ_from_itself():
