@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from isentrope.attribution.gradients.layers import find_layers
-from isentrope.attribution.gradients.lora import find_lora
+from isentrope.attribution.gradients.lora import find_lora, scaled_by_rank
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import score_sums
+from isentrope.policy.scoring import score
 from tests import cases
 
 
@@ -50,3 +51,14 @@ def test_a_layer_whose_forward_someone_replaced_is_left_alone():
     assert taken(policy) == sum("lora_A" in name for name in policy.names) - 1
     hooks, naive = (gradient_sum(policy, backend) for backend in ("hooks", "loop"))
     assert all(torch.allclose(hooks[n], naive[n], rtol=1e-10, atol=1e-13) for n in naive)
+
+
+@pytest.mark.parametrize("alpha", [4, 24])
+def test_scaling_by_rank_changes_nothing_but_rounding_and_is_taken_back(alpha):
+    policy, batch = cases.lora_policy("qwen2", lora_alpha=alpha), cases.ragged(3)
+    plain, layers = score(policy, batch), taken(policy)
+    with scaled_by_rank(policy.model):
+        assert sum("forward" in vars(m) for m in policy.model.modules()) == layers > 0
+        inside = score(policy, batch)
+    assert torch.allclose(plain.logprobs, inside.logprobs, rtol=1e-12, atol=1e-13)
+    assert not any("forward" in vars(module) for module in policy.model.modules())

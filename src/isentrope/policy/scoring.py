@@ -132,10 +132,11 @@ def score_along_each(
     stacked = stack_directions(policy, directions)
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
+        def at(theta: Vector) -> tuple[Tensor, Tensor]:
+            return policy.packed_scores(batch, theta)
+
         def along(direction: Vector) -> Any:
-            return torch.func.jvp(
-                lambda theta: policy.packed_scores(batch, theta), (policy.theta,), (direction,)
-            )
+            return torch.func.jvp(at, (policy.theta,), (direction,))
 
         base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))

@@ -120,9 +120,10 @@ def _through_hidden(
 def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[Tensor, Tensor]:
     """(m, d) hidden states and their (directions, m, d) derivatives."""
 
+    def at(theta: Vector) -> Tensor:
+        return policy.packed_hidden(batch, theta)
+
     def along(direction: Vector) -> Any:
-        return torch.func.jvp(
-            lambda theta: policy.packed_hidden(batch, theta), (policy.theta,), (direction,)
-        )
+        return torch.func.jvp(at, (policy.theta,), (direction,))
 
     return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)

@@ -12,7 +12,8 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -116,6 +117,37 @@ def find_lora(model: nn.Module, layers: Iterable[Layer]) -> list[LoraLayer]:
         if a is not None and b is not None:
             lora.append(LoraLayer(module, a, b, module.scaling[adapter]))
     return lora
+
+
+@contextmanager
+def scaled_by_rank(model: nn.Module) -> Generator[None]:
+    """A block in which plain LoRA layers scale x Aᵀ, (tokens × r), and not the update of y.
+
+    Forward mode along m directions scales m + 1 arrays.
+
+    Args:
+        model: The model; its layers are as before after the block.
+
+    Yields:
+        Nothing.
+    """
+    plain = [x for x in model.modules() if type(x) is LoraLinear and _is_plain(x)]
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        plain = []
+    try:
+        for module in plain:
+            module.forward = _scaling_first(module)
+        yield
+    finally:
+        for module in plain:
+            vars(module).pop("forward", None)
+
+
+def _scaling_first(module: LoraLinear) -> Callable[[Tensor], Tensor]:
+    (adapter,) = module.active_adapters
+    base, scaling = module.base_layer, module.scaling[adapter]
+    a, b = module.lora_A[adapter], module.lora_B[adapter]
+    return lambda x: base(x) + b(a(x) * scaling)
 
 
 def _is_plain(module: LoraLinear) -> bool:
