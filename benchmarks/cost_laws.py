@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from math import log2
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -119,7 +120,7 @@ Point = dict[str, tuple[float, float]]
 def measure(size: Size, repetitions: int) -> Point:
     """A point; the first round is a warm-up."""
     subject = Subject(size)
-    jobs: dict[str, Callable[[], object]] = {"forward": subject.forward, **subject.verbs()}
+    jobs: dict[str, Any] = {"forward": subject.forward, **subject.verbs()}
     seconds = timed(jobs, repetitions, "cpu")
     return {name: (min(seconds[name]), peak_megabytes(job)) for name, job in jobs.items()}
 
@@ -181,8 +182,9 @@ TEMPLATE = """# Cost laws
 
 `python -m benchmarks.cost_laws --repetitions {repetitions}`, {today}, one CPU thread,
 torch {torch}, float32. One size at a time grows by three doublings from
-{base}; prompts of 8 tokens, four responses each, as many
-sequences in U as in E. Numbers are exponents over the last doubling: 1 is in proportion, 0 is free.
+{base}.
+Prompts have 8 tokens and four responses each, and U has as many sequences as E. Numbers are
+exponents over the last doubling: 1 is in proportion, 0 is free.
 
 Time (measure: four rates and both derivatives; influence: 4 groups):
 
