@@ -35,7 +35,7 @@ from isentrope.sampling.prompts import Prompt, name_prompts
 
 log = logging.getLogger("isentrope")
 
-MEASURING = ("measure", "influence", "kernel", "noise", "audit")
+MEASURING = ("measure", "influence", "kernel", "noise", "variance", "audit")
 
 PROMPTS_READ = 256
 """Prompts of a data set that are encoded to know how long they are."""

@@ -41,7 +41,8 @@ class Measuring:
         """The stages of a verb.
 
         Args:
-            verb: One of measure, influence, kernel, noise, audit, and evaluate (of a chunk).
+            verb: One of measure, influence, kernel, noise, variance, audit, and evaluate (of a
+                chunk).
 
         Returns:
             The stages.
@@ -56,6 +57,7 @@ class Measuring:
             ],
             "kernel": self._kernel,
             "noise": lambda: [*self._noise(), *self._influence(False, False)],
+            "variance": self._variance,
             "audit": lambda: self._influence(True, True),
         }[verb]
         return [*self._prepared(), *own()]
@@ -162,6 +164,18 @@ class Measuring:
         near = held.vectors("moved parameters", 1)
         stages.append(self._stage("checks", p, (step, near), [(scores, 4 * times)]))
         return stages
+
+    def _variance(self) -> list[Stage]:
+        s, p, step = self.sizes, self.sizes.measuring, self._held.step()
+        times = self._times(s.E)
+        slopes = self._followed(p, lambda x: x.derivatives(s.E, 1))
+        moved = self._followed(p, lambda x: x.moved(s.E, False))
+        scores = self._followed(p, lambda x: x.scores(s.E))
+        return [
+            self._stage("derivatives", p, (step,), [(slopes, times)]),
+            self._stage("moved scores", p, (step,), [(moved, times)]),
+            self._stage("control variate", p, (step,), [(scores, times)]),
+        ]
 
     def _influence(self, tokens: bool, reward: bool) -> list[Stage]:
         s, held, p = self.sizes, self._held, self.sizes.measuring
