@@ -183,7 +183,9 @@ def test_the_answer_names_shares_and_what_is_missed(table):
     found = record.criterion["0.02"]
     assert "the 2.0\u00a0% of tokens that it selects carry" in said
     assert f"“{found.missed_class}” costs most, {found.missed.delta_h.value:.3g}" in said
-    whole = "may be" if found.selected.share_h.covers(1) else "is not"
+    share, missed = found.selected.share_h, found.missed.delta_h
+    off = np.isfinite(share.ci_low) and not share.covers(1)
+    whole = "is not" if off or missed.ci_high < 0 else "may be"
     assert f"The published criterion {whole} the whole story" in said
 
 
@@ -222,3 +224,16 @@ def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
     for covered in hits.values():
         assert len(covered) > 800
         assert 0.92 < np.mean(covered) < 0.985
+
+
+def test_a_class_that_costs_entropy_among_the_rest_says_no(table):
+    record = classes_record(token_classes(table, criterion=(0.02,)))
+    found = record.criterion["0.02"]
+    one = replace(found.selected.share_h, value=1.0, ci_low=0.5, ci_high=1.5)
+    zero = replace(found.missed.delta_h, ci_low=-1.0, ci_high=1.0)
+    for cost, said in ((replace(zero, ci_high=-0.1), "is not"), (zero, "may be")):
+        selected = replace(found.selected, share_h=one)
+        missed = replace(found.missed, delta_h=cost)
+        part = replace(found, selected=selected, missed=missed)
+        answer = is_it_all(replace(record, criterion={"0.02": part}), TERMINAL)
+        assert answer.startswith(f"The published criterion {said} the whole story")

@@ -59,7 +59,7 @@ def _block_lines(record: BlockRecord) -> list[str]:
         )
     if (singular := record.singular) is not None:
         null = "" if singular.null is None else f" (null: {_number(singular.null.effective_rank)})"
-        above = "" if singular.null is None else f"; {singular.null.above} values above the null's"
+        above = "" if singular.null is None else f"; {singular.null.above} above the null's"
         rank = measured(singular.effective_rank)
         lines.append(f"  singular     values of effective rank {rank}{null}{above}")
     if record.delta_h is not None:

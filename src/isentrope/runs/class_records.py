@@ -114,6 +114,8 @@ def _criterion(part: CriterionPart) -> CriterionRecord:
 def is_it_all(classes: ClassesRecord, form: Format) -> str:
     """One sentence: is the criterion of Cui et al. the whole story, and what else costs entropy?
 
+    It is not where its share of the net δH is not 1, or a class of the other tokens lowers entropy.
+
     Args:
         classes: Of tokens.
         form: How numbers are written.
@@ -125,9 +127,10 @@ def is_it_all(classes: ClassesRecord, form: Format) -> str:
         return ""
     q, found = classes.spoken_of
     chosen, share = found.selected, found.selected.share_h
-    verdict = "may be the whole story" if share.covers(1.0) else "is not the whole story"
-    if known(share.ci_low) is None:
-        verdict = "may or may not be the whole story"
+    missed = found.missed is not None and found.missed.delta_h.ci_high < 0
+    verdict = "is not the whole story" if missed else "may be the whole story"
+    if known(share.ci_low) is not None and not share.covers(1.0):
+        verdict = "is not the whole story"
     part, whole = (form.with_error(x.value, x.se) for x in (chosen.delta_h, classes.gradient))
     text = (
         f"The published criterion {verdict}: the {percent(float(q))} of tokens that it selects "
