@@ -49,8 +49,9 @@ def test_sizes_and_verbs_that_are_not_understood_are_refused(asked):
     assert "is not a size" in done.stderr
     done = call("plan", asked, "--verb", "evaluate")
     assert done.exit_code == 1
-    assert "is for measure, influence, kernel, noise, variance, audit, not for evaluate" in " ".join(
-        done.stderr.split()
+    assert (
+        "is for measure, influence, kernel, noise, variance, audit, not for evaluate"
+        in " ".join(done.stderr.split())
     )
 
 

@@ -143,7 +143,7 @@ def scaled_by_rank(model: nn.Module) -> Generator[None]:
             vars(module).pop("forward", None)
 
 
-def _scaling_first(module: LoraLinear) -> Callable[[Tensor], Tensor]:
+def _scaling_first(module: LoraLinear) -> Callable[..., Tensor]:
     (adapter,) = module.active_adapters
     base, scaling = module.base_layer, module.scaling[adapter]
     a, b = module.lora_A[adapter], module.lora_B[adapter]
