@@ -136,7 +136,7 @@ def scaled_by_rank(model: nn.Module) -> Generator[None]:
         plain = []
     try:
         for module in plain:
-            module.forward = _scaling_first(module)
+            module.forward = _scaling_first(module)  # pyright: ignore[reportAttributeAccessIssue]
         yield
     finally:
         for module in plain:
