@@ -16,7 +16,7 @@ from isentrope.training.demonstrations import demonstration_rollouts
 def mean_surprisal(policy, rollouts):
     """Mean of −s over all response tokens, nats; differentiable by the model's own parameters."""
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
-    (batch,) = micro_batches(rollouts, max_tokens=2**40)
+    (batch,) = micro_batches(rollouts, max_tokens=2**40, padding=2**40)
     logprobs, _ = policy.packed_scores(batch.to(policy.device), parameters)
     return -logprobs.mean()
 

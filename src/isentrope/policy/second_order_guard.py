@@ -61,7 +61,7 @@ def require_second_derivatives(
     if key in policy.compared_derivatives:
         return
     policy.require_no_dropout()
-    (batch,) = micro_batches(_short(rollouts), 4 * TOKENS**2)
+    (batch,) = micro_batches(_short(rollouts), 4 * TOKENS**2, padding=4 * TOKENS**2)
     batch = batch.to(policy.device)
     for dtype in _types(policy):
         with _precision(dtype):
