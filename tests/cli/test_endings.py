@@ -152,7 +152,8 @@ def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monk
         raise AssertionError("the signal did not arrive")
 
     monkeypatch.setattr(session, "load", lambda name: {verb.through: work}[name])
-    before = signal.getsignal(number)
+    if (before := signal.getsignal(number)) is signal.SIG_IGN:
+        pytest.skip("it is ignored here, as under nohup, and a verb leaves it so")
     result = call(*ARGUMENTS[verb.name])
     assert result.exit_code == 128 + number
     cause = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C", signal.SIGHUP: "SIGHUP"}[number]
