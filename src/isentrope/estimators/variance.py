@@ -115,17 +115,18 @@ def variance_study(
         Errors, ratios of variances, and prompts needed.
 
     Raises:
-        ValueError: If E has fewer than two prompt draws, or the scores at θ + ηv are not finite.
+        ValueError: If E has fewer than two prompt draws.
     """
     reference = samples[REFERENCE]
     units, place = reference.prompt_index.unique(return_inverse=True)
     if len(units) < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
     whole: dict[Method, Jackknifed] = {m: _jackknife(s, eta, moved) for m, s in samples.items()}
+    trusts = {m: _trusts(s, moved, divergence) for m, s in samples.items()}
     methods = {
         quantity: {
             m: _method(
-                _trust(samples[m], quantity, moved, divergence),
+                trusts[m][quantity],
                 (samples[m].functional.unit, m, confidence, wanted),
                 (j, whole[REFERENCE], row),
             )
@@ -138,7 +139,9 @@ def variance_study(
     while size >= 4 and (size == len(units) or len(units) // size <= 4 * LEAST_BATCHES):
         cut = [(place // size == k).nonzero()[:, 0] for k in range(len(units) // size)]
         for m, sample in samples.items():
-            parts = [_jackknife(*_rows(sample, moved, rows, eta)) for rows in cut]
+            parts = [whole[m]]
+            if len(cut) > 1:
+                parts = [_jackknife(_rows(sample, r), eta, _of_rows(moved, r)) for r in cut]
             sizes += [_sized(q, row, m, size, parts) for q, row in QUANTITIES.items()]
         size //= 2
     return VarianceStudy(methods, tuple(sizes))
@@ -153,14 +156,13 @@ def _jackknife(sample: ScoredBatch, eta: float, moved: Scores) -> Jackknifed:
     return Jackknifed(found.values * scale, found.influences * scale[:, None], found.n_units)
 
 
-def _rows(
-    sample: ScoredBatch, moved: Scores, rows: Tensor, eta: float
-) -> tuple[ScoredBatch, float, Scores]:
+def _of_rows(scores: Scores, rows: Tensor) -> Scores:
+    return Scores(scores.logprobs[rows], scores.entropies[rows], scores.mask[rows])
+
+
+def _rows(sample: ScoredBatch, rows: Tensor) -> ScoredBatch:
     def of(x: Tensor | None) -> Tensor | None:
         return None if x is None else x[rows]
-
-    def scores(s: Scores) -> Scores:
-        return Scores(s.logprobs[rows], s.entropies[rows], s.mask[rows])
 
     f = sample.functional
     part = replace(
@@ -169,24 +171,21 @@ def _rows(
         baseline=of(f.baseline),
         sampler_logprobs=of(f.sampler_logprobs),
     )
-    batch = replace(
+    return replace(
         sample,
         functional=part,
         sampler_logprobs=sample.sampler_logprobs[rows],
-        series=tuple(scores(s) for s in sample.series),
+        series=tuple(_of_rows(s, rows) for s in sample.series),
         prompt_index=sample.prompt_index[rows],
         jumps=of(sample.jumps),
     )
-    return batch, eta, scores(moved)
 
 
-def _trust(
-    sample: ScoredBatch, quantity: str, moved: Scores, divergence: Divergence | None
-) -> Trust:
-    if quantity != "delta_h":
-        return sample.trust
-    log_ratios = moved.logprobs - sample.sampler_logprobs
-    return trust_of_change(sample.functional, log_ratios, divergence)[0].or_worse(sample.trust)
+def _trusts(sample: ScoredBatch, moved: Scores, divergence: Divergence | None) -> dict[str, Trust]:
+    """Of each quantity: of the weights at θ, for ΔH also of those at θ + ηv."""
+    here, log_ratios = sample.trust, moved.logprobs - sample.sampler_logprobs
+    there = trust_of_change(sample.functional, log_ratios, divergence)[0]
+    return {"entropy": here, "first_order": here, "delta_h": there.or_worse(here)}
 
 
 def _method(
