@@ -11,12 +11,11 @@ first where it is missing.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
 
-from benchmarks.theory_policies import write_page
+from benchmarks.theory_policies import run_folder, write_page
 from benchmarks.toy_attribution import checkpoints, configured, prepared
 from isentrope.attribution.fisher.batch_curvature import batch_curvature
 from isentrope.attribution.fisher.second_order import second_order_change
@@ -99,10 +98,7 @@ def rows(path: Path, step: int) -> list[str]:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", default="runs/theory", help="(%(default)s)")
-    folder = Path(parser.parse_args().run)
-    torch.set_num_threads(1)
+    folder = run_folder(__doc__)
     states = checkpoints(folder, 0)
     lines = [row for step in STEPS for row in rows(states / f"step_{step}", step)]
     write_page("theory_batches", "\n".join([HEAD, "|" + "---|" * 6, *lines]))

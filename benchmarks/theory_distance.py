@@ -10,7 +10,6 @@ thread; the run is trained first where it is missing.
 
 from __future__ import annotations
 
-import argparse
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 import isentrope as ise
-from benchmarks.theory_policies import write_page
+from benchmarks.theory_policies import run_folder, write_page
 from benchmarks.toy_attribution import checkpoints
 from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one
 from isentrope.estimate import Estimate
@@ -189,10 +188,7 @@ def study(path: Path, step: int) -> tuple[list[str], str]:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", default="runs/theory", help="(%(default)s)")
-    folder = Path(parser.parse_args().run)
-    torch.set_num_threads(1)
+    folder = run_folder(__doc__)
     states = checkpoints(folder, 0)
     classes, fits = [], []
     for step in STEPS:

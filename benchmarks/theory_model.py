@@ -11,7 +11,6 @@ missing.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch import Tensor
 
 import isentrope as ise
 from benchmarks.theory_distance import next_token_log_p, prefix_kernel
-from benchmarks.theory_policies import over, write_page
+from benchmarks.theory_policies import over, run_folder, write_page
 from benchmarks.toy_attribution import checkpoints
 from isentrope.attribution.fisher.predictive_model import fit_predictive_model
 from isentrope.attribution.fisher.prompt_pairs import cosines
@@ -196,10 +195,7 @@ def simulated(share: float, rank: int, dimension: int, seed: int) -> list[float]
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", default="runs/theory", help="(%(default)s)")
-    folder = Path(parser.parse_args().run)
-    torch.set_num_threads(1)
+    folder = run_folder(__doc__)
     states = checkpoints(folder, 0)
     tables = [HEAD]
     for step in STEPS:

@@ -12,7 +12,6 @@ folder and not repeated.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from unittest.mock import patch
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import isentrope as ise
-from benchmarks.theory_policies import over, write_page
+from benchmarks.theory_policies import over, run_folder, write_page
 from benchmarks.toy_attribution import checkpoints, configured, prepared
 from benchmarks.toy_training import QUIET
 from isentrope.attribution.noise.drift import separate_drift
@@ -173,10 +172,7 @@ def online_rows(folder: Path) -> list[str]:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", default="runs/theory", help="(%(default)s)")
-    folder = Path(parser.parse_args().run)
-    torch.set_num_threads(1)
+    folder = run_folder(__doc__)
     states = checkpoints(folder, 0)
     runs = [run(folder, seed) for seed in SEEDS]
     fixed = [row for step in STEPS for row in fixed_rows(folder, states / f"step_{step}", step)]

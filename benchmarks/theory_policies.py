@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import torch
@@ -82,6 +83,14 @@ def over(values: list[float] | Tensor) -> str:
     x = torch.as_tensor(values, dtype=torch.float64)
     half = t_quantile(len(x) - 1) * float(x.std()) / len(x) ** 0.5
     return f"{float(x.mean()):.3g} ± {half:.1g}"
+
+
+def run_folder(description: str | None) -> Path:
+    """The folder of the toy's runs that the command line names; torch gets one thread."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--run", default="runs/theory", help="(%(default)s)")
+    torch.set_num_threads(1)
+    return Path(parser.parse_args().run)
 
 
 TABLES = "<!-- tables: written by the benchmark -->"

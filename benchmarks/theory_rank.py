@@ -12,14 +12,13 @@ minutes on one thread with what has to be trained; what is done is kept in the f
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import isentrope as ise
-from benchmarks.theory_policies import gradient_matrix, over, write_page
+from benchmarks.theory_policies import gradient_matrix, over, run_folder, write_page
 from benchmarks.toy_training import QUIET
 from isentrope.attribution.fisher.prompt_pairs import cosines
 from isentrope.attribution.gradients.token_sum import score_sums
@@ -240,10 +239,7 @@ def width_rows(folder: Path) -> list[str]:
 
 def main() -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", default="runs/theory", help="(%(default)s)")
-    folder = Path(parser.parse_args().run)
-    torch.set_num_threads(1)
+    folder = run_folder(__doc__)
     trained = [TRAINED_HEAD, *trained_rows(folder)]
     fresh = [RANK_HEAD, *rank_rows(fine_tuned(folder, 128))]
     widths = [WIDTH_HEAD, *width_rows(folder)]

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter
 
 from isentrope.formatting import power_of_ten
 from isentrope.reports.palette import COLOURS, INK, LINE, MUTED, PAPER
+from isentrope.reports.sentences import number
 
 WIDTH = 390
 """Of a figure, in units that are pixels at natural size."""
@@ -73,6 +74,18 @@ def zero_line(axes: Axes, *, vertical: bool = False) -> None:
     """The line at which nothing changes."""
     draw = axes.axvline if vertical else axes.axhline
     draw(0, color=MUTED.light, linewidth=0.8, zorder=0)
+
+
+def named_rows(axes: Axes, places: Any, names: Any, label: str) -> None:
+    """Rows from top to bottom with their names, over an axis of numbers."""
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda value, _: number(value, 2))
+    axes.locator_params(axis="x", nbins=4)
+    axes.set_xlabel(label)
+    grid(axes, "x")
 
 
 def powers(axes: Axes, which: str = "x") -> None:

@@ -22,7 +22,7 @@ from isentrope.reports.panels.past_updates import past_panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import has_interval, number, with_interval
-from isentrope.reports.svg import canvas, grid, zero_line
+from isentrope.reports.svg import canvas, grid, named_rows, zero_line
 from isentrope.runs.attribution_records import SharesRecord
 from isentrope.runs.results import InfluenceResult, MeasureResult
 
@@ -150,14 +150,7 @@ def _draw(data: pd.DataFrame, label: str) -> Any:
             axes.plot([level, level], [k + 0.28, k + 0.72], color=MUTED.light, linewidth=0.8)
     zero_line(axes, vertical=True)
     _room_for_values(axes, data)
-    axes.set_yticks(rows, data["name"])
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda value, _: number(value, 2))
-    axes.locator_params(axis="x", nbins=4)
-    axes.set_xlabel(label)
-    grid(axes, "x")
+    named_rows(axes, rows, data["name"], label)
     return figure
 
 

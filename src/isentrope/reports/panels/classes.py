@@ -16,7 +16,7 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import Row, columns_of, records
 from isentrope.reports.sentences import has_interval, number, with_interval
-from isentrope.reports.svg import canvas, grid, zero_line
+from isentrope.reports.svg import canvas, named_rows, zero_line
 from isentrope.runs.class_records import ClassesRecord, ClassRecord
 from isentrope.runs.results import AuditResult, InfluenceResult
 
@@ -79,12 +79,5 @@ def _draw(data: pd.DataFrame, label: str) -> Any:
             axes.errorbar(row["value"], k, xerr=row["se"], color=INK.light, capsize=3, linewidth=1)
     zero_line(axes, vertical=True)
     names = [f"{row['class']} ({percent(row['share_of_tokens'])})" for row in rows]
-    axes.set_yticks(range(len(rows)), names)
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda value, _: number(value, 2))
-    axes.locator_params(axis="x", nbins=4)
-    axes.set_xlabel(label)
-    grid(axes, "x")
+    named_rows(axes, range(len(rows)), names, label)
     return figure
