@@ -11,8 +11,7 @@ from isentrope.pipelines.kinds import load_any
 
 pytest.importorskip("trl")
 ROOT = Path(__file__).parent.parent
-LAUNCHERS = {"accelerate_fsdp.yaml", "skypilot.yaml"}
-RECIPES = sorted({p.name for p in (ROOT / "configs").glob("*.yaml")} - LAUNCHERS)
+RECIPES = sorted({p.name for p in (ROOT / "configs").glob("*.yaml")} - {"skypilot.yaml"})
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 
@@ -41,14 +40,6 @@ def test_training_takes_up_the_adapter_that_fine_tuning_left():
         for verb in ("sft", "train")
     )
     assert (tuned.lora_rank, tuned.lora_alpha) == (trained.lora_rank, trained.lora_alpha)
-
-
-def test_accelerate_reads_its_file_as_fsdp2():
-    from accelerate.commands.config.config_args import load_config_from_file
-
-    found = load_config_from_file(str(ROOT / "configs" / "accelerate_fsdp.yaml"))
-    assert found.distributed_type == "FSDP"
-    assert found.fsdp_config["fsdp_version"] == 2
 
 
 def test_the_rented_machine_runs_recipes_that_are_there():

@@ -53,6 +53,17 @@ def test_a_reading_is_the_entropy_change_of_the_step_that_was_taken(tmp_path):
     assert reading.per_token.value == pytest.approx(expected.entropy.value, rel=1e-5)
 
 
+def test_rounding_of_a_base_in_bfloat16_is_not_taken_for_a_wrong_derivative(tmp_path):
+    probe = runs.probe(every=1, second_order=True)
+    made = runs.trainer(tmp_path, probe=probe, steps=3, precision="bfloat16")
+    for parameter in made.model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    made.train()
+    assert not probe.off
+    assert len(probe.history) == 3
+
+
 def test_momentum_decay_and_gradient_add_up_and_each_is_there(tmp_path):
     probe = runs.probe(every=1)
     runs.trainer(tmp_path, probe=probe, steps=2, weight_decay=0.5).train()

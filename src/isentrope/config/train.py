@@ -41,6 +41,8 @@ class ModelConfig(Section):
     """Type of the base model's weights; a fresh adapter's are float32."""
     allow_hub: bool = False
     """Load a base that the adapter at path names from the model hub; path itself needs no leave."""
+    shard_base: bool = False
+    """Spread the layers of a frozen base over the processes of torchrun; all hold the adapter."""
 
 
 class DemonstrationConfig(TaskConfig):

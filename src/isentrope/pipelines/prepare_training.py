@@ -42,7 +42,7 @@ from isentrope.runs.resumed_training import (
 from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
-from isentrope.training.models import load_trainable
+from isentrope.training.models import load_trainable, spread_base
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
@@ -62,7 +62,9 @@ def prepare_training(
     args = grpo_options(config, files.checkpoints)
     for reason in inert_reasons(config):
         log.warning(reason)
-    model, tokenizer = load_trainable(**config.model.model_dump(), seed=training.seed)
+    model, tokenizer = load_trainable(
+        **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
+    )
     _require_room(model, training, files, checkpoint)
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
@@ -83,6 +85,8 @@ def prepare_training(
         require_same_run(saved, contract, branched=Branch.at(files, step) is not None)
         if "config" not in saved:
             require_same_arguments(checkpoint, args)
+    if config.model.shard_base:
+        spread_base(model, args)
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
     held_out = held_out_prompts(data, readers, tokenizer, prompts)

@@ -66,7 +66,9 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
         _require_no_run(files.folder)
         require_paths(config.model, config.data)
         options = sft_options(config, files.folder)
-        model, tokenizer = load_trainable(**config.model.model_dump(), seed=tuning.seed)
+        model, tokenizer = load_trainable(
+            **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
+        )
         size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         require_disk(files.folder, size, "Saving the model", "choose another --out")
         rows = _examples(config.data, tuning, model, tokenizer)
@@ -74,7 +76,7 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
             files.rewind(-1)  # of a run that was stopped
         barrier()
         observe = _observer(tuning, files, progress or Progress())
-        losses = _run(model, tokenizer, rows, options, observe)
+        losses = _run(model, tokenizer, rows, options, observe, config.model.shard_base)
         require_finite_state(len(losses), model, None)
         if rank() == 0:
             save_model(model, tokenizer, (files.folder / MODEL).resolve())
@@ -145,6 +147,7 @@ def _run(
     rows: dict[str, list[list[int]]],
     options: dict[str, Any],
     observe: Callable[[dict[str, float]], None],
+    shard_base: bool,
 ) -> list[float]:
     """Train, and return the loss of every step."""
     from isentrope.training.supervised import fine_tune_supervised
@@ -158,7 +161,7 @@ def _run(
         observe(metrics)
 
     try:
-        fine_tune_supervised(model, tokenizer, rows, options, keep)
+        fine_tune_supervised(model, tokenizer, rows, options, keep, shard_base=shard_base)
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
             f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
@@ -58,13 +59,11 @@ class Policy:
         vocab_chunk: Vocabulary entries at a time.
         ranks: The processes that share the work on each batch; every one of them must then make
             the same calls. This process alone, until it is set.
-        sharded: Whether the base is spread over these processes (`policy.sharding`).
         compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
             have been compared with finite differences (`second_order_guard`).
     """
 
     ranks: Ranks = ALONE
-    sharded: bool = False
 
     def __init__(
         self,
@@ -156,6 +155,11 @@ class Policy:
     def device(self) -> torch.device:
         """Device of the trainable parameters."""
         return next(p for p in self.model.parameters() if p.requires_grad).device
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the base is spread over processes (`policy.sharding`)."""
+        return any(isinstance(p, DTensor) for p in self.model.parameters())
 
     @property
     def padding(self) -> int:

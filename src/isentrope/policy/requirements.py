@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.batching import micro_batches
@@ -135,7 +136,8 @@ def require_finite_weights(model: nn.Module) -> None:
         ValueError: Naming the first such parameter.
     """
     for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not bool(parameter.isfinite().all()):
+        own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if own.is_floating_point() and not bool(own.isfinite().all()):
             raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
 
 

@@ -3,8 +3,9 @@
 Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
 differentiated twice by e in the mode that will be used, and compared (`differences`). The model is
 evaluated in float64, on a copy of its tensors; the model itself is not changed. Where that
-is impossible (no memory, or an operation that has no float64) a float32 policy is compared as it
-is, which finds errors of some per cent, and a shorter one not at all.
+is impossible (no memory, an operation that has no float64, or a base that is spread over processes)
+a float32 policy is compared as it is, which finds errors of some per cent, and a shorter one not at
+all.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -95,7 +96,9 @@ def _types(policy: Policy) -> Iterator[torch.dtype]:
     tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
     shorter = [p for p in tensors if p.dtype != torch.float64]
     where: Any = policy.device.index or 0 if policy.device.type == "cuda" else "cpu"
-    if not shorter or 8 * sum(p.numel() for p in shorter) < get_max_memory()[where] / 2:
+    # the layers of a sharded base are exchanged in their own type
+    room = 0 if policy.sharded else get_max_memory()[where] / 2
+    if not shorter or 8 * sum(p.numel() for p in shorter) < room:
         yield torch.float64
     if {p.dtype for p in tensors} == {torch.float32}:
         yield torch.float32

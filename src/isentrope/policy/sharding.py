@@ -3,7 +3,8 @@
 Each decoder layer is gathered when it is used and dropped afterwards, so a process holds its share
 of the layers, one whole layer, the embeddings and the adapter. Scores and both kinds of derivative
 are those of the whole model. Every process must run equally many forward passes, which
-`policy.batching` and `sampling.generate` see to.
+`policy.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
+training each process has equally many sequences of its own.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -16,17 +17,17 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from isentrope.policy.architecture import UnsupportedModelError, decoder_of, name_of
-from isentrope.policy.language_model import Policy
 from isentrope.processes import Ranks
 
 
-def shard_base(policy: Policy, ranks: Ranks, device: str | torch.device = "cpu") -> None:
-    """Spread the decoder layers of a frozen base over processes that share all work from now on.
+def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> None:
+    """Spread the decoder layers of a frozen base over processes.
 
     Args:
-        policy: With an adapter; the same weights on every process, on the CPU or on its device.
+        model: With an adapter; the same weights on every process, on the CPU or on its device.
         ranks: All processes of the run.
         device: Where this process computes; weights move there layer by layer.
 
@@ -36,25 +37,26 @@ def shard_base(policy: Policy, ranks: Ranks, device: str | torch.device = "cpu")
     """
     if ranks.size == 1:
         raise ValueError(
-            "checkpoint.shard_base spreads the base over several processes, and there is one: "
+            "shard_base spreads the base over several processes, and there is one: "
             "start the command by torchrun --nproc_per_node N."
         )
-    if not hasattr(policy.model, "peft_config"):
+    if not hasattr(model, "peft_config"):
         raise ValueError(
-            "checkpoint.shard_base needs an adapter on a frozen base: derivatives along weights "
+            "shard_base needs an adapter on a frozen base: derivatives along weights "
             "that are themselves sharded do not exist in torch. Leave it false."
         )
-    lm = policy.causal_lm
+    lm = model.get_base_model()
     if getattr(lm, "is_quantized", False):
         raise UnsupportedModelError("A quantised base cannot be sharded: choose one of both.")
     mesh = init_device_mesh(torch.device(device).type, (ranks.size,))
     for layer in _layers(lm):
         trained = {p for p in layer.parameters() if p.requires_grad}
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=trained)
-    rest = [p for p in policy.model.parameters() if not hasattr(p, "to_local")]
-    for tensor in (*rest, *policy.model.buffers()):
+    rest = [p for p in model.parameters() if not isinstance(p, DTensor)]
+    for tensor in (*rest, *model.buffers()):
         tensor.data = tensor.data.to(device)
-    policy.ranks, policy.sharded = ranks, True
+    sharded = [name for name, p in model.named_parameters() if isinstance(p, DTensor)]
+    model._ddp_params_and_buffers_to_ignore = sharded  # where DDP averages the gradients
 
 
 def _layers(lm: Any) -> nn.ModuleList:

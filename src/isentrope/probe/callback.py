@@ -46,7 +46,7 @@ from isentrope.probe.requirements import (
 )
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
-from isentrope.processes import rank, together
+from isentrope.processes import all_ranks, rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.rollouts import Rollouts
@@ -225,14 +225,14 @@ class EntropyProbe(TrainerCallback):
                 self._latest = self.kept.predict(step, components, eta)
             if not reads:
                 return
-            E = together(lambda: self._draw(policy, step, 0, length))
+            E = self._draw(policy, step, 0, length)
             before = look_ahead(policy, E, components, self._second_order, eta)
             if self.kept is not None:
                 gradient = gradient_of_reading(policy, before, **self._of_what)
                 self.kept.renew(step, gradient, components, eta)
             other = None
             if self._fresh:
-                apart = together(lambda: self._draw(policy, step, 1, length))
+                apart = self._draw(policy, step, 1, length)
                 other = look_ahead(policy, apart, components, False, eta)
         self._before = before, other, eta
 
@@ -289,6 +289,8 @@ class EntropyProbe(TrainerCallback):
                 temperature=setting(self._temperature, args, "temperature", "temperature"),
                 precision="as_is",
             )
+            if self._policy.sharded:
+                self._policy.ranks = all_ranks()
             self._prompts = as_prompts(self._policy, self._prompts)
         return self._policy
 

@@ -1,12 +1,24 @@
-"""Hooks that never end a training run: the first error switches their observer off."""
+"""Hooks that never end a training run: the first error switches their observer off.
+
+One error must end it: that of a single process in a pass that all share. The others wait in the
+exchange of a layer, and would take for it what this process exchanges next, in the trainer's pass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from isentrope.policy.language_model import Policy
+from isentrope.processes import together
 
 Hook = Callable[..., None]
+T = TypeVar("T")
+
+
+class SharedPassError(RuntimeError):
+    """A pass that several processes share has failed on this one."""
 
 
 class Observer(Protocol):
@@ -31,7 +43,34 @@ def never_raising(hook: Hook) -> Hook:
             return
         try:
             hook(self, args, state, control, **kwargs)
+        except SharedPassError:
+            raise
         except Exception as error:
             self.switch_off(state.global_step + 1, error)
 
     return guarded
+
+
+def on_every_process(policy: Policy, work: Callable[[], T]) -> T:
+    """Run passes of a policy: this process's own, or those that it shares with all others.
+
+    Args:
+        policy: The policy; its `ranks` share a pass or are this process alone.
+        work: Called once on every process.
+
+    Returns:
+        What `work` returned on this process.
+
+    Raises:
+        Exception: What `work` raised, or `OtherProcessError`, where each runs passes of its own.
+        SharedPassError: If a shared pass failed here.
+    """
+    if policy.ranks.size == 1:
+        return together(work)
+    try:
+        return work()
+    except Exception as error:
+        raise SharedPassError(
+            f"The entropy probe failed in a pass that all processes share, so training ends: "
+            f"{error} Resume it with entropy_probe.enabled=false."
+        ) from error

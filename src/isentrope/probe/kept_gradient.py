@@ -22,9 +22,10 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
+from isentrope.probe.guard import on_every_process
 from isentrope.probe.running_mean import RunningMean
-from isentrope.probe.scoring import ScoredBefore
-from isentrope.processes import ALONE, all_ranks, rank, together, world_size
+from isentrope.probe.scoring import ScoredBefore, own_rows
+from isentrope.processes import all_ranks
 from isentrope.vectors import Vector, dot
 
 
@@ -44,16 +45,17 @@ def gradient_of_reading(
     """
     f = Functionals(functional, method, before.base.mask.double())
     sample = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
-    rows = before.prompt_index.tensor_split(world_size())[rank()]
+    rows = own_rows(policy, len(before.prompt_index))
     t = int(before.mine.lengths.max())
     a, b = (x[rows, :t] for x in cotangents(sample))
 
     def own() -> Vector:
         with derivative_of_scores(policy.model):
-            return weighted_gradient(policy, before.mine, a, b, ALONE)
+            return weighted_gradient(policy, before.mine, a, b)
 
-    gradient = together(own)
-    all_ranks().sum(gradient.values())
+    gradient = on_every_process(policy, own)
+    if policy.ranks.size == 1:
+        all_ranks().sum(gradient.values())
     return {name: x.float() for name, x in gradient.items()}
 
 

@@ -182,13 +182,13 @@ def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
 
 
 def require_whole_model(model: torch.nn.Module) -> None:
-    """Refuse parameters that are sharded already.
+    """Refuse trainable parameters that are sharded; a frozen base may be.
 
     Raises:
-        ValueError: If a parameter is a DTensor.
+        ValueError: If a trainable parameter is a DTensor.
     """
-    if any(isinstance(p, DTensor) for p in model.parameters()):
+    if any(isinstance(p, DTensor) for p in model.parameters() if p.requires_grad):
         raise ValueError(
-            "The entropy probe needs whole parameters on every process, and these are sharded "
-            "(FSDP, ZeRO): set entropy_probe.enabled=false, and measure the checkpoints."
+            "The entropy probe needs whole trainable parameters on every process, and these are "
+            "sharded (FSDP, ZeRO): set entropy_probe.enabled=false, and measure the checkpoints."
         )

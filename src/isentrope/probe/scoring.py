@@ -1,5 +1,8 @@
 """An E mini-batch, drawn, and scored before and after a step by all processes of a run.
 
+Each process draws and scores a share; where the base is sharded all take part in every pass, and
+each has the whole (`Policy.ranks`).
+
 before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
 and + control where the step is corrected
 after the step     scores at θ' = θ + ηv, on the same samples
@@ -19,7 +22,8 @@ from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.token_statistics import Scores
-from isentrope.processes import gather, rank, together, world_size
+from isentrope.probe.guard import on_every_process
+from isentrope.processes import gather, rank, world_size
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, require_room
@@ -32,7 +36,7 @@ class ScoredBefore:
     """An E mini-batch scored before a step.
 
     Attributes:
-        mine: This process's share of the rollouts.
+        mine: This process's share of the rollouts, or all of them.
         prompt_index: (n,) of the whole mini-batch.
         sampler: (n, t) log-probabilities that the sampler used.
         base: Scores at θ.
@@ -52,6 +56,12 @@ class ScoredBefore:
     match: SamplerMatch | None = None
 
 
+def own_rows(policy: Policy, size: int) -> Tensor:
+    """The rows of a mini-batch that this process draws and scores, as a slice of 0 .. size − 1."""
+    rows = torch.arange(size)
+    return rows if policy.ranks.size > 1 else rows.tensor_split(world_size())[rank()]
+
+
 def draw_share(
     policy: Policy,
     prompts: Sequence[Prompt],
@@ -59,7 +69,7 @@ def draw_share(
     max_new_tokens: int,
     generator: torch.Generator,
 ) -> Rollouts:
-    """Draw this process's share of an E mini-batch, which is the same however it is shared.
+    """Draw this process's part of an E mini-batch, which is the same however it is shared.
 
     Args:
         policy: The policy at θ.
@@ -69,19 +79,21 @@ def draw_share(
         generator: Fixes prompts and tokens.
 
     Returns:
-        The share, one response per prompt.
+        The rows `own_rows`, one response per prompt.
 
     Raises:
-        ValueError: If there are more processes than prompts.
+        ValueError: If there are more processes than prompts, or a prompt leaves no room.
     """
     draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
     if size < world_size():
         raise ValueError(f"A probe of {size} prompts cannot be shared by {world_size()}.")
-    mine = torch.arange(size).tensor_split(world_size())[rank()]
-    chosen = [prompts[i] for i in draws[mine].tolist()]
+    chosen = [prompts[i] for i in draws.tolist()]
     require_room(policy, chosen, max_new_tokens)
-    ids = [torch.tensor(p.token_ids) for p in chosen]
-    drawn = sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+    mine = own_rows(policy, size)
+    ids = [torch.tensor(chosen[i].token_ids) for i in mine.tolist()]
+    drawn = on_every_process(
+        policy, lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+    )
     index = torch.arange(len(ids))
     return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
 
@@ -113,17 +125,17 @@ def look_ahead(
     def scored() -> list[Scores]:
         parts = [*score_along_each(policy, mine, list(components.values()))]
         if second_order:
-            _, along_v, curvature = score_along(policy, mine, v, 2)
-            _require_sum(policy, parts[1:], along_v)
-            parts.append(curvature)
+            parts += score_along(policy, mine, v, 2)[1:]
         policy.require_own_logits(mine, parts[0])
         return parts if eta is None else parts + _moments(policy, mine, v, eta)
 
-    count = len(components) + 1 + int(second_order)
-    base, *rest = _joined(together(scored))
-    moments, rest = rest[count - 1 :], rest[: count - 1]
+    base, *rest = _joined(policy, on_every_process(policy, scored))
+    slopes, rest = rest[: len(components)], rest[len(components) :]
+    along_v, moments = rest[: 2 * second_order], rest[2 * second_order :]
+    if along_v:
+        _require_sum(policy, slopes, along_v[0])
     sampler = torch.zeros_like(base.logprobs)
-    drawn = [x for share in gather(mine.sampler_logprobs) for x in share or ()]
+    drawn = _all_rows(policy, mine.sampler_logprobs or [])
     sampler[base.mask] = torch.cat(drawn)
     difference = root_mean_square(base.logprobs - sampler, base.mask)
     agrees = difference <= tolerance_of(policy)
@@ -132,8 +144,8 @@ def look_ahead(
         prompt_index=torch.arange(len(drawn)),
         sampler=sampler,
         base=base,
-        slopes=dict(zip(components, rest, strict=False)),
-        curvature=rest[-1] if second_order else None,
+        slopes=dict(zip(components, slopes, strict=True)),
+        curvature=along_v[1] if along_v else None,
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
         if moments
         else None,
@@ -173,11 +185,18 @@ def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     Returns:
         Scores of the whole mini-batch.
     """
-    return _joined([together(lambda: score(policy, before.mine))])[0]
+    return _joined(policy, [on_every_process(policy, lambda: score(policy, before.mine))])[0]
 
 
-def _joined(parts: list[Scores]) -> list[Scores]:
-    """The scores of all processes, padded to one width."""
+def _all_rows(policy: Policy, own: Sequence[Tensor]) -> list[Tensor]:
+    """The rows of all processes, of which each has its own or all."""
+    return list(own) if policy.ranks.size > 1 else [x for share in gather(own) for x in share]
+
+
+def _joined(policy: Policy, parts: list[Scores]) -> list[Scores]:
+    """The scores of the whole mini-batch, padded to one width."""
+    if policy.ranks.size > 1:
+        return parts
     shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
     width = max(share[0][0].shape[1] for share in shares)
 

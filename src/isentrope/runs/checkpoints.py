@@ -73,7 +73,8 @@ class Checkpoint:
             verify=where.verify,
         )
         if where.shard_base:
-            shard_base(policy, all_ranks(), device)
+            shard_base(policy.model, all_ranks(), device)
+            policy.ranks = all_ranks()
         return policy
 
 

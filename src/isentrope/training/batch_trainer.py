@@ -66,10 +66,10 @@ class BatchTrainer(GRPOTrainer):
             processing_class=tokenizer,
         )
         require_whole_parameters_to_sample(self)
-        if control is not None:
-            require_controllable(self, control.controller.control.needs)
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
+        if control is not None:
+            require_controllable(self, control.controller.control.needs, self.policy.sharded)
         self.batches, self.run_control = batches, control
         self.sampling_batch, self.longest_normaliser = sampling_batch, longest_normaliser
         self.batch: UpdateBatch | None = None

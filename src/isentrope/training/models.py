@@ -16,6 +16,8 @@ from torch import nn
 from isentrope.policy.adapter import adapter_mismatch, adapter_settings, require_tunable
 from isentrope.policy.base_model import adapter_base, causal_lm
 from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint, with_adapter
+from isentrope.policy.sharding import shard_base
+from isentrope.processes import all_ranks
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -80,6 +82,24 @@ def load_trainable(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config).eval(), tokenizer
+
+
+def spread_base(model: nn.Module, args: Any) -> None:
+    """Spread the frozen base of a model over the processes of a trainer (`policy.sharding`).
+
+    Args:
+        model: The model, on the CPU.
+        args: The trainer's arguments, which tell the device.
+
+    Raises:
+        ValueError: If the trainer would shard it too, or sample by vLLM, or the base is trained.
+    """
+    others = ("fsdp", "deepspeed", "use_vllm")
+    if other := next((name for name in others if getattr(args, name, None)), None):
+        raise ValueError(
+            f"model.shard_base spreads the base itself: leave it false, or remove trainer.{other}."
+        )
+    shard_base(model, all_ranks(), args.device)
 
 
 def _require_possible_rank(model: nn.Module, rank: int, targets: str | list[str]) -> None:

@@ -19,6 +19,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from isentrope.files import whole_folder
+from isentrope.training.models import spread_base
 
 
 class _Trainer(SFTTrainer):
@@ -41,6 +42,8 @@ def fine_tune_supervised(
     rows: Mapping[str, list[list[int]]],
     options: Mapping[str, Any],
     observe: Callable[[dict[str, float]], None] = lambda metrics: None,
+    *,
+    shard_base: bool = False,
 ) -> Any:
     """Fine-tune a model in place.
 
@@ -51,11 +54,14 @@ def fine_tune_supervised(
         options: Fields of SFTConfig.
         observe: Called on every process with step, loss (nats per token), learning_rate and
             grad_norm (before clipping), all of the whole batch.
+        shard_base: Whether to spread the frozen base over the processes.
 
     Returns:
         The trainer, its model trained.
     """
     args = SFTConfig(**options)
+    if shard_base:
+        spread_base(model, args)
     # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)

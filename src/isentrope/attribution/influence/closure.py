@@ -27,9 +27,10 @@ def tolerance(policy: Policy) -> float:
         policy: The policy.
 
     Returns:
-        1e-6 in float64, 4e-4 in float32, 0.1 in bfloat16.
+        1e-6 in float64, 4e-4 in float32, 0.1 where a parameter, frozen or not, is in bfloat16.
     """
-    epsilon = max(torch.finfo(p.dtype).eps for p in policy.theta.values())
+    types = {p.dtype for p in policy.model.parameters() if p.is_floating_point()}
+    epsilon = max(torch.finfo(dtype).eps for dtype in types)
     return max(CLOSURE, min(ROUNDING_STEPS * epsilon, 0.1))
 
 

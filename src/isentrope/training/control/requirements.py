@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,13 @@ def require_whole_parameters_to_sample(trainer: Any) -> None:
         )
 
 
-def require_controllable(trainer: Any, needs: Collection[str]) -> None:
+def require_controllable(trainer: Any, needs: Sequence[str], sharded: bool = False) -> None:
     """Refuse a trainer whose tokens cannot be weighted by a control.
 
     Args:
         trainer: TRL's trainer.
         needs: What the control needs of a batch.
+        sharded: Whether the frozen base is spread over the processes.
 
     Raises:
         ValueError: If parameters are sharded, or influence is needed and the optimizer is unknown.
@@ -38,6 +39,11 @@ def require_controllable(trainer: Any, needs: Collection[str]) -> None:
         raise ValueError(
             "A control scores batches by itself and needs whole parameters: train without "
             "FSDP and DeepSpeed, or without control."
+        )
+    if sharded and needs:
+        raise ValueError(
+            f"This control computes {needs[0]} by passes of its own on each process, which a base "
+            "that is spread over the processes does not allow: set model.shard_base=false."
         )
     if "influence" in needs:
         require_known_optimizer(trainer, "The control 'influence'")
@@ -60,6 +66,11 @@ def require_correctable(trainer: Any) -> None:
         raise ValueError(
             "An isentropic step needs every optimizer step to be taken, and fp16 skips those "
             "whose scaled gradients overflow: set trainer.fp16=false."
+        )
+    if any(isinstance(p, DTensor) for p in trainer.model.parameters() if not p.requires_grad):
+        raise ValueError(
+            "An isentropic step computes gradients by passes of its own on each process, which a "
+            "base that is spread over the processes does not allow: set model.shard_base=false."
         )
     require_long_parameters(trainer.model)
 

@@ -1,0 +1,134 @@
+"""Training over a frozen base that is spread over processes: the run of a whole one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import yaml
+
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.train import train
+from isentrope.policy.language_model import Policy
+from isentrope.probe.guard import SharedPassError, never_raising, on_every_process
+from isentrope.processes import Ranks
+from isentrope.training.control.requirements import require_controllable
+from isentrope.training.models import spread_base
+from tests.training import runs
+from tests.training.conftest import small_policy
+
+TASK = f"{Path(__file__).with_name('digit_first.py')}:digit_first"
+TRAINING = {"steps": 4, "prompts_per_step": 8, "micro_batch": 2, "save_every": 2}
+PROBE = {"every": 2, "size": 5, "second_order": True, "log_every": 1, "fresh": True}
+
+
+def settings(folder, name, **sections):
+    sampling = {"max_new_tokens": 6, "batch_size": 5}  # responses of many lengths, in many batches
+    made = runs.settings(folder, training=TRAINING, entropy_probe=PROBE, sampling=sampling)
+    made["data"]["dataset_name"] = TASK
+    made["model"]["shard_base"] = name.startswith("sharded")
+    return made | {"output": made["output"] | {"directory": str(folder / name)}} | sections
+
+
+def torchrun(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", "29591", "-m", "isentrope.cli.main", *map(str, arguments)]
+    given = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def written(asked):
+    """The file of a configuration."""
+    file = Path(asked["output"]["directory"]).with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(asked))
+    return file
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of two processes in whole/, and with the base spread over them in sharded/."""
+    made = tmp_path_factory.mktemp("sharded_base")
+    for name in ("whole", "sharded"):
+        torchrun("train", written(settings(made, name)))
+    return made
+
+
+@pytest.mark.slow
+def test_the_run_is_that_of_a_whole_base(folder):
+    lengths = pd.read_parquet(folder / "whole/logs/rollouts/step_1.parquet").response_ids.map(len)
+    assert lengths.nunique() > 2
+    assert runs.relative(*(runs.parameters(folder / n, 4) for n in ("sharded", "whole"))) < 1e-6
+    for one, two in zip(*(runs.lines(folder / n) for n in ("whole", "sharded")), strict=True):
+        assert set(one) == set(two)
+        for name, value in one.items():
+            if isinstance(value, int | float):
+                value = pytest.approx(value, rel=1e-5, abs=1e-9)
+            assert two[name] == value, name
+    assert "probe/second_order" in one
+
+
+@pytest.mark.slow
+def test_it_resumes_to_the_bit(folder):
+    parts = settings(folder, "sharded_parts")
+    torchrun("train", written(parts), "--set", "training.steps=2")
+    torchrun("train", "--resume", folder / "sharded_parts", "--set", "training.steps=4")
+    for name in ("training_state/step_4/adapter_model.safetensors", "logs/metrics.jsonl"):
+        parts, whole = (folder / run / name for run in ("sharded_parts", "sharded"))
+        assert parts.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.slow
+def test_fine_tuning_of_a_spread_base_makes_the_model_of_a_whole_one(folder):
+    models = {}
+    for name in ("whole_tuned", "sharded_tuned"):
+        asked = settings(folder, name)
+        tuning = {"steps": 4, "batch_size": 6, "learning_rate": 1e-2, "warmup_steps": 1}
+        data = {"dataset_name": "addition"}
+        sections = {"model": asked["model"], "data": data, "output": asked["output"]}
+        torchrun("sft", written(sections | {"fine_tuning": tuning}))
+        models[name] = Policy.from_checkpoint(folder / name / "model", precision="float32").theta
+    assert runs.relative(models["sharded_tuned"], models["whole_tuned"]) < 1e-6
+
+
+def test_what_cannot_be_spread_is_refused(tmp_path):
+    asked = settings(tmp_path, "sharded")
+    with pytest.raises(ValueError, match=r"there is one: .*torchrun"):
+        train(load_config(asked, root=TrainConfig))
+    args = SimpleNamespace(use_vllm=True, device="cpu")
+    with pytest.raises(ValueError, match=r"remove trainer\.use_vllm"):
+        spread_base(small_policy().model, args)
+
+
+def test_controls_with_passes_of_their_own_are_refused_over_a_spread_base():
+    trainer = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False)
+    require_controllable(trainer, (), sharded=True)
+    with pytest.raises(ValueError, match=r"kept_mass .*shard_base"):
+        require_controllable(trainer, ("kept_mass",), sharded=True)
+
+
+def test_an_error_in_a_shared_pass_ends_training():
+    class Observer:
+        off = False
+
+        @never_raising
+        def hook(self, args, state, control, work):
+            on_every_process(self.policy, work)
+
+        def switch_off(self, step, error):
+            self.off = True
+
+    def fail():
+        raise ValueError("made to fail")
+
+    observer, state = Observer(), SimpleNamespace(global_step=3)
+    observer.policy = SimpleNamespace(ranks=Ranks(0, 2))
+    with pytest.raises(SharedPassError, match="made to fail"):
+        observer.hook(None, state, None, work=fail)
+    observer.policy = SimpleNamespace(ranks=Ranks())
+    observer.hook(None, state, None, work=fail)
+    assert observer.off
