@@ -63,13 +63,14 @@ def test_the_run_is_that_of_a_whole_base(folder):
     lengths = pd.read_parquet(folder / "whole/logs/rollouts/step_1.parquet").response_ids.map(len)
     assert lengths.nunique() > 2
     assert runs.relative(*(runs.parameters(folder / n, 4) for n in ("sharded", "whole"))) < 1e-6
-    for one, two in zip(*(runs.lines(folder / n) for n in ("whole", "sharded")), strict=True):
+    whole, sharded = (runs.lines(folder / n) for n in ("whole", "sharded"))
+    assert "probe/second_order" in whole[-1]
+    for one, two in zip(whole, sharded, strict=True):
         assert set(one) == set(two)
         for name, value in one.items():
             if isinstance(value, int | float):
                 value = pytest.approx(value, rel=1e-5, abs=1e-9)
             assert two[name] == value, name
-    assert "probe/second_order" in one
 
 
 @pytest.mark.slow
@@ -116,8 +117,8 @@ def test_an_error_in_a_shared_pass_ends_training():
         off = False
 
         @never_raising
-        def hook(self, args, state, control, work):
-            on_every_process(self.policy, work)
+        def hook(self, args, state, control, policy):
+            on_every_process(policy, fail)
 
         def switch_off(self, step, error):
             self.off = True
@@ -126,9 +127,7 @@ def test_an_error_in_a_shared_pass_ends_training():
         raise ValueError("made to fail")
 
     observer, state = Observer(), SimpleNamespace(global_step=3)
-    observer.policy = SimpleNamespace(ranks=Ranks(0, 2))
     with pytest.raises(SharedPassError, match="made to fail"):
-        observer.hook(None, state, None, work=fail)
-    observer.policy = SimpleNamespace(ranks=Ranks())
-    observer.hook(None, state, None, work=fail)
+        observer.hook(None, state, None, policy=SimpleNamespace(ranks=Ranks(0, 2)))
+    observer.hook(None, state, None, policy=SimpleNamespace(ranks=Ranks()))
     assert observer.off
