@@ -4,7 +4,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from isentrope.policy.adapter import adapter_mismatch
-from isentrope.policy.checkpoint import load_tokenizer
+from isentrope.policy.base_model import stored_type
+from isentrope.policy.checkpoint import _only_lora, load_tokenizer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import character_tokenizer
@@ -32,6 +33,35 @@ def test_an_adapter_comes_back_as_it_was(adapter):
     assert again.names == policy.names
     batch = cases.ragged()
     torch.testing.assert_close(score(again, batch).logprobs, score(policy, batch).logprobs)
+
+
+def test_a_mapped_base_keeps_the_type_of_its_files_and_converts_to_the_same_policy(adapter):
+    folder, _ = adapter
+    file = folder.parent / "base" / "model.safetensors"
+    save_file({k: x.bfloat16() for k, x in load_file(file).items()}, file, {"format": "pt"})
+    options = {"eos_token_id": 0}
+    whole = Policy.from_checkpoint(folder, precision="float32", **options)
+    mapped = Policy.from_checkpoint(folder, precision="as_is", mapped=True, **options)
+    kinds = {n: p.dtype for n, p in mapped.model.named_parameters()}
+    assert {kinds.pop(name) for name in mapped.names} == {torch.float32}
+    assert set(kinds.values()) == {torch.bfloat16}
+    both = zip(whole.model.parameters(), mapped.convert("float32").model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in both)
+
+
+def test_a_base_of_several_types_and_saved_embeddings_are_converted(adapter):
+    folder, _ = adapter
+    file = folder.parent / "base" / "model.safetensors"
+    first, *rest = load_file(file).items()
+    assert stored_type(folder.parent / "base") == torch.float32
+    short = {k: x.bfloat16() for k, x in rest}
+    save_file(short | dict([first]), file, {"format": "pt"})
+    assert stored_type(folder.parent / "base") == torch.float32
+    save_file(short | {first[0]: first[1].bfloat16()}, file, {"format": "pt"})
+    assert stored_type(folder.parent / "base") == torch.bfloat16
+    weights = folder / "adapter_model.safetensors"
+    save_file(load_file(weights) | {"embed_tokens.weight": torch.zeros(2)}, weights)
+    assert not _only_lora(folder)
 
 
 def test_a_full_model_comes_back_trainable(tmp_path):

@@ -25,11 +25,11 @@ from isentrope.policy.adapter import (
     fit_vocabulary,
     require_tunable,
 )
-from isentrope.policy.base_model import adapter_base, causal_lm, loading
+from isentrope.policy.base_model import adapter_base, causal_lm, loading, stored_type
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
 from isentrope.policy.trainable import train_only
-from isentrope.reading import reading
+from isentrope.reading import read_tensor_headers, reading
 
 QUANTIZATIONS = ("4bit", "8bit")
 
@@ -42,6 +42,7 @@ def load_policy(
     device_map: str | None = None,
     quantization: str | None = None,
     trainable_patterns: Sequence[str] | None = None,
+    mapped: bool = False,
     verify: bool = True,
     **options: Any,
 ) -> Policy:
@@ -55,6 +56,8 @@ def load_policy(
         quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for
             the whole adapter, or all weights.
+        mapped: Whether to keep a base under LoRA in the type of its files, from which the CPU then
+            maps it; else it is converted to float32.
         verify: Whether to compare the checkpoint and its base with their manifests, where they have
             them.
         **options: Passed to `Policy`.
@@ -70,6 +73,7 @@ def load_policy(
             allow_hub=allow_hub,
             device_map=device_map,
             quantization=quantization,
+            mapped=mapped,
         )
         if trainable_patterns is not None:
             train_only(model, trainable_patterns)
@@ -120,6 +124,7 @@ def load_model(
     allow_hub: bool = False,
     device_map: str | None = None,
     quantization: str | None = None,
+    mapped: bool = False,
 ) -> nn.Module:
     """Load the model of a checkpoint folder in float32.
 
@@ -129,6 +134,7 @@ def load_model(
         allow_hub: Whether a base that the adapter names may come from the model hub.
         device_map: Device of the model.
         quantization: "4bit", "8bit" or None.
+        mapped: Whether a base under LoRA keeps the type of its files.
 
     Returns:
         A causal LM, or a PEFT model with a trainable adapter, in evaluation mode.
@@ -148,7 +154,7 @@ def load_model(
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
     model = causal_lm(
         source,
-        dtype=torch.float32,
+        dtype=stored_type(source) if mapped and _only_lora(folder) else torch.float32,
         device_map=device_map,
         quantization_config=_quantization(quantization),
     )
@@ -159,6 +165,12 @@ def load_model(
         if missing := adapter_mismatch(model, folder):
             raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return model.eval()
+
+
+def _only_lora(folder: Path) -> bool:
+    """Whether a folder has an adapter without weights that take the place of the base's."""
+    file = folder / "adapter_model.safetensors"
+    return file.exists() and all("lora_" in name for name in read_tensor_headers(file))
 
 
 def with_adapter(model: Any, folder: Path) -> Any:

@@ -42,8 +42,8 @@ class Checkpoint:
     def load(self, where: PolicyConfig, sampling: SamplingConfig) -> Policy:
         """Load the policy in float32, the precision that weights are kept in between stages.
 
-        Under torchrun "cuda" is the process's own GPU, and a base to be sharded is loaded on the
-        CPU first.
+        Under torchrun "cuda" is the process's own GPU. A base to be sharded is mapped from its
+        files on the CPU, where processes share its pages, and converted when it is spread.
 
         Returns:
             The policy.
@@ -67,14 +67,15 @@ class Checkpoint:
             device_map="cpu" if where.shard_base else device,
             quantization=None if where.quantization == "none" else where.quantization,
             temperature=sampling.temperature,
-            precision="float32",
+            mapped=where.shard_base,
+            precision="as_is" if where.shard_base else "float32",
             max_tokens=sampling.max_tokens,
             vocab_chunk=sampling.vocab_chunk,
             verify=where.verify,
         )
         if where.shard_base:
             shard_base(policy.model, all_ranks(), device)
-            policy.ranks = all_ranks()
+            policy.convert("float32").ranks = all_ranks()
         return policy
 
 
