@@ -72,6 +72,16 @@ VERBS = (
         kept="No step of training is lost, since none was begun: run the same command again.",
     ),
     Verb(
+        "branch",
+        options.branched,
+        through="isentrope.cli.running:branching",
+        run=f"{_PIPELINES}.branch:branch_study",
+        show="isentrope.cli.branch_table:print_branches",
+        help="Train on for a few steps from checkpoints of a run, with settings changed and "
+        "repeated, and compare what they did to entropy and reward.",
+        kept="No branch was begun: run the same command again.",
+    ),
+    Verb(
         "evaluate",
         options.evaluated,
         through="isentrope.cli.running:evaluating",

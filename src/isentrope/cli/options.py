@@ -188,6 +188,42 @@ def trained(
     return config, resume, start, _changes(settings, folder)
 
 
+def branched(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CHECKPOINT...", help="RUN/training_state/step_N, or a pattern in quotes."
+        ),
+    ],
+    folder: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Where all branches go.")],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE[,VALUE]",
+            help="Settings to compare with the unchanged ones; repeatable. Several keys in quotes: "
+            "all combinations.",
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Branches per checkpoint and setting, each a fresh draw.")
+    ] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each branch.")] = 10,
+    prompts: Annotated[
+        int, typer.Option(min=2, help="Held-out prompts that starts and ends are evaluated on.")
+    ] = 256,
+    samples: Annotated[int, typer.Option(min=1, help="Responses to each of them.")] = 4,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="SECTION.KEY=VALUE", help="A setting of every branch; repeatable."
+        ),
+    ] = None,
+    no_verify: NoVerify = False,
+) -> Asked:
+    """Checkpoints, and what to do from there."""
+    return checkpoints, vary or (), settings or (), repeats, steps, prompts, samples, folder
+
+
 def converted(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="The folder of the other trainer's checkpoint.")

@@ -18,6 +18,7 @@ from isentrope.pipelines.kinds import defaults, load_any
 from isentrope.pipelines.loop import run_verb
 from isentrope.processes import rank
 from isentrope.progress import Progress
+from isentrope.runs.branch_study import Asked
 
 if TYPE_CHECKING:
     from isentrope.convert.write import Converted
@@ -94,6 +95,16 @@ def training(
             folder = load(verb.run)(settings, progress=progress)
     if rank() == 0:
         load(verb.show)(folder)
+
+
+def branching(verb: Verb, *asked: Any) -> None:
+    """Take branches, and print a table per checkpoint."""
+    *sizes, folder = asked
+    with Progress(err) as progress:
+        branched = load(verb.run)(Asked(*sizes, Path(folder)), progress=progress)
+    if rank() == 0:
+        load(verb.show)(out, branched)
+        say_written(branched.table)
 
 
 def checking(verb: Verb, config: str, changes: Changes) -> None:

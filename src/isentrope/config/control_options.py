@@ -145,7 +145,7 @@ def run_control(
             prompts=list(held_out),
             size=control.size,
             max_new_tokens=config.sampling.max_new_tokens,
-            seed=config.training.seed,
+            seed=config.training.draws,
             task=task if "reward_influence" in control.needs else None,
             batch_size=config.sampling.batch_size,
         )
@@ -157,7 +157,7 @@ def run_control(
         clip_high=high,
         micro_batch=args.per_device_train_batch_size,
         max_grad_norm=config.training.max_grad_norm or None,
-        seed=config.training.seed,
+        seed=config.training.draws,
         held_out=measured,
     )
 

@@ -24,6 +24,7 @@ from isentrope.config.values import (
     Temperature,
     Whole,
 )
+from isentrope.sampling.streams import seed_of_repeat
 
 
 class ModelConfig(Section):
@@ -93,12 +94,19 @@ class TrainingConfig(Section):
     """Prompts in random order, or the more often the likelier their group has an advantage."""
     seed: Seed = 0
     """Fixes the adapter, every batch and every token."""
+    repeat: Whole = 0
+    """Another draw of batches and tokens by the same seed, which is what repeats need; 0: none."""
     save_every: Count = 10
     """Steps between checkpoints; the last step is always saved."""
     keep_last: Count | None = None
     """Newest checkpoints kept; null: all."""
     keep_every: Count | None = None
     """Checkpoints at multiples of this many steps are kept whatever keep_last says."""
+
+    @property
+    def draws(self) -> int:
+        """Seed of all batches and tokens."""
+        return seed_of_repeat(self.seed, self.repeat)
 
     @model_validator(mode="after")
     def _whole_micro_batches(self) -> TrainingConfig:

@@ -119,7 +119,10 @@ def _batches(
     section: TrainingConfig, prompts: list[Prompt], task: Any, longest: int, advantages: str
 ) -> UpdateBatches:
     sampler = PromptSampler(
-        [p.key for p in prompts], seed=section.seed, weighting=section.prompt_weighting
+        [p.key for p in prompts],
+        seed=section.seed,
+        draws=section.draws,
+        weighting=section.prompt_weighting,
     )
     return UpdateBatches(
         prompts,
@@ -130,7 +133,7 @@ def _batches(
         max_new_tokens=longest,
         advantages=advantages,
         redraw_limit=section.redraw_limit,
-        seed=section.seed,
+        seed=section.draws,
     )
 
 
@@ -148,9 +151,9 @@ def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
 
 
 def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
-    section, seed, size = config.entropy_probe, config.training.seed, config.sampling.batch_size
-    control = step_control(config.control, held_out, seed=seed, batch_size=size)
-    probe = entropy_probe(section, held_out, control, seed=seed)
+    section, training, size = config.entropy_probe, config.training, config.sampling.batch_size
+    control = step_control(config.control, held_out, seed=training.draws, batch_size=size)
+    probe = entropy_probe(section, held_out, control, seed=training.seed)
     alarm = entropy_alarm(config.alarm, probe, section.functional, config.control.name)
     noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
     return Observers(control, probe, alarm, noise)

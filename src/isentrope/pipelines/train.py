@@ -38,6 +38,7 @@ from isentrope.runs.resumed_training import (
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import RunFiles
+from isentrope.training.stop_at import StopAt
 
 CONFIG = "config.yaml"
 
@@ -66,13 +67,18 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
 
 
 def branch(
-    checkpoint: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
+    checkpoint: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    until: int | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """Start a run at a checkpoint of another run, with settings changed.
 
     Args:
         checkpoint: A folder RUN/training_state/step_N.
         overrides: Settings of the new run; `output.directory` is one of them.
+        until: Step to stop at, with a checkpoint; None for the last one.
         progress: Where to say how far it is.
 
     Returns:
@@ -95,11 +101,15 @@ def branch(
         _require_no_run(files)
         from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})
-        return _go_on(files, new, progress or Progress())
+        return _go_on(files, new, progress or Progress(), until)
 
 
 def resume(
-    folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
+    folder: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    until: int | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """Resume a run from its newest checkpoint, bit-for-bit identically.
 
@@ -107,6 +117,7 @@ def resume(
         folder: The run folder.
         overrides: Settings that may change (`runs.resumed_training.MAY_CHANGE`), and paths whose
             content is the same.
+        until: Step to stop at, with a checkpoint; None for the last one.
         progress: Where to say how far it is.
 
     Returns:
@@ -125,14 +136,14 @@ def resume(
         raise ConfigError(f"{fixed[0]} would make it another run. {may_change()}")
     join_processes()
     with one_writer(files.folder):
-        return _resume(files, changes, progress or Progress())
+        return _resume(files, changes, progress or Progress(), until)
 
 
-def _resume(files: RunFiles, changes: list[str], progress: Progress) -> Path:
+def _resume(files: RunFiles, changes: list[str], progress: Progress, until: int | None) -> Path:
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
     for difference in differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
-    return _go_on(files, config, progress)
+    return _go_on(files, config, progress, until)
 
 
 def _require_no_run(files: RunFiles) -> None:
@@ -148,7 +159,7 @@ def _is_in_run(files: RunFiles) -> bool:
     return (files.folder.resolve().parent.parent / CONFIG).is_file()
 
 
-def _go_on(files: RunFiles, config: TrainConfig, progress: Progress) -> Path:
+def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int | None) -> Path:
     files.require_known_names()
     checkpoint, done = files.latest(), max(files.steps(), default=0)
     if checkpoint is not None:
@@ -160,10 +171,12 @@ def _go_on(files: RunFiles, config: TrainConfig, progress: Progress) -> Path:
         changed = () if begun is None else tuple(begun.changed)
         require_same_training(checkpoint, read_contract(checkpoint), config, origin, changed)
         files.require_whole_log(done)
-    if done >= config.training.steps:
+    if done >= min(config.training.steps, until or config.training.steps):
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
         return files.folder
     trainer = prepare_training(config, files, progress, checkpoint)
+    if until is not None:
+        trainer.add_callback(StopAt(until))
     barrier()
     if rank() == 0:
         files.rewind(done)

@@ -157,15 +157,21 @@ def require_same_arguments(checkpoint: Path, args: Any) -> None:
             )
 
 
+def schedule_has_end(config: TrainConfig) -> bool:
+    """Whether the rates of a run's steps depend on how many steps there will be."""
+    given = config.trainer
+    schedule = given.get("lr_scheduler_type", "constant")
+    shares = given.get("warmup_ratio") or 0 < (given.get("warmup_steps") or 0) < 1
+    return schedule != "constant" and (schedule not in _WITHOUT_END or bool(shares))
+
+
 def _require_same_schedule(
     checkpoint: Path, contract: Mapping[str, Any], config: TrainConfig
 ) -> None:
     """Refuse another number of steps where the learning rates of all steps depend on it."""
-    schedule = config.trainer.get("lr_scheduler_type", "constant")
-    given = config.trainer
-    shares = given.get("warmup_ratio") or 0 < (given.get("warmup_steps") or 0) < 1
-    if schedule == "constant" or (schedule in _WITHOUT_END and not shares):
+    if not schedule_has_end(config):
         return
+    schedule = config.trainer["lr_scheduler_type"]
     state = read_json(checkpoint / "trainer_state.json", finite=False)
     saved = contract.get("config", {}).get("training", {}).get("steps", state.get("max_steps"))
     if saved is not None and saved != config.training.steps:

@@ -141,7 +141,7 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
     squares = group["se"].astype(float) ** 2
     evaluation = math.sqrt(float(squares.mean(skipna=False))) if over_E else 0.0
     se = math.hypot(update, evaluation)
-    half = _t(update, evaluation, n, first["freedom"], confidence) * se
+    half = t_of_two_errors(update, evaluation, n, first["freedom"], confidence) * se
     if bool(group["withheld"].any()):
         half = math.nan
     value = float(values.mean(skipna=False))
@@ -167,8 +167,22 @@ def _freedom(result: Result, numbers: dict[str, Any]) -> float:
     return max(result.batches.E.prompt_draws - 1 if own is None else own, 1)
 
 
-def _t(update: float, evaluation: float, n: int, freedom: float, confidence: float) -> float:
-    """Quantile for the sum of two variances, each known from its own number of draws."""
+def t_of_two_errors(
+    update: float, evaluation: float, n: int, freedom: float, confidence: float = 0.95
+) -> float:
+    """Quantile for the sum of two variances, each known from its own number of draws.
+
+    Args:
+        update: Error over repeats.
+        evaluation: Error over prompts.
+        n: Repeats, 2 or more.
+        freedom: Degrees of freedom of the error over prompts.
+        confidence: Nominal coverage.
+
+    Returns:
+        The factor from the whole error to half of an interval, by Satterthwaite's degrees of
+        freedom; 0 without an error.
+    """
     if not math.hypot(update, evaluation) > 0:
         return 0.0
     spread = update**4 / (n - 1) + evaluation**4 / freedom

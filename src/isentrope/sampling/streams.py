@@ -23,6 +23,21 @@ def generator_of(*numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]) >> 1)
 
 
+def seed_of_repeat(seed: int, repeat: int) -> int:
+    """The seed of another draw of everything that a seed fixes.
+
+    Args:
+        seed: 0 or more.
+        repeat: Which draw.
+
+    Returns:
+        The seed itself for 0; else one of 32 bits.
+    """
+    if repeat == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
+
+
 def draw_plan(
     generator: torch.Generator, prompts: int, size: int, max_new_tokens: int
 ) -> tuple[Tensor, Tensor]:

@@ -91,6 +91,7 @@ class PromptSampler:
         keys: Sequence[str],
         *,
         seed: int,
+        draws: int | None = None,
         weighting: Literal["uniform", "difficulty"] = "uniform",
         memory: float = 0.7,
     ) -> None:
@@ -98,7 +99,8 @@ class PromptSampler:
 
         Args:
             keys: Stable identifiers of the prompts, all different.
-            seed: Fixes every draw.
+            seed: Fixes every draw, and is saved with the state.
+            draws: Seed of the draws from here on, where another than `seed`.
             weighting: "uniform" or "difficulty".
             memory: Decay of the exponential mean of the pass rate per group, in [0, 1).
 
@@ -114,6 +116,7 @@ class PromptSampler:
             raise ValueError(f"Unknown weighting {weighting!r}: choose uniform or difficulty.")
         self.keys = list(keys)
         self._seed, self._weighting, self._memory = seed, weighting, memory
+        self._draws = seed if draws is None else draws
         self._sorted = np.array(sorted(range(len(keys)), key=keys.__getitem__))
         self._position = 0  # number of positions consumed over all epochs
         self._deferred: list[int] = []  # prompts of those positions that are still to be drawn
@@ -150,7 +153,7 @@ class PromptSampler:
         return selection
 
     def _draw_weighted(self, n: int) -> list[int]:
-        rng = np.random.default_rng([self._seed, self._step, self._round])
+        rng = np.random.default_rng([self._draws, self._step, self._round])
         rates = self._pass_rates()
         weights = 4 * rates * (1 - rates) + FLOOR
         weights[list(self._in_step)] = 0.0
@@ -163,7 +166,7 @@ class PromptSampler:
         self._deferred = [index for index in self._deferred if index not in selection]
         while len(selection) < n:
             epoch, place = divmod(self._position, len(self.keys))
-            order = np.random.default_rng([self._seed, epoch]).permutation(len(self.keys))
+            order = np.random.default_rng([self._draws, epoch]).permutation(len(self.keys))
             for index in self._sorted[order[place:]].tolist():
                 if len(selection) == n:
                     break

@@ -1,0 +1,162 @@
+"""What branches did to entropy and reward, with errors over repeats and over prompts.
+
+    change        d_sr = F(end of branch r of setting s) − F(start)
+    difference    d_sr − d_0r,     0 the unchanged setting with the same draw r
+
+F is the entropy per token h, or the mean reward, on held-out prompts that start and all ends share,
+with the same random numbers. The mean over N repeats has
+
+    SE² = s²/N + SE_prompts²
+
+s² the variance between repeats, SE_prompts the jackknife over prompts (T11) of the mean. Intervals
+are t, with Satterthwaite's degrees of freedom; one repeat has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from isentrope.estimate import Estimate
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.reading import read_table
+from isentrope.runs.branch_study import UNCHANGED
+from isentrope.runs.study_table import t_of_two_errors
+from isentrope.runs.table_schemas import RECORDS
+
+QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}
+START = "start"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The responses of one policy, by prompt.
+
+    Attributes:
+        entropy: (p,) Σ H over the tokens of a prompt's responses, nats.
+        length: (p,) tokens of its responses.
+        reward: (p,) mean reward.
+    """
+
+    entropy: Tensor
+    length: Tensor
+    reward: Tensor
+
+    @classmethod
+    def read(cls, file: Path) -> Sums:
+        """Those of records.parquet of an evaluation."""
+        by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
+        columns = (by_prompt["entropy"].sum(), by_prompt["length"].sum())
+        return cls(*(torch.tensor(x.to_list()).double() for x in (*columns, _mean(by_prompt))))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean over the repeats of one setting.
+
+    Attributes:
+        checkpoint: Name of the start.
+        step: Its step.
+        setting: What was changed.
+        quantity: One of `QUANTITIES`.
+        against: `START`, or `UNCHANGED` for the difference of both changes.
+        estimate: The mean; n is the number of repeats.
+        se_repeats: Its error from the draws of prompts and tokens; NaN from one repeat.
+        se_prompts: Its error from the prompts that it was evaluated on.
+    """
+
+    checkpoint: str
+    step: int
+    setting: str
+    quantity: str
+    against: str
+    estimate: Estimate
+    se_repeats: float
+    se_prompts: float
+
+
+def effects(
+    checkpoint: str, step: int, start: Sums, ends: Mapping[str, Sequence[Sums]]
+) -> list[Effect]:
+    """Changes over the branches of a checkpoint, and their differences.
+
+    Args:
+        checkpoint: Its name.
+        step: Its step.
+        start: The policy there.
+        ends: Setting → the ends of its branches by repeat; `UNCHANGED` among them.
+
+    Returns:
+        Setting by setting: per quantity the change, and but for `UNCHANGED` the difference.
+    """
+    policies = [start, *(end for group in ends.values() for end in group)]
+    found = infinitesimal_jackknife(lambda w: _statistics(w, policies), _units(start))
+    rows, first = {}, 1
+    for setting, group in ends.items():
+        rows[setting] = torch.arange(first, first + len(group))
+        first += len(group)
+    made = []
+    for setting, mine in rows.items():
+        for k, quantity in enumerate(QUANTITIES):
+            shift = k * len(policies)
+            pairs = {START: torch.zeros_like(mine), UNCHANGED: rows[UNCHANGED]}
+            for against, other in pairs.items():
+                if setting == against:
+                    continue
+                estimate, *errors = _mean_difference(found, mine + shift, other + shift, quantity)
+                place = (checkpoint, step, setting, quantity, against)
+                made.append(Effect(*place, estimate, *errors))
+    return made
+
+
+def table(found: Sequence[Effect]) -> pd.DataFrame:
+    """A row per effect: checkpoint, step, setting, quantity, against, value and its errors."""
+    fields = ("value", "se", "ci_low", "ci_high", "n", "unit")
+
+    def row(effect: Effect) -> dict[str, Any]:
+        own = {k: v for k, v in vars(effect).items() if k != "estimate"}
+        errors = {k: own.pop(k) for k in ("se_repeats", "se_prompts")}
+        return own | {k: getattr(effect.estimate, k) for k in fields} | errors
+
+    return pd.DataFrame([row(effect) for effect in found])
+
+
+def _statistics(omega: Tensor, policies: Sequence[Sums]) -> Tensor:
+    """(h of every policy, then the reward of every policy) as functions of the prompts' weights."""
+    entropy, length, reward = (
+        torch.stack([getattr(p, name) for p in policies])
+        for name in ("entropy", "length", "reward")
+    )
+    return torch.cat([(entropy @ omega) / (length @ omega), (reward @ omega) / omega.sum()])
+
+
+def _mean_difference(
+    found: Jackknifed, ours: Tensor, theirs: Tensor, quantity: str
+) -> tuple[Estimate, float, float]:
+    """Mean over repeats of one statistic less another, and the two parts of its error."""
+    values = found.values[ours] - found.values[theirs]
+    influence = (found.influences[ours] - found.influences[theirs]).mean(0)
+    n, prompts = len(values), found.n_units
+    of_prompts = math.sqrt(prompts / max(prompts - 1, 1) * float(influence.square().sum()))
+    of_repeats = float(values.std()) / math.sqrt(n) if n > 1 else math.nan
+    se = math.hypot(of_repeats, of_prompts)
+    half = t_of_two_errors(of_repeats, of_prompts, n, prompts - 1) * se if n > 1 else math.nan
+    value = float(values.mean())
+    unit, method = QUANTITIES[quantity], "mean over repeats"
+    estimate = Estimate(value, se, value - half, value + half, n, unit, method)
+    return estimate, of_repeats, of_prompts
+
+
+def _units(policy: Sums) -> Tensor:
+    return torch.arange(len(policy.reward))
+
+
+def _mean(by_prompt: Any) -> pd.Series:
+    return by_prompt["reward"].mean()
