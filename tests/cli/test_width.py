@@ -1,19 +1,26 @@
 """Tables at every width: columns are left out, and no number is cut."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from isentrope.checks import Finding
 from isentrope.cli.attribution_tables import print_audit, print_influence, print_noise
+from isentrope.cli.branch_table import print_branches
 from isentrope.cli.check_table import print_findings
 from isentrope.cli.evaluation_table import print_evaluation
 from isentrope.cli.kernel_tables import print_kernel
 from isentrope.cli.layout import Column, fitting, print_table
 from isentrope.cli.tables import print_measurement
 from isentrope.cli.trial_table import print_trial
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
 from isentrope.estimate import Estimate
+from isentrope.pipelines.branch import Branched
+from isentrope.runs.branch_effects import QUANTITIES, START, Effect
+from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
 from tests.reports.made_up import (
     audit,
@@ -128,13 +135,26 @@ def tried(folder):
     return print_trial, *loaded(folder, content | {"tried": {"influence_clip": entry}})
 
 
+def branched(_):
+    config = load_config({"model": {"path": "toy"}}, root=TrainConfig)
+    start = Start(NAME, Path(NAME), config, 120000, 120010, ())
+    changed = "training.learning_rate=2e-3 training.prompts_per_step=32"
+    small = Estimate(TINY, 3e-6, TINY - 1e-6, TINY + 1e-6, 6, "", "")
+    effects = [
+        Effect(NAME, 120000, setting, quantity, against, small, 1e-6, 1e-6)
+        for setting, against in ((UNCHANGED, START), (changed, START), (changed, UNCHANGED))
+        for quantity in QUANTITIES
+    ]
+    return print_branches, Branched(Path("branches.csv"), [start], effects)
+
+
 def found(_):
     path = "/a/path/" + "without/a/space/" * 8
     finding = Finding("optimizer state", True, f"read from {path}", "")
     return (lambda out, findings: print_findings(out, out, findings)), {NAME: [finding]}
 
 
-PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, found)
+PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, branched, found)
 
 
 def printed(case, folder, width):

@@ -16,7 +16,7 @@ from tests.golden.compare import differences, structure
 from tests.golden.make import file_of
 from tests.golden.scenes import SCENES
 
-TRAINED = ("train", "sft")
+TRAINED = ("train", "sft", "branch")
 SLOW = ("study", "report")
 
 

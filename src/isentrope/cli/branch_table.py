@@ -2,50 +2,67 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
-from isentrope.formatting import TERMINAL
+from isentrope.estimate import Estimate
 from isentrope.pipelines.branch import Branched
 from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 
-_HEADS = {"entropy_per_token": "Δh", "reward": "Δreward"}
+_HEADS = {"entropy_per_token": "h", "reward": "reward"}
 
 
 def print_branches(console: Console, branched: Branched) -> None:
     """Print a row per setting: changes over the branch, and their differences from unchanged."""
+    repeats = branched.effects[0].estimate.n
     for start in branched.starts:
-        mine = {
-            (e.setting, e.quantity, e.against): e
-            for e in branched.effects
-            if e.checkpoint == start.name
-        }
-        settings = list(dict.fromkeys(setting for setting, _, _ in mine))
-        columns = [Column("setting", [escape(s) for s in settings], left=True)]
-        for quantity, head in _HEADS.items():
-            for against, words, rank in ((START, head, 1), (UNCHANGED, f"{head} − unchanged", 0)):
-                cells = [_cell(mine.get((s, quantity, against))) for s in settings]
-                columns.append(Column(words, cells, rank=rank))
-        print_table(console, _title(start, branched.effects[0].estimate.n), columns)
-    if branched.effects[0].estimate.n == 1:
+        of_start = [e for e in branched.effects if e.checkpoint == start.name]
+        print_table(console, _title(start, repeats), _columns(of_start))
+    if repeats == 1:
         say("  note  One repeat has no interval: --repeats 3 or more gives one.", console)
+
+
+def _columns(found: Sequence[Effect]) -> list[Column]:
+    by_place = {(e.setting, e.quantity, e.against): e.estimate for e in found}
+    settings = list(dict.fromkeys(e.setting for e in found))
+    columns = [Column("setting", [escape(_short(s)) for s in settings], left=True)]
+    for quantity, head in _HEADS.items():
+        own, apart = (
+            [by_place.get((s, quantity, against)) for s in settings]
+            for against in (START, UNCHANGED)
+        )
+        columns += [
+            Column(f"Δ{head} − unchanged", [_value(x) for x in apart]),
+            Column(f"interval, {head}", [_interval(x) for x in apart], rank=1),
+            Column(f"Δ{head}", [f"{_value(x)} {_interval(x)}" for x in own], rank=2),
+        ]
+    return columns
 
 
 def _title(start: Start, repeats: int) -> str:
     steps = start.until - start.step
     return (
         f"{start.name}: {steps} step{'s' if steps > 1 else ''} from there, mean of {repeats} "
-        f"repeat{'s' if repeats > 1 else ''} \\[95 % interval]; h in nats per token"
+        f"repeat{'s' if repeats > 1 else ''} and 95 % interval; h in nats per token"
     )
 
 
-def _cell(effect: Effect | None) -> str:
-    if effect is None:
+def _short(setting: str) -> str:
+    """The names of keys without their sections, one a line."""
+    return "\n".join(part.partition(".")[2] or part for part in setting.split())
+
+
+def _value(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else f"{estimate.value:+.2g}"
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None or math.isnan(estimate.ci_low):
         return "–"
-    found = effect.estimate
-    value = f"{found.value:+.3g}"
-    ends = TERMINAL.interval(found.ci_low, found.ci_high)
-    return escape(value if ends == "–" else f"{value} {ends}")
+    return escape(f"[{estimate.ci_low:.2g}, {estimate.ci_high:.2g}]")
