@@ -64,9 +64,11 @@ def sizes(result, of="delta_h"):
 def test_the_parts_sum_to_the_momentum_and_nothing_but_rounding_is_left(unrolled):
     result = unrolled()
     past = result.past
-    assert [step.step for step in past.steps] == [4, 3, 2, 1]
-    assert [step.weight for step in past.steps] == pytest.approx([0.9, 0.81, 0.729, 0.6561])
-    assert past.missing == ()  # the step from 0 is in `before`
+    assert [step.step for step in past.steps] == [4, 3, 2, 1, 0]
+    weights = [0.9, 0.81, 0.729, 0.6561, 0.59049]
+    assert [step.weight for step in past.steps] == pytest.approx(weights)
+    assert past.missing == ()
+    assert past.before.delta_h.value == 0  # a run that begins has no moments
     for of, budget in (("delta_h", result.entropy), ("delta_j", result.reward)):
         values = sizes(result, of)
         assert sum(values) == pytest.approx(budget.momentum.value, rel=1e-9)

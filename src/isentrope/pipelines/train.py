@@ -38,7 +38,7 @@ from isentrope.runs.resumed_training import (
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import RunFiles
-from isentrope.training.stop_at import StopAt
+from isentrope.training.stops import StopAt
 
 CONFIG = "config.yaml"
 

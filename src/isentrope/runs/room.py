@@ -66,13 +66,13 @@ def checkpoints_size(training: TrainingConfig, weights: int, trained: int, done:
     Returns:
         Bytes.
     """
-    steps = range(done + 1, training.steps + 1)
+    steps = range(done + 1 if done else 0, training.steps + 1)
     saved = [s for s in steps if s % training.save_every == 0 or s == training.steps]
     if training.keep_last is not None:
         every = training.keep_every
         newest = set(saved[-training.keep_last - 1 :])
         saved = [s for s in saved if s in newest or (every is not None and s % every == 0)]
-    return len(saved) * (weights + trained * _OPTIMIZER_BYTES)
+    return sum(weights + (trained * _OPTIMIZER_BYTES if step else 0) for step in saved)
 
 
 def folder_name(text: str) -> str:

@@ -33,6 +33,7 @@ from isentrope.training.divergence import require_finite_numbers, require_finite
 from isentrope.training.run_files import RunFiles
 from isentrope.training.saved_state import restore_state, saving, write_state
 from isentrope.training.step_log import StepLog
+from isentrope.training.stops import SaveStart
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 
@@ -102,6 +103,8 @@ class EntropyGRPOTrainer(BatchTrainer):
         self.step_control = step_control
         if step_control is not None:
             step_control.attach(self)
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
+            self.add_callback(SaveStart(self.save_start))
 
     # --- the step ----------------------------------------------------------------------------
 
@@ -177,6 +180,11 @@ class EntropyGRPOTrainer(BatchTrainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.files.checkpoints / ".writing")
+
+    def save_start(self) -> None:
+        """Save the model and all states before the first step, if that was not done."""
+        if not self.files.checkpoint(0).exists():
+            self._save_checkpoint(self.model, None)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step

@@ -93,7 +93,8 @@ def load_optimizer_state(
     Args:
         policy: The policy whose θ the optimizer moves.
         optimizer: A path, a state_dict or a torch optimizer. An empty state is a fresh
-            optimizer if it comes as an object or a state_dict, and an error if it comes as a file.
+            optimizer if it comes as an object or a state_dict. In a file it is an error, but for a
+            checkpoint whose trainer_state.json says that it is of step 0.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
         names: Names of the optimizer's parameters in its order, flat or one list per group; None
             finds them as in `parameter_names`.
@@ -138,7 +139,7 @@ def _by_name(
     held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
     saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
     fresh = not states and any(state_keys(rule, group) for group in held.values())
-    if fresh and isinstance(optimizer, (str, Path)):
+    if fresh and isinstance(optimizer, (str, Path)) and not _before_first_step(file_of(optimizer)):
         raise ValueError(
             f"{optimizer} holds an empty optimizer state; if a fresh optimizer is meant, pass "
             "the state_dict itself."
@@ -176,6 +177,12 @@ def _source(optimizer: OptimizerLike) -> tuple[Any, list[nn.Parameter] | None, A
 def file_of(path: str | Path) -> Path:
     """The optimizer's file, given itself or by its folder."""
     return Path(path) / "optimizer.pt" if Path(path).is_dir() else Path(path)
+
+
+def _before_first_step(file: Path) -> bool:
+    """Whether a file is of a trainer's checkpoint before its first step."""
+    beside = file.with_name("trainer_state.json")
+    return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
 
 
 def _read(path: Path) -> tuple[Any, Any]:
