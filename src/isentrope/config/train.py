@@ -25,6 +25,7 @@ from isentrope.config.values import (
     Whole,
 )
 from isentrope.sampling.streams import seed_of_repeat
+from isentrope.update.optimizer_rules import Preconditioning
 
 
 class ModelConfig(Section):
@@ -137,8 +138,21 @@ class ProbeConfig(Section):
     """Also the second-order term and the linear range, at about twice the cost."""
     fresh: bool = False
     """Also measure on a second mini-batch, whose error is independent of the prediction's."""
+    preconditioning: Preconditioning = "this_step"
+    """The predicted step: as taken, or previous_step: with the second moments of before it."""
     memory: Decay = 0.9
     """Of the running mean over readings: how much of it the next reading leaves standing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_mode(cls, content: Any) -> Any:
+        if isinstance(content, dict) and "mode" in content:
+            raise ValueError(
+                "mode is no key: every sets after how many steps entropy is read from fresh "
+                "responses, log_every predicts the steps between by the gradient that is kept, and "
+                "enabled: false switches the probe off"
+            )
+        return content
 
 
 class AlarmConfig(Section):

@@ -111,6 +111,7 @@ def entropy_probe(
         method=section.method,
         second_order=section.second_order,
         fresh=section.fresh,
+        preconditioning=section.preconditioning,
         seed=seed,
         ema_decay=section.memory,
         control=control,

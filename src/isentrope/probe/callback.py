@@ -52,9 +52,11 @@ from isentrope.recording.step_record import StepRecorder
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
+from isentrope.update.optimizer_rules import Preconditioning
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
+_SKIPPED = "Step %d moves nothing, its gradient is not finite, or P is not known yet: skipped."
 
 
 class EntropyProbe(TrainerCallback):
@@ -77,6 +79,7 @@ class EntropyProbe(TrainerCallback):
         method: Method = "prefix",
         second_order: bool = False,
         fresh: bool = False,
+        preconditioning: Preconditioning = "this_step",
         seed: int = 0,
         ema_decay: float = 0.9,
         temperature: float | None = None,
@@ -97,6 +100,8 @@ class EntropyProbe(TrainerCallback):
             method: "prefix" or "sequence".
             second_order: Also δH₂ and the linear range, at about twice the cost.
             fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
+            preconditioning: Predict the step as it is taken, or "previous_step": with the second
+                moments of before it, linear in the gradient; the first step has no reading then.
             seed: Fixes prompts and tokens of every reading.
             ema_decay: β of the exponential moving averages over readings, in [0, 1).
             temperature: Sampling temperature; by default the trainer's.
@@ -120,8 +125,7 @@ class EntropyProbe(TrainerCallback):
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
-        self._control = control
-        self.off = False
+        self._control, self._preconditioning, self.off = control, preconditioning, False
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
@@ -215,11 +219,10 @@ class EntropyProbe(TrainerCallback):
         length = setting(self._max_new_tokens, args, *LENGTH)
         with evaluating(bare(kwargs["model"])):
             policy = together(lambda: self._live_policy(args, kwargs))
-            components, eta = together(
-                lambda: moving_parts(policy, kwargs["optimizer"], self._control)
-            )
+            how = kwargs["optimizer"], self._control, self._preconditioning
+            components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
-                log.warning("Step %d moves nothing, or its gradient is not finite: skipped.", step)
+                log.warning(_SKIPPED, step)
                 return
             if self.kept is not None:
                 self._latest = self.kept.predict(step, components, eta)

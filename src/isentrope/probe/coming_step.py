@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.update.optimizer_rules import Preconditioning
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
 from isentrope.vectors import Vector, axpy
@@ -18,7 +19,8 @@ class ComingStep:
     """The step of the optimizer with the present gradient.
 
     Attributes:
-        components: "momentum", "decay" and "gradient" of v; empty if the gradient is not finite.
+        components: "momentum", "decay" and "gradient" of v; empty if the gradient is not finite,
+            or P is to have second moments that are not there yet.
         preconditioner: P, of the gradient as it is in .grad, clipping done.
         learning_rate: η.
         gradient: The gradient of the loss, in .grad.
@@ -47,13 +49,19 @@ class StepControl(Protocol):
     component: Vector | None
 
 
-def coming_step(policy: Policy, optimizer: Any, who: str = "the entropy probe") -> ComingStep:
+def coming_step(
+    policy: Policy,
+    optimizer: Any,
+    who: str = "the entropy probe",
+    preconditioning: Preconditioning = "this_step",
+) -> ComingStep:
     """Follow the optimizer's rule by one step, without taking it.
 
     Args:
         policy: The live policy, its parameters' .grad final.
         optimizer: Its optimizer, with or without accelerate's wrapper.
         who: Name of the caller, for the error.
+        preconditioning: Which second moments P has; those of before the first step are none.
 
     Returns:
         The step.
@@ -71,13 +79,19 @@ def coming_step(policy: Policy, optimizer: Any, who: str = "the entropy probe") 
             "whole gradients (no FSDP, no ZeRO) of every trainable parameter."
         )
     whole: Vector = {n: cast(Tensor, g).double() for n, g in gradient.items()}
-    if not all(bool(g.isfinite().all()) for g in whole.values()):
+    fresh = state.rule != "sgd" and not all(state.moments.values())
+    unknown = fresh and preconditioning == "previous_step"
+    if unknown or not all(bool(g.isfinite().all()) for g in whole.values()):
         return ComingStep({}, {}, state.learning_rate, whole)
-    return ComingStep(*follow_rule(policy, state, whole), state.learning_rate, whole)
+    parts = follow_rule(policy, state, whole, preconditioning=preconditioning)
+    return ComingStep(*parts, state.learning_rate, whole)
 
 
 def moving_parts(
-    policy: Policy, optimizer: Any, control: StepControl | None
+    policy: Policy,
+    optimizer: Any,
+    control: StepControl | None,
+    preconditioning: Preconditioning = "this_step",
 ) -> tuple[dict[str, Vector], float]:
     """Parts of the coming step that are not zero, a control's among them, and η.
 
@@ -85,11 +99,12 @@ def moving_parts(
         policy: The live policy.
         optimizer: Its optimizer.
         control: The step control, if there is one.
+        preconditioning: As in `coming_step`.
 
     Returns:
-        Part by name, none if the gradient is not finite; and the learning rate.
+        Part by name, none if `coming_step` has none; and the learning rate.
     """
-    coming = coming_step(policy, optimizer)
+    coming = coming_step(policy, optimizer, preconditioning=preconditioning)
     parts = dict(coming.components)
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component

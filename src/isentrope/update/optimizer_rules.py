@@ -13,6 +13,9 @@ this step updates, and τ the count of steps including this one:
 
 Each rule is split as v = momentum + decay − P g, where P is held at this step's value. An empty
 state is a fresh optimizer (moments 0, τ = 1). All arithmetic is float64.
+
+With preconditioning="previous_step", D has the second moments as they were before the step: q with
+1−β₂^(τ−1) in Adam, q and ḡ in RMSprop. P then does not depend on g; a fresh optimizer has none.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +34,8 @@ State = Mapping[str, Any]
 """What an optimizer remembers of one parameter."""
 Group = Mapping[str, Any]
 """A param group: its hyper-parameters."""
+Preconditioning = Literal["this_step", "previous_step"]
+"""Which second moments P has: those that the step itself updates, or those known before it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,13 @@ class RuleStep:
     preconditioner: Tensor
 
 
-def adamw(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
+def adamw(
+    theta: Tensor,
+    gradient: Tensor,
+    state: State,
+    group: Group,
+    preconditioning: Preconditioning = "this_step",
+) -> RuleStep:
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
 
     Args:
@@ -56,15 +67,22 @@ def adamw(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleSt
         gradient: Clipped gradient of the loss, float64.
         state: `step`, `exp_avg`, `exp_avg_sq` before this step, or nothing.
         group: `betas`, `eps`, `weight_decay`.
+        preconditioning: Which second moments P has.
 
     Returns:
         The pieces of v.
     """
-    momentum, preconditioner = _adam_pieces(gradient, state, group)
+    momentum, preconditioner = _adam_pieces(gradient, state, group, preconditioning)
     return RuleStep(momentum, -float(group["weight_decay"]) * theta, preconditioner)
 
 
-def adam(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
+def adam(
+    theta: Tensor,
+    gradient: Tensor,
+    state: State,
+    group: Group,
+    preconditioning: Preconditioning = "this_step",
+) -> RuleStep:
     """Adam with the L2 penalty inside the gradient (Kingma & Ba, arXiv 1412.6980).
 
     Args:
@@ -72,25 +90,36 @@ def adam(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleSte
         gradient: Clipped gradient of the loss, float64.
         state: `step`, `exp_avg`, `exp_avg_sq` before this step, or nothing.
         group: `betas`, `eps`, `weight_decay`.
+        preconditioning: Which second moments P has.
 
     Returns:
         The pieces of v.
     """
     penalty = float(group["weight_decay"]) * theta
-    momentum, preconditioner = _adam_pieces(gradient + penalty, state, group)
+    momentum, preconditioner = _adam_pieces(gradient + penalty, state, group, preconditioning)
     return RuleStep(momentum, -preconditioner * penalty, preconditioner)
 
 
-def _adam_pieces(gradient: Tensor, state: State, group: Group) -> tuple[Tensor, Tensor]:
+def _adam_pieces(
+    gradient: Tensor, state: State, group: Group, preconditioning: Preconditioning
+) -> tuple[Tensor, Tensor]:
     beta1, beta2 = (float(beta) for beta in group["betas"])
     tau = float(state.get("step", 0)) + 1
-    second = beta2 * _moment(state, "exp_avg_sq", gradient) + (1 - beta2) * gradient**2
-    root = (second / (1 - beta2**tau)).sqrt() + float(group["eps"])
+    second, averaged = _moment(state, "exp_avg_sq", gradient), tau - 1
+    if preconditioning == "this_step":
+        second, averaged = beta2 * second + (1 - beta2) * gradient**2, tau
+    root = (second / (1 - beta2**averaged)).sqrt() + float(group["eps"])
     scale = 1 / ((1 - beta1**tau) * root)
     return -beta1 * scale * _moment(state, "exp_avg", gradient), (1 - beta1) * scale
 
 
-def sgd(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
+def sgd(
+    theta: Tensor,
+    gradient: Tensor,
+    state: State,
+    group: Group,
+    preconditioning: Preconditioning = "this_step",
+) -> RuleStep:
     """Stochastic gradient descent, with or without (Nesterov) momentum, as torch defines it.
 
     Args:
@@ -98,6 +127,7 @@ def sgd(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep
         gradient: Clipped gradient of the loss, float64.
         state: `momentum_buffer` before this step; nothing on the first step.
         group: `momentum`, `dampening`, `nesterov`, `weight_decay`.
+        preconditioning: No difference here.
 
     Returns:
         The pieces of v.
@@ -118,7 +148,13 @@ def sgd(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep
     )
 
 
-def rmsprop(theta: Tensor, gradient: Tensor, state: State, group: Group) -> RuleStep:
+def rmsprop(
+    theta: Tensor,
+    gradient: Tensor,
+    state: State,
+    group: Group,
+    preconditioning: Preconditioning = "this_step",
+) -> RuleStep:
     """RMSprop, plain or centred, with or without momentum, as torch defines it.
 
     Args:
@@ -126,15 +162,19 @@ def rmsprop(theta: Tensor, gradient: Tensor, state: State, group: Group) -> Rule
         gradient: Clipped gradient of the loss, float64.
         state: `square_avg`, and `grad_avg` and `momentum_buffer` where used, or nothing.
         group: `alpha`, `eps`, `centered`, `momentum`, `weight_decay`.
+        preconditioning: Which second moments P has.
 
     Returns:
         The pieces of v.
     """
     alpha, penalty = float(group["alpha"]), float(group["weight_decay"]) * theta
     total = gradient + penalty
-    second = alpha * _moment(state, "square_avg", gradient) + (1 - alpha) * total**2
+    second, mean = (_moment(state, key, gradient) for key in ("square_avg", "grad_avg"))
+    if preconditioning == "this_step":
+        second = alpha * second + (1 - alpha) * total**2
+        mean = alpha * mean + (1 - alpha) * total
     if group["centered"]:
-        second = second - (alpha * _moment(state, "grad_avg", total) + (1 - alpha) * total) ** 2
+        second = second - mean**2
     preconditioner = 1 / (second.sqrt() + float(group["eps"]))
     mu = float(group["momentum"])
     past = -mu * _moment(state, "momentum_buffer", gradient)
@@ -146,7 +186,7 @@ def _moment(state: State, name: str, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if value is None else value.to(like)
 
 
-RULES: dict[str, Callable[[Tensor, Tensor, State, Group], RuleStep]] = {
+RULES: dict[str, Callable[..., RuleStep]] = {
     "adamw": adamw,
     "adam": adam,
     "sgd": sgd,

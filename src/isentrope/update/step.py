@@ -24,7 +24,7 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.update.optimizer_rules import RULES
+from isentrope.update.optimizer_rules import RULES, Preconditioning
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.parameter_names import Names
 from isentrope.update.rounding import SHORT_MOMENTS, short_types
@@ -239,7 +239,11 @@ def clip_factor(size: float, max_grad_norm: float | None) -> float:
 
 
 def follow_rule(
-    policy: Policy, state: OptimizerState, loss_gradient: Vector, clip: float = 1.0
+    policy: Policy,
+    state: OptimizerState,
+    loss_gradient: Vector,
+    clip: float = 1.0,
+    preconditioning: Preconditioning = "this_step",
 ) -> tuple[dict[str, Vector], Vector]:
     """Components of v and P, from the optimizer's rule applied to each parameter.
 
@@ -248,6 +252,7 @@ def follow_rule(
         state: The optimizer's state before the step.
         loss_gradient: Gradient of the loss.
         clip: What clipping multiplies it by.
+        preconditioning: Which second moments P has.
 
     Returns:
         "momentum", "decay" and "gradient", which sum to v, and P; all float64.
@@ -261,7 +266,8 @@ def follow_rule(
             key: x.to(theta.device) if isinstance(x, Tensor) else x
             for key, x in state.moments[name].items()
         }
-        piece = follow(theta.double(), clip * loss_gradient[name], moments, state.groups[name])
+        clipped = clip * loss_gradient[name]
+        piece = follow(theta.double(), clipped, moments, state.groups[name], preconditioning)
         preconditioner[name] = ratio * clip * piece.preconditioner
         components["momentum"][name] = ratio * piece.momentum
         components["decay"][name] = ratio * piece.decay
