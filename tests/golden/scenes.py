@@ -214,8 +214,9 @@ def branch(tiny, folder):
     sizes = ("--prompts", 6, "--samples", 2)
     call("branch", start, *settings, *sizes, "--out", folder / "run")
     found = record(folder / "run", places(tiny, folder))
+    files = [name for name in found["files"] if "/training_state/" not in name]
     kept = {name: table for name, table in found["tables"].items() if name == "branches.csv"}
-    return found | {"values": {}, "tables": kept}
+    return {"files": files, "values": {}, "tables": kept}
 
 
 def sft(tiny, folder):

@@ -116,5 +116,5 @@ def test_the_key_is_known_and_a_mode_names_the_keys_that_do_it():
     assert config.entropy_probe.preconditioning == "previous_step"
     with pytest.raises(ConfigError, match=r"preconditioning.*'this_step' or 'previous_step'"):
         load_config(start, ["entropy_probe.preconditioning=next"], root=TrainConfig)
-    with pytest.raises(ConfigError, match=r"entropy_probe: mode is no key: every .* log_every"):
+    with pytest.raises(ConfigError, match=r"entropy_probe: mode is not a key: every .* log_every"):
         load_config(start, ["entropy_probe.mode=online"], root=TrainConfig)

@@ -148,7 +148,7 @@ class ProbeConfig(Section):
     def _no_mode(cls, content: Any) -> Any:
         if isinstance(content, dict) and "mode" in content:
             raise ValueError(
-                "mode is no key: every sets after how many steps entropy is read from fresh "
+                "mode is not a key: every sets after how many steps entropy is read from fresh "
                 "responses, log_every predicts the steps between by the gradient that is kept, and "
                 "enabled: false switches the probe off"
             )

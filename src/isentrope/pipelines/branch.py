@@ -60,7 +60,7 @@ class Branched:
 
 
 def branch_study(asked: Asked, *, progress: Progress | None = None) -> Branched:
-    """Take all branches and evaluate their ends, or go on where it was stopped.
+    """Take all branches and evaluate their ends, or resume where it was stopped.
 
     Args:
         asked: What to do.

@@ -2,7 +2,7 @@
 
     <folder>/branches/step_10/<setting>/repeat_0/     a run that begins at the checkpoint
 
-One setting is always `unchanged`. Repeat 0 goes on as the parent did; repeat r is another draw of
+One setting is always `unchanged`. Repeat 0 continues the parent; repeat r is another draw of
 prompts and tokens (`training.repeat`), the same draw in every setting, so that settings are
 compared in pairs. A branch that is there is continued, or left if it is done.
 """
@@ -68,7 +68,7 @@ class Planned:
     """One branch.
 
     Attributes:
-        setting: What it changes, as text; `UNCHANGED` for nothing.
+        setting: What it changes, as text; `UNCHANGED` for the parent's settings.
         repeat: Which draw of prompts and tokens.
         overrides: Its settings, "section.key=value".
         files: Of its run.
