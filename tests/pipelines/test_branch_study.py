@@ -231,7 +231,7 @@ def test_the_command_prints_a_table_per_checkpoint(parent, study):
     out = ["--out", str(study.table.parent)]
     done = CliRunner().invoke(app, [*arguments, *sizes, *out])
     assert done.exit_code == 0, done.output
-    assert "step_2: 1 step from there, mean of 2 repeats and 95 % interval" in done.stdout
+    assert "step_2, 1 step on: differences from unchanged, mean of 2 repeats" in done.stdout
     assert UNCHANGED in done.stdout
     assert "learning_rate=2e-2" in done.stdout
     assert str(study.table) in done.stdout

@@ -76,7 +76,7 @@ def test_every_verb_works_on_a_run_that_was_moved(moved):
         "output": {"directory": "evaluated"},
     }
     found = evaluate_checkpoints(load_config(evaluation, root=EvaluateConfig))
-    assert [result.step for result in found.results] == [1, 2]
+    assert [result.step for result in found.results] == [0, 1, 2]
     resume("copy", MORE)
     assert (folder / "training_state" / "step_3").is_dir()
     assert write_report(folder).page.is_file()

@@ -162,7 +162,7 @@ def test_the_runs_alarm_knows_its_control(tmp_path, spent, caplog):
 def test_a_run_stops_at_an_alarm_with_a_checkpoint_and_can_go_on(tmp_path, spent):
     steps = "training.steps=4"
     folder = train(config(tmp_path, "alarm.stop=true", "training.save_every=5", steps))
-    assert sorted(p.name for p in (folder / "training_state").iterdir()) == ["step_3"]
+    assert sorted(p.name for p in (folder / "training_state").iterdir()) == ["step_0", "step_3"]
     assert len((folder / "logs/metrics.jsonl").read_text().splitlines()) == 3
     resume(folder)
     assert (folder / "training_state" / "step_4").is_dir()

@@ -19,7 +19,7 @@ _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 
 
 def print_branches(console: Console, branched: Branched) -> None:
-    """Print a row per setting: changes over the branch, and their differences from unchanged."""
+    """Print a row per setting: its difference from unchanged, and the change over the branch."""
     repeats = branched.effects[0].estimate.n
     for start in branched.starts:
         of_start = [e for e in branched.effects if e.checkpoint == start.name]
@@ -38,19 +38,18 @@ def _columns(found: Sequence[Effect]) -> list[Column]:
             for against in (START, UNCHANGED)
         )
         columns += [
-            Column(f"Δ{head} − unchanged", [_value(x) for x in apart]),
-            Column(f"interval, {head}", [_interval(x) for x in apart], rank=1),
-            Column(f"Δ{head}", [f"{_value(x)} {_interval(x)}" for x in own], rank=2),
+            Column(f"Δ{head}", [_value(x) for x in apart]),
+            Column(f"95 %, {head}", [_interval(x) for x in apart], rank=1),
+            Column(f"{head} since start", [f"{_value(x)} {_interval(x)}" for x in own], rank=2),
         ]
     return columns
 
 
 def _title(start: Start, repeats: int) -> str:
     steps = start.until - start.step
-    return (
-        f"{start.name}: {steps} step{'s' if steps > 1 else ''} from there, mean of {repeats} "
-        f"repeat{'s' if repeats > 1 else ''} and 95 % interval; h in nats per token"
-    )
+    on = f"{steps} step{'s' if steps > 1 else ''}"
+    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
+    return f"{start.name}, {on} on: differences from unchanged, mean of {of}; h in nats per token"
 
 
 def _short(setting: str) -> str:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,6 @@ class Story:
         _chapter("supervised fine-tuning")
         settings = fine_tuning(self.folder, fine_tuning_steps, self.seed)
         model = sft(load_config(settings, root=SftConfig), progress=self.progress).model
-        shutil.copytree(model, model.parent / "step_0")  # a checkpoint among the others
         _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
         settings = training(self.folder, model, self.steps, self.checkpoints[0], self.seed)
         train(load_config(settings, root=TrainConfig), progress=self.progress)
@@ -198,9 +196,8 @@ def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) 
 
 
 def evaluation(folder: Path, steps: list[int], seed: int) -> dict[str, Any]:
-    """The configuration of `isentrope evaluate`: the fine-tuned policy and the checkpoints."""
-    paths = [folder / "fine_tuning" / "step_0"]
-    paths += [folder / "training_state" / f"step_{step}" for step in steps]
+    """The configuration of `isentrope evaluate`: before the first step, and the checkpoints."""
+    paths = [folder / "training_state" / f"step_{step}" for step in (0, *steps)]
     return {
         "checkpoint": {"checkpoint_path": [str(path) for path in paths]},
         "data": TASK,

@@ -9,7 +9,7 @@ compared in pairs. A branch that is there is continued, or left if it is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -153,7 +153,7 @@ def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path)
     then, plain = settings_of(parent, list(asked.changes))
     step = step_of_folder(checkpoint.resolve().name) or 0
     until = step + asked.steps
-    _require_room_in_schedule(then, step, asked.steps)
+    _require_room_in_schedule(then.training.steps, then.trainer, step, asked.steps)
     longer = (f"training.steps={until}",) if until > then.training.steps else ()
     branches: list[Planned] = []
     known: list[dict[str, Any]] = []
@@ -176,19 +176,18 @@ def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path)
     return Start(name, checkpoint, then, step, until, tuple(branches))
 
 
-def _require_room_in_schedule(config: TrainConfig, step: int, steps: int) -> None:
+def _require_room_in_schedule(last: int, trainer: Mapping[str, Any], step: int, steps: int) -> None:
     """Refuse branches that end in the middle of a batch's uses, or after a schedule's end."""
-    uses = config.trainer.get("num_iterations", 1)
+    uses = trainer.get("num_iterations", 1)
     if steps % uses:
         raise ConfigError(
             f"--steps {steps} is not a multiple of trainer.num_iterations={uses}: a branch would "
             "end in the middle of a batch's uses."
         )
-    last = config.training.steps
-    if step + steps > last and schedule_has_end(config):
+    if step + steps > last and schedule_has_end(trainer):
         raise ConfigError(
             f"--steps {steps} from step {step} ends after step {last}, the last of the parent, on "
-            f"which the rates of trainer.lr_scheduler_type={config.trainer['lr_scheduler_type']} "
+            f"which the rates of trainer.lr_scheduler_type={trainer['lr_scheduler_type']} "
             f"depend: choose --steps {max(last - step, 0)} or fewer, or an earlier checkpoint."
         )
 

@@ -157,9 +157,15 @@ def require_same_arguments(checkpoint: Path, args: Any) -> None:
             )
 
 
-def schedule_has_end(config: TrainConfig) -> bool:
-    """Whether the rates of a run's steps depend on how many steps there will be."""
-    given = config.trainer
+def schedule_has_end(given: Mapping[str, Any]) -> bool:
+    """Whether the rates of a run's steps depend on how many steps there will be.
+
+    Args:
+        given: The section `trainer`.
+
+    Returns:
+        False for rates that are constant, or constant after a warm-up of a number of steps.
+    """
     schedule = given.get("lr_scheduler_type", "constant")
     shares = given.get("warmup_ratio") or 0 < (given.get("warmup_steps") or 0) < 1
     return schedule != "constant" and (schedule not in _WITHOUT_END or bool(shares))
@@ -169,7 +175,7 @@ def _require_same_schedule(
     checkpoint: Path, contract: Mapping[str, Any], config: TrainConfig
 ) -> None:
     """Refuse another number of steps where the learning rates of all steps depend on it."""
-    if not schedule_has_end(config):
+    if not schedule_has_end(config.trainer):
         return
     schedule = config.trainer["lr_scheduler_type"]
     state = read_json(checkpoint / "trainer_state.json", finite=False)
