@@ -97,11 +97,22 @@ def training(
         load(verb.show)(folder)
 
 
-def branching(verb: Verb, *asked: Any) -> None:
+def branching(
+    verb: Verb,
+    checkpoints: Sequence[str],
+    vary: Sequence[str],
+    changes: Sequence[str],
+    repeats: int,
+    steps: int,
+    prompts: int,
+    samples: int,
+    folder: str,
+) -> None:
     """Take branches, and print a table per checkpoint."""
-    *sizes, folder = asked
+    sizes = repeats, steps, prompts, samples
     with Progress(err) as progress:
-        branched = load(verb.run)(Asked(*sizes, Path(folder)), progress=progress)
+        asked = Asked(checkpoints, vary, changes, *sizes, Path(folder))
+        branched = load(verb.run)(asked, progress=progress)
     if rank() == 0:
         load(verb.show)(out, branched)
         say_written(branched.table)

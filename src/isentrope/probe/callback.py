@@ -125,7 +125,8 @@ class EntropyProbe(TrainerCallback):
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
-        self._control, self._preconditioning, self.off = control, preconditioning, False
+        self._control, self.off = control, False
+        self._preconditioning: Preconditioning = preconditioning
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
