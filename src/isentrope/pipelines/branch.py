@@ -136,6 +136,7 @@ def _evaluated(
         checkpoint=PolicyConfig(
             checkpoint_path=str(checkpoint),
             allow_hub=start.config.model.allow_hub,
+            shard_base=start.config.model.shard_base,
             device_map="cuda" if torch.cuda.is_available() else "cpu",
         ),
         data=EvaluationData(

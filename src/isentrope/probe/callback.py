@@ -3,11 +3,10 @@
     probe = EntropyProbe(prompts)
     probe.attach(trainer)
 
-It needs only the public hooks of transformers: `on_pre_optimizer_step`, where
-.grad is the gradient the optimizer will use, and `on_optimizer_step`, where θ' is in the model. It
-draws its own E mini-batch from the live policy, on prompts that are not trained on, and leaves the
-model, its gradients, the optimizer and the random state as they were. The gradient is that of
-training, with its dropout; entropies are measured without dropout.
+It needs only the public hooks of transformers: `on_pre_optimizer_step`, where .grad is the gradient
+the optimizer will use, and `on_optimizer_step`, where θ' is in the model. It draws its own E from
+the live policy, on prompts that are not trained on, and leaves model, gradients, optimizer and
+random state as they were. Training's gradient has its dropout; entropies are measured without.
 
 `attach` refuses a trainer that the probe cannot follow. During training it never raises: the first
 error is logged, and the probe is off from then on.
@@ -100,8 +99,8 @@ class EntropyProbe(TrainerCallback):
             method: "prefix" or "sequence".
             second_order: Also δH₂ and the linear range, at about twice the cost.
             fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
-            preconditioning: Predict the step as it is taken, or "previous_step": with the second
-                moments of before it, linear in the gradient; the first step has no reading then.
+            preconditioning: Predict the step as taken, or with second moments of before it; then
+                the first step has no reading.
             seed: Fixes prompts and tokens of every reading.
             ema_decay: β of the exponential moving averages over readings, in [0, 1).
             temperature: Sampling temperature; by default the trainer's.
@@ -131,8 +130,7 @@ class EntropyProbe(TrainerCallback):
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
         self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
-        self._latest: dict[str, float] = {}
-        self.history: list[ProbeReading] = []
+        self._latest, self.history = dict[str, float](), list[ProbeReading]()
 
     def attach(self, trainer: Any) -> EntropyProbe:
         """Follow a trainer, and add each reading to its logs.
