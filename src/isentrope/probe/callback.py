@@ -55,7 +55,6 @@ from isentrope.update.optimizer_rules import Preconditioning
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
-_SKIPPED = "Step %d moves nothing, its gradient is not finite, or P is not known yet: skipped."
 
 
 class EntropyProbe(TrainerCallback):
@@ -221,7 +220,7 @@ class EntropyProbe(TrainerCallback):
             how = kwargs["optimizer"], self._control, self._preconditioning
             components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
-                log.warning(_SKIPPED, step)
+                log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
                 return
             if self.kept is not None:
                 self._latest = self.kept.predict(step, components, eta)
