@@ -43,6 +43,22 @@ def test_what_does_not_fit_ends_with_1_and_names_a_cure_that_fits(asked):
     assert "--set sampling.max_tokens=4096 would fit." in " ".join(done.stderr.split())
 
 
+def test_several_processes_share_time_and_a_spread_base(asked):
+    def planned(*more):
+        plan = ("plan", asked, "--verb", "kernel", "--memory", "64GB", "--json", *more)
+        return json.loads(call(*plan).stdout)[0]["stages"]
+
+    spread = ("--processes", 4, "--set", "checkpoint.shard_base=true")
+    one, two, sharded = planned(), planned("--processes", 2), planned(*spread)
+    for alone, shared in zip(one, two, strict=True):
+        assert shared["work"]["flops"] == alone["work"]["flops"] / 2
+        assert shared["peak"] == alone["peak"]
+    assert all(less["peak"] < whole["peak"] for less, whole in zip(sharded, two, strict=True))
+    done = call("plan", asked, "--set", "checkpoint.shard_base=true")
+    assert done.exit_code == 1
+    assert "--processes" in done.stderr
+
+
 def test_sizes_and_verbs_that_are_not_understood_are_refused(asked):
     done = call("plan", asked, "--memory", "lots")
     assert done.exit_code == 1
@@ -56,7 +72,7 @@ def test_sizes_and_verbs_that_are_not_understood_are_refused(asked):
 
 
 def test_a_verb_refuses_before_any_work_what_cannot_fit(asked, monkeypatch, tmp_path):
-    monkeypatch.setattr(pipeline, "memory_of", lambda device: 10**6)
+    monkeypatch.setattr(pipeline, "memory_of", lambda *_: 10**6)
     done = call("influence", asked, "--out", tmp_path / "run")
     assert done.exit_code == 1
     sentence = " ".join(done.stderr.split())

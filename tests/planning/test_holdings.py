@@ -1,5 +1,6 @@
 """What is held is exact: parameters, types and groups, multiplied."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,26 @@ def test_weights_are_kept_in_float32_beside_the_copy_in_use(shapes, policy):
     assert [term.size for term in held.weights(FLOAT32)] == [4 * n]
     copies = sum(p.nbytes for p in policy.model.parameters())
     assert [term.size for term in held.weights(FLOAT64)] == [4 * n, copies]
+
+
+def test_a_spread_base_is_a_share_of_its_layers_and_one_whole(shapes, policy):
+    n, whole = shapes.parameters, dict(policy.model.named_parameters())
+    layers = sum(p.numel() for k, p in whole.items() if ".layers." in k and "lora" not in k)
+    assert shapes.spread == layers
+    each = n - layers + layers // 4
+    held = Holdings(shapes, spread_over=4).weights(FLOAT32)
+    assert [term.size for term in held] == [4 * each, 4 * layers // shapes.layers]
+
+
+def test_nothing_of_a_model_without_adapter_is_spread(tiny):
+    assert shapes_of(tiny / "base").spread == 0
+
+
+def test_what_fits_only_where_it_is_spread_is_refused_where_it_is_not(shapes):
+    batch = Batch(2, 1, 1)
+    sizes = Sizes(E=batch, U=batch, processes=4)
+    enough = least("kernel", "step_4", shapes, replace(sizes, sharded=True), 10**12).peak
+    assert not least("kernel", "step_4", shapes, sizes, enough).fits
 
 
 def test_stored_groups_are_those_that_are_held(shapes, policy):

@@ -253,11 +253,14 @@ def planned(
         int | None,
         typer.Option(min=1, help="Longest prompt, where the data set is not to be read."),
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes of torchrun on this machine; memory is of each.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
     settings: Overrides = None,
 ) -> Asked:
     """A configuration that is planned and not run."""
-    return config, verb or (), memory, prompt_tokens, as_json, settings or ()
+    return config, verb or (), memory, prompt_tokens, processes, as_json, settings or ()
 
 
 def reported(

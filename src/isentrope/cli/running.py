@@ -133,13 +133,13 @@ def planning(
     verbs: Sequence[str],
     memory: str | None,
     prompt_tokens: int | None,
+    processes: int,
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
     """Plan, and print a table a verb."""
-    plans = load(verb.run)(
-        config, settings, verbs=verbs, memory=memory, prompt_tokens=prompt_tokens
-    )
+    options = {"memory": memory, "prompt_tokens": prompt_tokens, "processes": processes}
+    plans = load(verb.run)(config, settings, verbs=verbs, **options)
     load(verb.show)(out, err, plans, as_json=as_json)
 
 

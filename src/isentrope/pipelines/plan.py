@@ -7,7 +7,9 @@ weight is read.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from isentrope.planning.rate import measured_rate
 from isentrope.planning.shapes import Shapes, shapes_of
 from isentrope.planning.sizes import Sizes
 from isentrope.policy.checkpoint import load_tokenizer
+from isentrope.processes import world_size
 from isentrope.reading import read_json_lines
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import find_checkpoints
@@ -48,6 +51,7 @@ def plan(
     verbs: Sequence[str] = (),
     memory: str | None = None,
     prompt_tokens: int | None = None,
+    processes: int = 1,
 ) -> list[Plan]:
     """Plan the verbs of a configuration at its first checkpoint.
 
@@ -57,12 +61,14 @@ def plan(
         verbs: Which; none for all that the configuration is for.
         memory: Such as "16GB"; None for what is free on the device.
         prompt_tokens: Tokens of the longest prompt, where its data set is not to be read.
+        processes: Processes that torchrun is to start on this machine.
 
     Returns:
-        A plan a verb.
+        A plan a verb, of each process.
 
     Raises:
-        ValueError: If the configuration is of another kind, or a verb is not of its kind.
+        ValueError: If the configuration is of another kind, or a verb is not of its kind, or one
+            process is to spread a base.
     """
     config = load_any(path, settings)
     if not isinstance(config, (MeasureConfig, EvaluateConfig)):
@@ -74,6 +80,10 @@ def plan(
     if other := [verb for verb in verbs if verb not in possible]:
         raise ValueError(f"{path} is for {', '.join(possible)}, not for {other[0]}.")
     where = config.checkpoint
+    if where.shard_base and processes == 1:
+        raise ValueError(
+            "checkpoint.shard_base spreads the base over several processes: give --processes N."
+        )
     device, first = where.device_map, find_checkpoints(where)[0]
     shapes = checkpoint_shapes(first.path, where)
     if isinstance(config, MeasureConfig):
@@ -86,7 +96,8 @@ def plan(
         )  # fmt: skip
         prompts = [] if task is None else task.prompts
         sizes = evaluation_sizes(config, prompt_tokens or _longest(prompts, _tokenizer(shapes)))
-    size = memory_of(device) if memory is None else bytes_of(memory)
+    sizes = replace(sizes, processes=processes, sharded=where.shard_base)
+    size = memory_of(device, processes) if memory is None else bytes_of(memory)
     rate = measured_rate(device)
     return [
         plan_measuring(verb, first.name, shapes, sizes, size, rate) for verb in verbs or possible
@@ -124,7 +135,9 @@ def require_memory(verb: str, name: str, path: Path, where: PolicyConfig, sizes:
     except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
         log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
         return
-    found = least(verb, name, shapes, sizes, memory_of(where.device_map))
+    sizes = replace(sizes, processes=world_size(), sharded=where.shard_base)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    found = least(verb, name, shapes, sizes, memory_of(where.device_map, here))
     log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
         *(verb, name, gigabytes(found.peak), gigabytes(found.memory)),

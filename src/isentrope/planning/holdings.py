@@ -38,21 +38,25 @@ class Holdings:
 
     Attributes:
         shapes: Of the checkpoint.
+        spread_over: Processes over which its base is spread.
     """
 
     shapes: Shapes
+    spread_over: int = 1
 
     def weights(self, precision: Precision) -> tuple[Term, ...]:
         """The weights in float32, and a copy at another precision for as long as it is used."""
-        n = self.shapes.parameters
-        kept = Term("weights", 4 * n, f"{n:,} parameters x 4 bytes (float32)")
-        size = element(precision)
-        if size == 4:
-            return (kept,)
-        copied = Term(
-            f"weights in {precision.runtime_dtype}", size * n, f"{n:,} parameters x {size} bytes"
-        )
-        return kept, copied
+        size, spread, layers = element(precision), self.shapes.spread, self.shapes.layers
+        n = self.shapes.parameters - spread + -(-spread // self.spread_over)
+        terms = [Term("weights", 4 * n, f"{n:,} parameters x 4 bytes (float32)")]
+        if size != 4:
+            name = f"weights in {precision.runtime_dtype}"
+            terms.append(Term(name, size * n, f"{n:,} parameters x {size} bytes"))
+        if self.spread_over > 1:
+            layer = spread // layers
+            words = f"{layer:,} parameters x {size} bytes"
+            terms.append(Term("a gathered layer", size * layer, words))
+        return tuple(terms)
 
     def files(self) -> Term:
         """The weights' files, mapped while they are read."""

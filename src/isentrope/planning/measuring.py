@@ -45,8 +45,12 @@ class Measuring:
                 chunk).
 
         Returns:
-            The stages.
+            The stages, with the memory and the work of one process.
         """
+        share = 1 / self.sizes.processes
+        return [replace(stage, work=stage.work.times(share)) for stage in self._stages(verb)]
+
+    def _stages(self, verb: str) -> list[Stage]:
         if verb == "evaluate":
             return [self._load(), self._sampling(), self._scoring()]
         own = {
@@ -64,7 +68,7 @@ class Measuring:
 
     @property
     def _held(self) -> Holdings:
-        return Holdings(self.shapes)
+        return Holdings(self.shapes, self.sizes.processes if self.sizes.sharded else 1)
 
     def _followed(self, precision: Precision, follow: Callable[[Passes], Trace]) -> Trace:
         return NOTHING if self.passes is None else follow(self.passes(precision))
@@ -147,7 +151,7 @@ class Measuring:
         times, p = self._times(s.E), s.measuring
         step = held.step()
         stages = []
-        if s.order == 2 and element(p) < 8:
+        if s.order == 2 and element(p) < 8 and not s.sharded:
             n = self.shapes.parameters
             copy = Term("weights in float64", 8 * n, f"{n:,} parameters x 8 bytes, for a check")
             stages.append(self._stage("second-derivative check", p, (step, copy), []))
@@ -241,8 +245,8 @@ class Measuring:
         one = self._projected(held.step(), stored, count)
         n = sum(term.size for term in held.weights(s.measuring))
         other = Term("weights of a past checkpoint", n, "as those of the present one")
-        work = replace(one.work, flops=s.past * one.work.flops, written=s.past * one.work.written)
-        return [Stage("influence of past updates", (*one.terms, other), work)]
+        terms = (*one.terms, other)
+        return [Stage("influence of past updates", terms, one.work.times(s.past))]
 
     def _in_flight(self, copies: int) -> Term:
         """The gradients of one parameter for the sequences of a micro-batch, as they arrive."""

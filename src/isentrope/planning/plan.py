@@ -144,6 +144,8 @@ def _changes(sizes: Sizes) -> list[tuple[str, Sizes]]:
     for groups in (4, 2):
         if sizes.groups is None or groups < sizes.groups:
             found.append((f"analysis.groups={groups}", replace(sizes, groups=groups)))
+    if sizes.processes > 1 and not sizes.sharded:
+        found.append(("checkpoint.shard_base=true", replace(sizes, sharded=True)))
     if sizes.order == 2:
         found.append(("estimator.order=1", replace(sizes, order=1)))
     if sizes.measuring.runtime_dtype == "float64":
@@ -191,11 +193,12 @@ def libraries_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def memory_of(device: str) -> int:
-    """Memory that is free now.
+def memory_of(device: str, processes: int = 1) -> int:
+    """Memory that is free now for each of the processes on this machine.
 
     Args:
-        device: cpu, cuda or cuda:N.
+        device: cpu, cuda or cuda:N; each process has a GPU of its own.
+        processes: How many there are.
 
     Returns:
         Bytes.
@@ -205,7 +208,7 @@ def memory_of(device: str) -> int:
 
     if device.startswith("cuda") and torch.cuda.is_available():
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available) + libraries_bytes()
+    return int(psutil.virtual_memory().available) // processes + libraries_bytes()
 
 
 def bytes_of(text: str) -> int:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from isentrope.policy.adapter import ADAPTER_CONFIG, adapter_settings, require_tunable
+from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.base_model import adapter_base, loading
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
+from isentrope.policy.sharding import layers_of
 from isentrope.policy.trainable import train_only
 from isentrope.reading import reading
 
@@ -40,6 +42,7 @@ class Shapes:
         vocabulary: Entries of the output embedding.
         hidden: Width of the hidden states.
         file_bytes: Bytes of the weights' files; 0 where they are not on this machine.
+        spread: Parameters that `checkpoint.shard_base` spreads over the processes.
     """
 
     folder: Path
@@ -53,6 +56,7 @@ class Shapes:
     vocabulary: int
     hidden: int
     file_bytes: int
+    spread: int
 
     @property
     def cached_numbers(self) -> int:
@@ -112,7 +116,19 @@ def shapes_of(
         vocabulary=int(config.vocab_size),
         hidden=int(config.hidden_size),
         file_bytes=sum(path.stat().st_size for path in files),
+        spread=_spread(model),
     )
+
+
+def _spread(model: Any) -> int:
+    """Frozen parameters of the decoder layers under an adapter."""
+    if not hasattr(model, "peft_config"):
+        return 0
+    try:
+        layers = layers_of(model.get_base_model())
+    except UnsupportedModelError:
+        return 0
+    return sum(p.numel() for p in layers.parameters() if not p.requires_grad)
 
 
 def _without_numbers(folder: Path, config: Any, patterns: Sequence[str] | None) -> nn.Module:

@@ -37,6 +37,8 @@ class Sizes:
         past: `analysis.momentum_steps`.
         prompts: Prompt groups of U.
         storage: How gradients are held.
+        processes: Processes that share the work.
+        sharded: Whether the base is spread over them.
     """
 
     E: Batch
@@ -60,3 +62,5 @@ class Sizes:
     past: int = 0
     prompts: int = 32
     storage: Storage = field(default_factory=Storage)
+    processes: int = 1
+    sharded: bool = False

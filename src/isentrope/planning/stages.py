@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isentrope.planning.tracing import Trace
 
@@ -42,6 +42,10 @@ class Work:
         flops = sum(times * (x.flops + x.head_flops) for x, times in passes)
         written = sum(times * (x.written + x.head_written) for x, times in passes)
         return cls(flops, written, double)
+
+    def times(self, factor: float) -> Work:
+        """So many times this work."""
+        return replace(self, flops=factor * self.flops, written=factor * self.written)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
     if getattr(lm, "is_quantized", False):
         raise UnsupportedModelError("A quantised base cannot be sharded: choose one of both.")
     mesh = init_device_mesh(torch.device(device).type, (ranks.size,))
-    for layer in _layers(lm):
+    for layer in layers_of(lm):
         trained = {p for p in layer.parameters() if p.requires_grad}
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=trained)
     rest = [p for p in model.parameters() if not isinstance(p, DTensor)]
@@ -59,7 +59,18 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
     model._ddp_params_and_buffers_to_ignore = sharded  # where DDP averages the gradients
 
 
-def _layers(lm: Any) -> nn.ModuleList:
+def layers_of(lm: Any) -> nn.ModuleList:
+    """The decoder layers of a causal LM.
+
+    Args:
+        lm: The causal LM, below any adapter wrapper.
+
+    Returns:
+        Its layers.
+
+    Raises:
+        UnsupportedModelError: If it keeps them elsewhere.
+    """
     found = getattr(decoder_of(lm), "layers", None)
     if not isinstance(found, nn.ModuleList):
         raise UnsupportedModelError(
