@@ -48,12 +48,15 @@ def test_several_processes_share_time_and_a_spread_base(asked):
         plan = ("plan", asked, "--verb", "kernel", "--memory", "64GB", "--json", *more)
         return json.loads(call(*plan).stdout)[0]["stages"]
 
-    spread = ("--processes", 4, "--set", "checkpoint.shard_base=true")
+    def weights(stage):
+        return next(term["size"] for term in stage["terms"] if term["name"] == "weights")
+
+    spread = ("--processes", 2, "--set", "checkpoint.shard_base=true")
     one, two, sharded = planned(), planned("--processes", 2), planned(*spread)
     for alone, shared in zip(one, two, strict=True):
         assert shared["work"]["flops"] == alone["work"]["flops"] / 2
         assert shared["peak"] == alone["peak"]
-    assert all(less["peak"] < whole["peak"] for less, whole in zip(sharded, two, strict=True))
+    assert all(weights(a) < 0.7 * weights(b) for a, b in zip(sharded, two, strict=True))
     done = call("plan", asked, "--set", "checkpoint.shard_base=true")
     assert done.exit_code == 1
     assert "--processes" in done.stderr
