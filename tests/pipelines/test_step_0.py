@@ -8,6 +8,7 @@ import pytest
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.errors import FileError
+from isentrope.pipelines.check import check
 from isentrope.pipelines.measure import measure
 from isentrope.pipelines.train import branch, resume, train
 from isentrope.policy.language_model import Policy
@@ -91,7 +92,7 @@ def test_the_first_step_is_rebuilt_from_what_was_saved_before_it(run):
     assert norm(axpy(-1.0, moved, whole)) < 1e-3 * norm(moved)
 
 
-def test_measure_works_at_step_0(run, tmp_path):
+def test_check_and_measure_work_at_step_0(run, tmp_path):
     content = {
         "checkpoint": {"checkpoint_path": str(at(run))},
         "batch_config": {
@@ -102,6 +103,10 @@ def test_measure_works_at_step_0(run, tmp_path):
         "estimator": {"eta_list": [1e-3]},
         "output": {"directory": str(tmp_path / "run"), "log_level": "WARNING"},
     }
+    (findings,) = check(load_config(content)).values()
+    (adapter,) = [f for f in findings if f.name == "adapter loaded"]
+    assert adapter.passed
+    assert "as before the first step" in adapter.detail
     (result,) = measure(load_config(content)).results
     assert result.budget["momentum"] == 0
     assert result.first_order.value != 0

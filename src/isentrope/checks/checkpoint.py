@@ -13,6 +13,7 @@ from isentrope.checks.finding import Finding
 from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
+from isentrope.update.saved_state import before_first_step
 from isentrope.vectors import Vector
 
 SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "square_avg"}
@@ -50,12 +51,17 @@ def check_adapter(
         )
     zero, active = _initial_factors(policy)
     if zero and not active:
+        all_zero = (
+            f"every {ZERO_AT_START[0]} is zero"
+            if ZERO_AT_START[0] in zero[0]
+            else f"{zero[0]} and all others of its kind are zero"
+        )
+        if before_first_step(Path(checkpoint) / "adapter_config.json"):
+            return Finding(name, True, f"{all_zero}, as before the first step")
         return Finding(
             name,
             False,
-            f"every {ZERO_AT_START[0]} is zero"
-            if ZERO_AT_START[0] in zero[0]
-            else f"{zero[0]} and all others of its kind are zero",
+            all_zero,
             "The adapter is at its initial value and changes nothing: is this step 0?",
         )
     detail = f"{len(policy.names)} tensors equal those on disk"

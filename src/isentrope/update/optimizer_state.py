@@ -29,7 +29,12 @@ from isentrope.update.parameter_names import (
     Names,
     names_of_states,
 )
-from isentrope.update.saved_state import GATHER, SHARDED, groups_and_states
+from isentrope.update.saved_state import (
+    GATHER,
+    SHARDED,
+    before_first_step,
+    groups_and_states,
+)
 
 OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
 """A path to optimizer.pt (or to its folder), a state_dict, or a torch optimizer."""
@@ -139,7 +144,7 @@ def _by_name(
     held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
     saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
     fresh = not states and any(state_keys(rule, group) for group in held.values())
-    if fresh and isinstance(optimizer, (str, Path)) and not _before_first_step(file_of(optimizer)):
+    if fresh and isinstance(optimizer, (str, Path)) and not before_first_step(file_of(optimizer)):
         raise ValueError(
             f"{optimizer} holds an empty optimizer state; if a fresh optimizer is meant, pass "
             "the state_dict itself."
@@ -177,12 +182,6 @@ def _source(optimizer: OptimizerLike) -> tuple[Any, list[nn.Parameter] | None, A
 def file_of(path: str | Path) -> Path:
     """The optimizer's file, given itself or by its folder."""
     return Path(path) / "optimizer.pt" if Path(path).is_dir() else Path(path)
-
-
-def _before_first_step(file: Path) -> bool:
-    """Whether a file is of a trainer's checkpoint before its first step."""
-    beside = file.with_name("trainer_state.json")
-    return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
 
 
 def _read(path: Path) -> tuple[Any, Any]:

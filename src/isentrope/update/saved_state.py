@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeGuard
+
+from isentrope.reading import read_json
 
 Groups = list[Mapping[str, Any]]
 States = Mapping[Any, Any]
@@ -55,6 +58,19 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
         if state:
             _require_whole(name, state.values())
     return groups, states
+
+
+def before_first_step(file: Path) -> bool:
+    """Whether a file is of a trainer's checkpoint before its first step.
+
+    Args:
+        file: Any file in the checkpoint's folder.
+
+    Returns:
+        True if trainer_state.json says so.
+    """
+    beside = file.with_name("trainer_state.json")
+    return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
 
 
 def stored_names(groups: Groups) -> list[str] | None:
