@@ -92,7 +92,7 @@ def test_what_is_done_is_left_and_what_was_stopped_goes_on(parent, study, tmp_pa
     shutil.copytree(study.table.parent, folder)
     stopped = folder / "branches" / "step_2" / FASTER / "repeat_1"
     shutil.rmtree(stopped / "training_state" / "step_3")  # as a kill in its step leaves it
-    shutil.rmtree(folder / "evaluation" / "step_2" / FASTER / "repeat_1")
+    shutil.rmtree(folder / "evaluation" / "step_2" / FASTER / "repeat_1_step_3")
     (folder / "branches.csv").unlink()
 
     def never(*arguments, **options):
@@ -105,6 +105,19 @@ def test_what_is_done_is_left_and_what_was_stopped_goes_on(parent, study, tmp_pa
     assert (stopped / weights).read_bytes() == of(study, FASTER, 1)[1].read_bytes()
     monkeypatch.setattr(verb, "resume", never)
     assert branch_study(asked(parent, folder, FASTER)).effects == done.effects
+
+
+def test_more_steps_and_repeats_are_added_to_what_is_there(parent, study, tmp_path):
+    folder = tmp_path / "more"
+    shutil.copytree(study.table.parent, folder)
+    done = branch_study(asked(parent, folder, steps=2, repeats=3))
+    assert {(e.setting, e.estimate.n) for e in done.effects} == {(UNCHANGED, 3)}
+    unchanged = folder / "branches" / "step_2" / UNCHANGED
+    assert lines(unchanged / "repeat_0") == lines(parent)[:4]  # one step, then another
+    assert len(list(unchanged.iterdir())) == 3
+    shutil.rmtree(unchanged / "repeat_0" / "training_state" / "step_3")
+    with pytest.raises(ValueError, match=r"is at step 4 and has no checkpoint step_3\b"):
+        branch_study(asked(parent, folder))
 
 
 def test_other_settings_in_the_same_folder_are_refused(parent, study, tmp_path):

@@ -1,11 +1,11 @@
 """What `isentrope branch` does: runs of a few steps from checkpoints, and what they changed.
 
-    <folder>/branches/step_10/<setting>/repeat_0/       a run each
-    <folder>/evaluation/step_10/start/                  of the checkpoint on held-out prompts
-    <folder>/evaluation/step_10/<setting>/repeat_0/     of the end of a branch on the same ones
-    <folder>/branches.csv                               the means over repeats
+    <folder>/branches/step_10/<setting>/repeat_0/            a run each
+    <folder>/evaluation/step_10/start/                       of the checkpoint on held-out prompts
+    <folder>/evaluation/step_10/<setting>/repeat_0_step_15/  of the end of a branch on the same ones
+    <folder>/branches.csv                                    the means over repeats
 
-The same command again continues where it was stopped.
+The same command again continues where it was stopped, and one that asks for more adds to it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def _effects(asked: Asked, start: Start, progress: Progress) -> list[Effect]:
             *(start.name, planned.setting, planned.repeat, number, len(start.branches)),
         )
         end = _end(start, planned, progress)
-        target = evaluation / planned.files.folder.parent.name / f"repeat_{planned.repeat}"
+        target = (
+            evaluation / planned.files.folder.parent.name / f"repeat_{planned.repeat}_{end.name}"
+        )
         ends.setdefault(planned.setting, []).append(_evaluated(asked, start, end, target, progress))
     return effects(start.name, start.step, before, ends)
 
