@@ -158,9 +158,10 @@ def test_a_setting_that_cannot_vary_is_refused_before_any_branch(parent, tmp_pat
 def test_lengths_that_do_not_fit_are_refused(parent, tmp_path):
     with pytest.raises(ConfigError, match="choose --steps 3 or fewer"):
         plan_branches(asked(parent, tmp_path, steps=4))
-    once = "trainer.lr_scheduler_type=constant"
+    with pytest.raises(ConfigError, match=r"--steps 1 is not a multiple of trainer\.num_iterat"):
+        plan_branches(asked(parent, tmp_path, "trainer.num_iterations=2"))
     with pytest.raises(FileNotFoundError, match="training_state/"):
-        plan_branches(asked(parent / "logs", tmp_path, once))
+        plan_branches(asked(parent / "logs", tmp_path))
 
 
 def test_settings_are_alternatives_and_grids():

@@ -153,7 +153,6 @@ def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path)
     then, plain = settings_of(parent, list(asked.changes))
     step = step_of_folder(checkpoint.resolve().name) or 0
     until = step + asked.steps
-    _require_room_in_schedule(then.training.steps, then.trainer, step, asked.steps)
     longer = (f"training.steps={until}",) if until > then.training.steps else ()
     branches: list[Planned] = []
     known: list[dict[str, Any]] = []
@@ -162,6 +161,7 @@ def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path)
         _, config = settings_of(parent, list(changes))
         flat = flat_settings(config)
         changed_settings(flat_settings(then), flat)
+        _require_room_in_schedule(then.training.steps, config.trainer, step, asked.steps)
         if flat in known:  # the parent's own value, or another text for the same
             continue
         known.append(flat)
