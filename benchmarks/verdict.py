@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sampler_match import SamplerMatch
+from isentrope.estimators.sampler_match import SamplerMatch, noise_of
 from isentrope.estimators.sweep_statistics import statistics_of_sample
-from isentrope.policy.chi_square import Divergence, divergence_at_theta, score_moved
+from isentrope.policy.chi_square import Divergence, Sampler, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features
 from isentrope.policy.token_statistics import Scores
@@ -46,6 +46,7 @@ TARGETS = (0.95, 0.83, 0.65, 0.48)
 FUNCTIONALS = ("per_token", "per_sequence")
 METHODS = ("prefix", "sequence", "doubly-robust", "prefix, χ² unknown", "resampled")
 TEMPERATURES = (0.6, 0.8, 0.9, 0.98)
+NOISES = (0.01, 0.03, 0.09)
 AT_ONCE = 50
 """Batches in one pass."""
 
@@ -113,10 +114,16 @@ class Enumerated:
 
     @cache  # noqa: B019
     @torch.no_grad()
-    def distributions(self, eta: float = 0.0, temperature: float = 1.0) -> torch.Tensor:
+    def distributions(
+        self, eta: float = 0.0, temperature: float = 1.0, noise: float = 0.0
+    ) -> torch.Tensor:
         """(P, K, t, v) log π of every next token, by plain calls of the model."""
+        generator = torch.Generator().manual_seed(2)
         parameters = {
-            n: p.detach() + eta * self.v[n] for n, p in self.policy.model.named_parameters()
+            n: p.detach()
+            + eta * self.v[n]
+            + noise * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            for n, p in self.policy.model.named_parameters()
         }
         out = []
         with self.policy.precision.active():  # keeps layers from rounding inside float64
@@ -131,6 +138,16 @@ class Enumerated:
         """(P, K, t) log-probabilities of the enumerated tokens."""
         picked = log_p.gather(-1, self.padded.expand(self.P, -1, -1)[..., None])[..., 0]
         return picked * self.mask
+
+    def with_noise(self, size: float) -> torch.Tensor:
+        """(P, K, t, v) log-probabilities of other weights, `size` from θ's at tokens (RMS)."""
+        here, noise = self.logprobs(self.distributions()), 1e-3
+        tokens = here.sum(2).exp()[..., None] * self.mask
+        for _ in range(4):
+            there = self.distributions(noise=noise)
+            gap = self.logprobs(there) - here
+            noise *= size / float(((tokens * gap**2).sum() / tokens.sum()).sqrt())
+        return there  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def truth(self, functional: str, eta: float = 0.0) -> float:
         """ℋ or h at θ + ηv, a finite sum."""
@@ -343,38 +360,72 @@ class Study:
                         estimate, self.truth[functional, f"ΔH {ess:.2f}"]
                     )
 
-    def temperatures(self, n: int, batches: int, cells: dict[Cell, Tally]) -> None:
-        """Quantities at θ from a sampler at another temperature, log-probabilities kept."""
+    def samplers(self, n: int, batches: int, cells: dict[Cell, Tally]) -> None:
+        """Responses of another sampler, which kept its log-probabilities."""
         e = self.exact
         for temperature in TEMPERATURES:
-            sampler = e.logprobs(e.distributions(temperature=temperature))
-            probability, kept = sampler.sum(2).exp(), sampler.flatten(0, 1)
-            jumps = divergence_at_theta(e.policy, e.rollouts, temperature)
-            match = SamplerMatch(1.0, temperature, False)
-            for functional, method in itertools.product(FUNCTIONALS, METHODS[:2]):
-                indices = [e.batch(n, 3000 * n + seed, probability) for seed in range(batches)]
-                samples = [
-                    self.sample(
-                        functional,
-                        method,
-                        index,
-                        sampler_logprobs=kept[index],
-                        match=match,
-                        jumps=jumps[index],
-                    )
-                    for index in indices
+            log_p, known = e.distributions(temperature=temperature), Sampler(temperature)
+            jumps = divergence_at_theta(e.policy, e.rollouts, known)
+            self._sampler(n, batches, cells, f"T = {temperature:g}", log_p, known, jumps)
+        for size in NOISES:
+            still = torch.zeros(len(e.rollouts), LONGEST, 2, dtype=torch.float64)
+            self._sampler(n, batches, cells, f"noise {size:g}", e.with_noise(size), None, still)
+
+    def _sampler(
+        self,
+        n: int,
+        batches: int,
+        cells: dict[Cell, Tally],
+        name: str,
+        log_p: torch.Tensor,
+        known: Sampler | None,
+        jumps: torch.Tensor,
+    ) -> None:
+        """Quantities at θ, and ΔH at the smallest step where the sampler is noisy."""
+        e, sampler = self.exact, self.exact.logprobs(log_p)
+        probability, kept = sampler.sum(2).exp(), sampler.flatten(0, 1)
+        etas = [] if known else self.etas[:1]
+        indices = [e.batch(n, 3000 * n + seed, probability) for seed in range(batches)]
+        here, mask = self.series[0].logprobs - kept, self.series[0].mask
+        judged = [known or _noisy(here[index][mask[index]]) for index in indices]
+        moved = [[rows_of(s, index) for s, _ in self.moved[: len(etas)]] for index in indices]
+        for functional, method in itertools.product(FUNCTIONALS, METHODS[:2]):
+            samples = [
+                self.sample(
+                    functional,
+                    method,
+                    index,
+                    sampler_logprobs=kept[index],
+                    match=SamplerMatch(1.0, one, False),
+                    jumps=None if one is None else one.farther(jumps[index], mask[index]),
+                )
+                for index, one in zip(indices, judged, strict=True)
+            ]
+            results = jackknifed(samples, etas, moved)
+            for k, (index, one) in enumerate(zip(indices, judged, strict=True)):
+                there = [
+                    replace(d, jumps=(one or Sampler(1.0)).farther(d.jumps, mask[index]))
+                    for d in self.divergences(index)[: len(etas)]
                 ]
-                results = jackknifed(samples, [], [[] for _ in samples])
-                for sample, result in zip(samples, results, strict=True):
-                    found = change_of_sample(sample, [], [], result=result)
-                    named = (
-                        ("entropy", found.entropy),
-                        ("δH₁", found.first_order),
-                        ("δH₂", found.second_order),
-                    )
-                    for what, estimate in named:
-                        key = (self.name, n, f"T = {temperature:g}", functional, method, what)
-                        cells.setdefault(key, Tally()).add(estimate, self.truth[functional, what])
+                found = change_of_sample(samples[k], etas, moved[k], there, result=results[k])
+                named = [
+                    ("entropy", found.entropy, "entropy"),
+                    ("δH₁", found.first_order, "δH₁"),
+                    ("δH₂", found.second_order, "δH₂"),
+                ]
+                named += [
+                    ("ΔH", point.change, f"ΔH {ess:.2f}")
+                    for ess, point in zip(self.ess, found.points, strict=False)
+                ]
+                for what, estimate, truth in named:
+                    key = (self.name, n, name, functional, method, what)
+                    cells.setdefault(key, Tally()).add(estimate, self.truth[functional, truth])
+
+
+def _noisy(log_ratios: torch.Tensor) -> Sampler | None:
+    """What the library takes a sampler for that differs by so much."""
+    noise = noise_of(log_ratios)
+    return noise and Sampler(1.0, noise)
 
 
 def table(cells: dict[Cell, Tally], quantities: tuple[str, ...]) -> str:
@@ -385,7 +436,7 @@ def table(cells: dict[Cell, Tally], quantities: tuple[str, ...]) -> str:
     several = len(quantities) > 1
     heads = [f"{symbol[f]} {m}{f': {q}' if several else ''}" for f, m, q in columns]
     lines = [
-        f"| policy | n | ESS/n or T | {' | '.join(heads)} |",
+        f"| policy | n | ESS/n or sampler | {' | '.join(heads)} |",
         f"|---|---|---|{'---|' * len(columns)}",
     ]
     for row in dict.fromkeys(k[:3] for k in chosen):
@@ -412,7 +463,7 @@ def study(name: str, sizes: list[int], batches: int) -> tuple[dict[Cell, Tally],
     for n in sizes:
         of.steps(n, batches, weighted)
         of.fresh(n, max(batches * 256 // (2 * n), 1), fresh)
-    of.temperatures(sizes[0], batches // 2, theta)
+    of.samplers(sizes[0], batches // 2, theta)
     return weighted, fresh, theta
 
 
@@ -465,11 +516,15 @@ ESS/n is exact; the policies are enumerated (`benchmarks/verdict.py`).
 
 {table(fresh, ("ΔH",))}
 
-## At θ, from a sampler at another temperature
+## From a sampler at another temperature, or with noise
 
 {worst(theta)}.
 
 {table(theta, ("entropy", "δH₁", "δH₂"))}
+
+ΔH at the smallest step (ESS/n = .95), from a sampler with noise:
+
+{table(theta, ("ΔH",))}
 """
 
 

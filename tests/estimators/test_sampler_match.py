@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -5,7 +6,9 @@ import torch
 
 from isentrope.checks import check_sampler
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.sampler_match import match_sampler
+from isentrope.estimators.sampler_match import match_sampler, noise_of
+from isentrope.policy.chi_square import Sampler
+from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from tests import cases
 
@@ -56,12 +59,59 @@ def test_measure_and_check_agree_that_an_unknown_sampler_leaves_no_interval(caus
     assert agreement.passed is False
 
 
+def in_bfloat16():
+    """The same weights as a sampler in bfloat16 would hold them."""
+    model = copy.deepcopy(cases.model("qwen2"))
+    return Policy(model.bfloat16().double(), eos_token_id=0, pad_token_id=0)
+
+
+def test_rounding_of_a_sampler_is_weighted_away():
+    policy, batch = cases.policy("qwen2"), drawn(in_bfloat16())
+    found = match(batch)
+    assert not found.agrees
+    assert 1e-3 < found.difference < 0.1
+    factors = score(policy, batch).logprobs - batch.padded("sampler_logprobs")
+    factors = factors[batch.mask].expm1()
+    expected = float(factors.square().mean()), float(factors.pow(4).mean())
+    assert found.sampler is not None
+    assert found.sampler.noise == pytest.approx(expected)
+    v = cases.direction(policy)
+    sweep = entropy_change(policy, batch, v, [1e-3])
+    for estimate in (sweep.entropy, sweep.first_order, sweep.points[0].change):
+        assert math.isfinite(estimate.ci_low)
+    assert "reweighted by those that the sampler kept" in sweep.entropy.warnings[0]
+    agreement = next(f for f in check_sampler(policy, batch, v) if f.name == "sampler = scorer")
+    assert agreement.passed is False
+    assert "the importance weights undo that" in agreement.advice
+
+
+def test_noise_is_told_from_an_offset_a_filter_and_other_weights():
+    generator = torch.Generator().manual_seed(0)
+    z = 0.01 * torch.randn(4000, generator=generator, dtype=torch.float64)
+    unbiased = z - z.exp().mean().log()
+    assert noise_of(unbiased) is not None
+    assert noise_of(unbiased + 2e-3) is None
+    assert noise_of(unbiased + math.log(0.995)) is None  # what a filter keeps is renormalised
+    assert noise_of(15 * z - (15 * z).exp().mean().log()) is None
+
+
+def test_noise_adds_to_the_moments_by_the_triangle_inequality():
+    jumps, mask = (
+        torch.tensor([[[0.04, 0.0016], [0.0, 0.0]]]).double(),
+        torch.tensor([[True, False]]),
+    )
+    bound = Sampler(1.0, (0.01, 1e-4)).farther(jumps, mask)
+    torch.testing.assert_close(bound[0, 0], torch.tensor([0.09, 0.3**4]).double())
+    assert not bound[0, 1].any()
+    assert Sampler(0.9).farther(jumps, mask) is jumps
+
+
 def test_a_known_temperature_is_judged_over_the_vocabulary():
     near, far = (drawn(cases.policy("qwen2", temperature=t)) for t in (0.95, 0.5))
     policy = cases.policy("qwen2")
     sweeps = [entropy_change(policy, e, cases.direction(policy), [], order=1) for e in (near, far)]
     assert [math.isfinite(s.first_order.ci_low) for s in sweeps] == [True, False]
     assert sweeps[0].sample.trust.verdict == "trust"
-    assert sweeps[0].sample.sampler_temperature == pytest.approx(0.95, abs=1e-3)
-    assert cases.array_sample().sampler_temperature is None
+    assert sweeps[0].sample.sampler.temperature == pytest.approx(0.95, abs=1e-3)
+    assert cases.array_sample().sampler is None
     assert "drawn at temperature 0.95" in sweeps[0].entropy.warnings[0]

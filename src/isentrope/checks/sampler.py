@@ -111,6 +111,13 @@ def _diagnosis(
     policy: Policy, rollouts: Rollouts, match: SamplerMatch, gap: Tensor, mask: Tensor
 ) -> str:
     """The usual cause that explains the difference of sampler and scorer."""
+    if match.sampler is not None and any(match.sampler.noise):
+        return (
+            "They differ a little around 0, as where the sampler has a shorter type, runs on "
+            "another engine, or draws some tokens rarer: the importance weights undo that, and "
+            "`measure` prints intervals, with a warning. If the sampler should be the scorer, load "
+            "the same checkpoint in the same precision in both."
+        )
     if (temperature := match.temperature) is not None:
         if _fits(policy, rollouts, policy.temperature) > _fits(policy, rollouts, temperature):
             return (

@@ -186,7 +186,7 @@ def entropy_change(
         rollouts,
         direction,
         etas,
-        sampler_temperature=sample.sampler_temperature,
+        sampler=sample.sampler,
         remainder=order == 2,
     )
     moved = [None if one is None else one[0] for one in results]

@@ -123,10 +123,7 @@ class PairedSteps:
             raise ValueError(f"There are two steps called {name!r}.")
         policy, sample = self._policy, self._sample
         policy.require_direction(direction)
-        temperature = sample.sampler_temperature
-        moved = score_moved(
-            policy, self._E, direction, [self.eta], sampler_temperature=temperature
-        )[0]
+        moved = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)[0]
         if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
         scores, divergence = moved

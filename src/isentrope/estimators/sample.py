@@ -16,7 +16,7 @@ from isentrope.estimators.sampler_match import (
     match_sampler,
     root_mean_square,
 )
-from isentrope.policy.chi_square import divergence_at_theta
+from isentrope.policy.chi_square import Sampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features, score_with_variances
 from isentrope.policy.token_statistics import Scores
@@ -35,8 +35,8 @@ class ScoredBatch:
         prompt_index: (n,) prompt draw of each sequence.
         match: How the sampler compares with the scorer; None where only arrays are known, and a
             difference beyond rounding then has no known cause.
-        jumps: (n, t, 2) χ² and κ of the policy from its sampler at θ, where they differ by a known
-            temperature; None elsewhere.
+        jumps: (n, t, 2) χ² and κ of the policy from its sampler at θ, where they differ and it is
+            known how; None elsewhere.
     """
 
     functional: Functionals
@@ -61,9 +61,9 @@ class ScoredBatch:
         return trust if moments is not None else trust.without_interval()
 
     @property
-    def sampler_temperature(self) -> float | None:
-        """Temperature of the scorer's logits that the responses were drawn at, where known."""
-        return None if self.match is None else self.match.temperature
+    def sampler(self) -> Sampler | None:
+        """What the responses were drawn from, where known."""
+        return None if self.match is None else self.match.sampler
 
     @property
     def log_ratios(self) -> Tensor:
@@ -125,7 +125,7 @@ def score_batch(
             series[0].entropies, tokens, rollouts.prompt_index, functional, features=features
         )
     match = match_sampler(policy, rollouts, series[0])
-    other = None if match.agrees else match.temperature
+    other = None if match.agrees else match.sampler
     kept = sampler_logprobs(rollouts, series[0])
     of_surprisal = kept if method == "surprisal" else None
     return ScoredBatch(

@@ -5,7 +5,13 @@ The log-probabilities that the sampler kept are compared with those of the score
     rounding     they differ by no more than its tolerance: the sampler is the policy
     temperature  they are those of the scorer's logits at another temperature: the weights at θ
                  are known over the whole vocabulary, and are judged as every other (T2)
+    noise        they differ a little around 0, as rounding in a shorter type or another engine
+                 does: the kept ones enter the weights, whose noise is judged with the rest
     unknown      anything else: no number from the batch has an interval
+
+Noise differs from an offset or a filter in E_s[π/π_s] = 1 at every prefix, where the kept
+log-probabilities are those of draws over the whole vocabulary. The factors π/π_s of different
+tokens are then uncorrelated, so their mean has the error of independent ones.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -14,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from isentrope.policy.chi_square import Sampler
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
@@ -30,6 +37,10 @@ TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3}
 """Root mean square difference of sampler and scorer per token that is rounding, nats."""
 SHORT_TOLERANCE = 0.1
 """The same for a scorer in a type shorter than float32."""
+NOISE = 0.1
+"""The largest such difference that can be noise."""
+DEVIATIONS = 4.0
+"""Standard errors by which the mean of π/π_s may differ from 1."""
 TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
 """Where the search for the sampler's temperature starts."""
 
@@ -41,22 +52,34 @@ class SamplerMatch:
     Attributes:
         difference: Root mean square difference of their log-probabilities, nats per token; None
             where the sampler kept none.
-        temperature: Temperature of the scorer's logits at which they agree; None if there is none.
-        agrees: Whether they agree at the scorer's own temperature.
+        sampler: What the responses were drawn from, where it is known.
+        agrees: Whether it is the policy, but for rounding.
     """
 
     difference: float | None
-    temperature: float | None
+    sampler: Sampler | None
     agrees: bool
+
+    @property
+    def temperature(self) -> float | None:
+        """Temperature of the scorer's logits that the responses were drawn at, where known."""
+        return None if self.sampler is None else self.sampler.temperature
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for numbers that are computed from the batch."""
         if self.agrees:
             return ()
-        if self.temperature is not None:
+        if self.sampler is not None and any(self.sampler.noise):
             return (
-                f"The responses were drawn at temperature {self.temperature:.3g} and are "
+                "The sampler's log-probabilities differ from the scorer's by "
+                f"{self.difference:.2g} nats per token (root mean square) around 0, as those of a "
+                "shorter type or another engine do; the responses are reweighted by those that the "
+                "sampler kept.",
+            )
+        if self.sampler is not None:
+            return (
+                f"The responses were drawn at temperature {self.sampler.temperature:.3g} and are "
                 "reweighted to the temperature that is scored.",
             )
         return (
@@ -104,13 +127,36 @@ def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> Sampler
     Returns:
         The comparison; a sampler that kept nothing is assumed to be the policy.
     """
+    own = Sampler(policy.temperature)
     if rollouts.sampler_logprobs is None:
-        return SamplerMatch(None, policy.temperature, True)
+        return SamplerMatch(None, own, True)
     difference = _difference(rollouts, scores)
     tolerance = tolerance_of(policy)
     if difference <= tolerance:
-        return SamplerMatch(difference, policy.temperature, True)
-    return SamplerMatch(difference, _other_temperature(policy, rollouts, tolerance), False)
+        return SamplerMatch(difference, own, True)
+    other = _other_temperature(policy, rollouts, tolerance)
+    if other is not None:
+        return SamplerMatch(difference, Sampler(other), False)
+    noise = noise_of((scores.logprobs - rollouts.padded("sampler_logprobs"))[scores.mask])
+    return SamplerMatch(difference, noise and replace(own, noise=noise), False)
+
+
+def noise_of(log_ratios: Tensor) -> tuple[float, float] | None:
+    """Mean square and mean fourth power of π/π_s − 1, where it can be noise.
+
+    Args:
+        log_ratios: (m,) log π/π_s of all tokens, one of them not 0.
+
+    Returns:
+        Both; None where they are too large, or the mean of π/π_s − 1 differs from 0 by more than
+        its error.
+    """
+    factors = log_ratios.expm1()
+    se = float(factors.std()) / len(factors) ** 0.5
+    small = float(log_ratios.square().mean()) <= NOISE**2
+    if not (small and abs(float(factors.mean())) <= DEVIATIONS * se):
+        return None
+    return float(factors.square().mean()), float(factors.pow(4).mean())
 
 
 def _difference(rollouts: Rollouts, scores: Scores) -> float:

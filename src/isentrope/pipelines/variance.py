@@ -46,7 +46,7 @@ def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
                 E,
                 ready.step.direction,
                 [eta],
-                sampler_temperature=sample.sampler_temperature,
+                sampler=sample.sampler,
                 remainder=False,
             )[0]
         if found is None:

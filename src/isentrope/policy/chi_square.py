@@ -39,6 +39,36 @@ class Divergence:
     remainder: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Sampler:
+    """What is known of the distribution π_s that tokens were drawn from.
+
+    Attributes:
+        temperature: Of the scorer's logits.
+        noise: Mean square and mean fourth power of π/π_s − 1 per token that come in addition, of
+            rounding or of another engine.
+    """
+
+    temperature: float
+    noise: tuple[float, float] = (0.0, 0.0)
+
+    def farther(self, jumps: Tensor, mask: Tensor) -> Tensor:
+        """Bounds of χ² and κ with the noise, by the triangle inequality of the norms of π'/π_s − 1.
+
+        Args:
+            jumps: (n, t, 2) χ² and κ without it.
+            mask: (n, t) bool.
+
+        Returns:
+            (n, t, 2), 0 where no token is.
+        """
+        if not any(self.noise):
+            return jumps
+        powers = jumps.new_tensor([2.0, 4.0])
+        sizes = jumps.new_tensor(self.noise) ** (1 / powers)
+        return (jumps ** (1 / powers) + sizes) ** powers * mask[..., None]
+
+
 @smaller_where_memory_is_short
 def score_moved(
     policy: Policy,
@@ -46,7 +76,7 @@ def score_moved(
     direction: Vector,
     etas: Sequence[float],
     *,
-    sampler_temperature: float | None = None,
+    sampler: Sampler | None = None,
     remainder: bool = False,
 ) -> list[tuple[Scores, Divergence] | None]:
     """Score every response at θ + ηv for several η, and how far each distribution has moved.
@@ -56,7 +86,7 @@ def score_moved(
         rollouts: n sequences that the policy at θ drew.
         direction: v.
         etas: Learning rates.
-        sampler_temperature: Temperature they were drawn at; the policy's own by default.
+        sampler: What they were drawn from; the policy by default.
         remainder: Whether to compute ρ too.
 
     Returns:
@@ -67,28 +97,29 @@ def score_moved(
     shape = (len(etas), *mask.shape, 6 if remainder else 4)
     out = torch.zeros(shape, dtype=torch.float64)
     head = _separate(policy.head) if _is_trained(policy) else policy.head
-    temperature = sampler_temperature or policy.temperature
+    sampler = sampler or Sampler(policy.temperature)
     with torch.no_grad():
         for batch in micro_batches(
             rollouts, policy.max_tokens, policy.ranks, padding=policy.padding
         ):
             here = batch.to(policy.device)
-            reference = Reference(policy.packed_hidden(here, policy.theta), head, temperature)
+            hidden = policy.packed_hidden(here, policy.theta)
+            reference = Reference(hidden, head, sampler.temperature)
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)
                 batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
     give_back_free_memory()
     policy.ranks.sum([out])
-    return [_unpacked(columns, mask) for columns in out]
+    return [_unpacked(columns, mask, sampler) for columns in out]
 
 
-def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler_temperature: float) -> Tensor:
-    """How far the policy is from itself at the temperature that the responses were drawn at.
+def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: Sampler) -> Tensor:
+    """How far the policy is from the distribution that the responses were drawn from.
 
     Args:
         policy: The policy at θ.
         rollouts: n sequences.
-        sampler_temperature: Temperature that they were drawn at.
+        sampler: What is known of it.
 
     Returns:
         (n, t, 2) χ²_ik and κ_ik at θ, 0 where there is no token.
@@ -97,20 +128,20 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler_temperature:
         NotFiniteError: If a score is not finite.
     """
     still = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-    (moved,) = score_moved(policy, rollouts, still, [0.0], sampler_temperature=sampler_temperature)
+    (moved,) = score_moved(policy, rollouts, still, [0.0], sampler=sampler)
     if moved is None:
         raise NotFiniteError("A score at θ is not finite: check the checkpoint's weights.")
     return moved[1].jumps
 
 
-def _unpacked(columns: Tensor, mask: Tensor) -> tuple[Scores, Divergence] | None:
+def _unpacked(columns: Tensor, mask: Tensor, sampler: Sampler) -> tuple[Scores, Divergence] | None:
     scores = Scores(columns[..., 0], columns[..., 1], mask)
     try:
         require_finite(scores)
     except NotFiniteError:
         return None
     remainder = columns[..., 4:] if columns.shape[-1] > 4 else None
-    return scores, Divergence(columns[..., 2:4], remainder)
+    return scores, Divergence(sampler.farther(columns[..., 2:4], mask), remainder)
 
 
 def _is_trained(policy: Policy) -> bool:
