@@ -55,7 +55,7 @@ def test_several_processes_share_time_and_a_spread_base(asked):
     one, two, sharded = planned(), planned("--processes", 2), planned(*spread)
     for alone, shared in zip(one, two, strict=True):
         assert shared["work"]["flops"] == alone["work"]["flops"] / 2
-        assert shared["peak"] == alone["peak"]
+        assert shared["peak"] <= alone["peak"]
     assert all(weights(a) < 0.7 * weights(b) for a, b in zip(sharded, two, strict=True))
     done = call("plan", asked, "--set", "checkpoint.shard_base=true")
     assert done.exit_code == 1

@@ -75,6 +75,8 @@ def test_what_fits_only_where_it_is_spread_is_refused_where_it_is_not(shapes):
     sizes = Sizes(E=batch, U=batch, processes=4)
     enough = least("kernel", "step_4", shapes, replace(sizes, sharded=True), 10**12).peak
     assert not least("kernel", "step_4", shapes, sizes, enough).fits
+    many = least("kernel", "step_4", shapes, replace(sizes, processes=8, sharded=True), 10**12)
+    assert many.largest.name != "load"  # files of a spread base are mapped
 
 
 def test_stored_groups_are_those_that_are_held(shapes, policy):

@@ -1,13 +1,15 @@
+import json
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from isentrope.policy.adapter import adapter_mismatch
-from isentrope.policy.base_model import stored_type
-from isentrope.policy.checkpoint import _only_lora, load_tokenizer
+from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.policy.stored_types import base_type
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests import cases
 
@@ -49,19 +51,30 @@ def test_a_mapped_base_keeps_the_type_of_its_files_and_converts_to_the_same_poli
     assert all(torch.equal(one, other) for one, other in both)
 
 
-def test_a_base_of_several_types_and_saved_embeddings_are_converted(adapter):
+def test_a_base_of_several_types_is_converted(adapter):
     folder, _ = adapter
     file = folder.parent / "base" / "model.safetensors"
     first, *rest = load_file(file).items()
-    assert stored_type(folder.parent / "base") == torch.float32
+    assert base_type(folder.parent / "base") == torch.float32
     short = {k: x.bfloat16() for k, x in rest}
     save_file(short | dict([first]), file, {"format": "pt"})
-    assert stored_type(folder.parent / "base") == torch.float32
+    assert base_type(folder.parent / "base") == torch.float32
     save_file(short | {first[0]: first[1].bfloat16()}, file, {"format": "pt"})
-    assert stored_type(folder.parent / "base") == torch.bfloat16
-    weights = folder / "adapter_model.safetensors"
-    save_file(load_file(weights) | {"embed_tokens.weight": torch.zeros(2)}, weights)
-    assert not _only_lora(folder)
+    assert base_type(folder.parent / "base") == torch.bfloat16
+
+
+@pytest.mark.parametrize("change", ["float16", "pissa"])
+def test_what_mapping_would_change_is_converted(adapter, change):
+    folder, _ = adapter
+    kind = torch.float16 if change == "float16" else torch.bfloat16
+    file = folder.parent / "base" / "model.safetensors"
+    save_file({k: x.to(kind) for k, x in load_file(file).items()}, file, {"format": "pt"})
+    if change == "pissa":
+        settings = folder / "adapter_config.json"
+        content = json.loads(settings.read_text()) | {"init_lora_weights": "pissa"}
+        settings.write_text(json.dumps(content))
+    mapped = Policy.from_checkpoint(folder, precision="as_is", mapped=True, eos_token_id=0)
+    assert {p.dtype for p in mapped.model.parameters()} == {torch.float32}
 
 
 def test_a_full_model_comes_back_trainable(tmp_path):

@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 import yaml
 
-from isentrope.config.io import load_config
-from isentrope.config.train import TrainConfig
+from isentrope.config import trl_fields
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import ModelConfig, TrainConfig
+from isentrope.config.trl_fields import require_spreadable
 from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
+from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.probe.guard import SharedPassError, never_raising, on_every_process
-from isentrope.processes import Ranks
 from isentrope.training.control.requirements import require_controllable
-from isentrope.training.models import spread_base
 from tests.training import runs
-from tests.training.conftest import small_policy
 
 TASK = f"{Path(__file__).with_name('digit_first.py')}:digit_first"
 TRAINING = {"steps": 4, "prompts_per_step": 8, "micro_batch": 2, "save_every": 2}
@@ -31,6 +31,7 @@ def settings(folder, name, **sections):
     made = runs.settings(folder, training=TRAINING, entropy_probe=PROBE, sampling=sampling)
     made["data"]["dataset_name"] = TASK
     made["model"]["shard_base"] = name.startswith("sharded")
+    made["trainer"] = {"gradient_checkpointing": True}
     return made | {"output": made["output"] | {"directory": str(folder / name)}} | sections
 
 
@@ -96,13 +97,20 @@ def test_fine_tuning_of_a_spread_base_makes_the_model_of_a_whole_one(folder):
     assert runs.relative(models["sharded_tuned"], models["whole_tuned"]) < 1e-6
 
 
-def test_what_cannot_be_spread_is_refused(tmp_path):
+def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
     asked = settings(tmp_path, "sharded")
     with pytest.raises(ValueError, match=r"there is one: .*torchrun"):
         train(load_config(asked, root=TrainConfig))
-    args = SimpleNamespace(use_vllm=True, device="cpu")
-    with pytest.raises(ValueError, match=r"remove trainer\.use_vllm"):
-        spread_base(small_policy().model, args)
+    monkeypatch.setattr(trl_fields, "world_size", lambda: 2)
+    for fields, rank, said in (
+        ({}, 0, "adapter"),
+        ({"fsdp": "full_shard"}, 2, "FSDP"),
+        ({"use_vllm": True}, 2, "use_vllm"),
+    ):
+        model = ModelConfig(path="base", lora_rank=rank, shard_base=True)
+        with pytest.raises(ConfigError, match=said):
+            require_spreadable(model, fields)
+    require_spreadable(ModelConfig(path="base", shard_base=True), {})
 
 
 def test_controls_with_passes_of_their_own_are_refused_over_a_spread_base():
@@ -117,17 +125,19 @@ def test_an_error_in_a_shared_pass_ends_training():
         off = False
 
         @never_raising
-        def hook(self, args, state, control, policy):
-            on_every_process(policy, fail)
+        def hook(self, args, state, control, shared, error):
+            on_every_process(shared, lambda: fail(error))
 
         def switch_off(self, step, error):
             self.off = True
 
-    def fail():
-        raise ValueError("made to fail")
+    def fail(error):
+        raise error("made to fail")
 
     observer, state = Observer(), SimpleNamespace(global_step=3)
     with pytest.raises(SharedPassError, match="made to fail"):
-        observer.hook(None, state, None, policy=SimpleNamespace(ranks=Ranks(0, 2)))
-    observer.hook(None, state, None, policy=SimpleNamespace(ranks=Ranks()))
-    assert observer.off
+        observer.hook(None, state, None, shared=True, error=RuntimeError)
+    for shared, error in ((False, RuntimeError), (True, NotFiniteError)):
+        observer.off = False
+        observer.hook(None, state, None, shared=shared, error=error)
+        assert observer.off

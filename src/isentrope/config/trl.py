@@ -11,7 +11,7 @@ import torch
 from isentrope.config.control_options import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl_fields import trainer_options
+from isentrope.config.trl_fields import require_spreadable, trainer_options
 from isentrope.processes import world_size
 from isentrope.update.objective import OBJECTIVES, RECORDED
 
@@ -75,6 +75,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
     training, on_cpu = config.training, not torch.cuda.is_available()
     given = trainer_options(config.trainer, GRPOConfig, MANAGED_FIELDS)
+    require_spreadable(config.model, given)
     micro_batch, accumulation = _sizes(config)
     _require_fit(config, given)
     of_control = trainer_fields(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -10,7 +11,9 @@ from typing import Any
 
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
+from isentrope.config.train import ModelConfig
 from isentrope.config.values import LARGEST_COUNT, LARGEST_REAL
+from isentrope.processes import world_size
 
 _PLAIN = (bool, int, float, str, list, dict)
 
@@ -34,6 +37,35 @@ _RANGES = {
     "vllm_gpu_memory_utilization": (0, 1),
 }
 """Smallest and largest value that means something; every other number is at most `LARGEST_REAL`."""
+
+
+def shards_weights(fields: Mapping[str, Any]) -> bool:
+    """Whether a `trainer` section, or accelerate's launcher, shards the weights."""
+    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    given = any(fields.get(name) for name in ("fsdp", "deepspeed"))
+    return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
+
+
+def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:
+    """Refuse to spread a base where that is not possible, before anything is loaded.
+
+    Args:
+        model: The section `model`.
+        fields: The section `trainer`.
+
+    Raises:
+        ConfigError: If there is one process, no adapter, or another sharding, or vLLM samples.
+    """
+    causes = {
+        "spreads the base over several processes, and there is one: start the command by torchrun "
+        "--nproc_per_node N": world_size() == 1,
+        "needs an adapter: set model.lora_rank": model.lora_rank == 0,
+        "does not go with FSDP or DeepSpeed: choose one": shards_weights(fields),
+        "does not go with trainer.use_vllm: choose one": bool(fields.get("use_vllm")),
+    }
+    for cause, found in causes.items():
+        if model.shard_base and found:
+            raise ConfigError(f"model.shard_base {cause}.")
 
 
 def trainer_options(

@@ -9,7 +9,7 @@ import torch
 
 from isentrope.config.io import ConfigError
 from isentrope.config.train import SftConfig
-from isentrope.config.trl_fields import trainer_options
+from isentrope.config.trl_fields import require_spreadable, trainer_options
 from isentrope.processes import world_size
 
 _TOKENS_ARE_OURS = "nothing: demonstrations are token ids before TRL sees them"
@@ -70,6 +70,7 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         raise ImportError("Fine-tuning needs TRL: pip install 'isentrope[train]'.") from error
     tuning, on_cpu = config.fine_tuning, not torch.cuda.is_available()
     given = trainer_options(config.trainer, SFTConfig, MANAGED_FIELDS)
+    require_spreadable(config.model, given)
     share, left = divmod(tuning.batch_size, world_size())
     micro_batch = tuning.micro_batch or share
     if left or share % micro_batch:

@@ -96,8 +96,13 @@ def plan(
         )  # fmt: skip
         prompts = [] if task is None else task.prompts
         sizes = evaluation_sizes(config, prompt_tokens or _longest(prompts, _tokenizer(shapes)))
+    if where.shard_base and not shapes.spread:
+        raise ValueError(
+            f"{first.name} has no layers under an adapter that checkpoint.shard_base could spread."
+        )
     sizes = replace(sizes, processes=processes, sharded=where.shard_base)
-    size = memory_of(device, processes) if memory is None else bytes_of(memory)
+    free = memory_of(device) // (1 if device.startswith("cuda") else processes)
+    size = free if memory is None else bytes_of(memory)
     rate = measured_rate(device)
     return [
         plan_measuring(verb, first.name, shapes, sizes, size, rate) for verb in verbs or possible

@@ -25,6 +25,8 @@ from isentrope.pipelines.observers import (
 )
 from isentrope.pipelines.replayable import balancing_weight
 from isentrope.policy.language_model import Policy
+from isentrope.policy.sharding import shard_base
+from isentrope.processes import all_ranks
 from isentrope.progress import Progress
 from isentrope.recording.contract import (
     environment,
@@ -42,7 +44,7 @@ from isentrope.runs.resumed_training import (
 from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.training.control.adaptive_strength import AdaptiveStrength
-from isentrope.training.models import load_trainable, spread_base
+from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
@@ -86,7 +88,7 @@ def prepare_training(
         if "config" not in saved:
             require_same_arguments(checkpoint, args)
     if config.model.shard_base:
-        spread_base(model, args)
+        shard_base(model, all_ranks(), args.device)
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
     held_out = held_out_prompts(data, readers, tokenizer, prompts)

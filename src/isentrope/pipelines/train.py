@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
+from isentrope.config.trl_fields import shards_weights
 from isentrope.files import write_bytes
 from isentrope.manifest import verify
 from isentrope.pipelines.prepare_training import prepare_training
@@ -163,7 +163,7 @@ def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int 
     files.require_known_names()
     checkpoint, done = files.latest(), max(files.steps(), default=0)
     if checkpoint is not None:
-        sharded, scaled = _sharded(config.trainer), bool(config.trainer.get("fp16"))
+        sharded, scaled = shards_weights(config.trainer), bool(config.trainer.get("fp16"))
         require_resumable(checkpoint, sharded=sharded, scaled=scaled)
         verify(checkpoint)
         origin = training_origin(config)
@@ -185,12 +185,6 @@ def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int 
         )
     barrier()
     return _run(trainer, files, checkpoint)
-
-
-def _sharded(fields: Mapping[str, Any]) -> bool:
-    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    given = any(fields.get(name) for name in ("fsdp", "deepspeed"))
-    return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
 def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:

@@ -116,8 +116,9 @@ class Measuring:
         return stages
 
     def _load(self) -> Stage:
-        weights = self._held.weights(Precision("float32"))
-        return Stage("load", (*weights, self._held.files()))
+        held = self._held
+        files = () if self.sizes.sharded else (held.files(),)  # pages that processes share
+        return Stage("load", (*held.weights(Precision("float32")), *files))
 
     def _scoring(self) -> Stage:
         """Scores of a chunk of an evaluation."""
@@ -128,7 +129,7 @@ class Measuring:
     def _sampling(self) -> Stage:
         s, held, shapes = self.sizes, self._held, self.shapes
         drawn = [b for b, own in ((s.E, s.draws_E), (s.U, s.draws_U)) if own]
-        b = min(s.sampled_at_once, max(x.sequences for x in drawn))
+        b = min(s.sampled_at_once, -(-max(x.sequences for x in drawn) // s.processes))
         length = max(x.prompt + x.response for x in drawn)
         size = element(s.sampling)
         cache = b * length * shapes.cached_numbers * size

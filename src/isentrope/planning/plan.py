@@ -107,7 +107,7 @@ def plan_measuring(
     plan = Plan(verb, name, stages(sizes), libraries_bytes(), memory, rate)
     if plan.fits:
         return plan
-    return replace(plan, cure=_cure(plan, sizes, stages))
+    return replace(plan, cure=_cure(plan, sizes, shapes.spread, stages))
 
 
 def least(verb: str, name: str, shapes: Shapes, sizes: Sizes, memory: int) -> Plan:
@@ -127,8 +127,8 @@ def least(verb: str, name: str, shapes: Shapes, sizes: Sizes, memory: int) -> Pl
     return Plan(verb, name, found, libraries_bytes(), memory)
 
 
-def _changes(sizes: Sizes) -> list[tuple[str, Sizes]]:
-    """Changes of one setting, those that cost least first."""
+def _changes(sizes: Sizes, spread: int) -> list[tuple[str, Sizes]]:
+    """Changes of one setting, those that cost least first; `spread` parameters can be shared."""
     longest = max(sizes.E.length, sizes.U.length)
     tokens = sizes.max_tokens
     found: list[tuple[str, Sizes]] = []
@@ -144,7 +144,7 @@ def _changes(sizes: Sizes) -> list[tuple[str, Sizes]]:
     for groups in (4, 2):
         if sizes.groups is None or groups < sizes.groups:
             found.append((f"analysis.groups={groups}", replace(sizes, groups=groups)))
-    if sizes.processes > 1 and not sizes.sharded:
+    if spread and sizes.processes > 1 and not sizes.sharded:
         found.append(("checkpoint.shard_base=true", replace(sizes, sharded=True)))
     if sizes.order == 2:
         found.append(("estimator.order=1", replace(sizes, order=1)))
@@ -155,13 +155,15 @@ def _changes(sizes: Sizes) -> list[tuple[str, Sizes]]:
     return found
 
 
-def _cure(plan: Plan, sizes: Sizes, stages: Callable[[Sizes], tuple[Stage, ...]]) -> str:
+def _cure(
+    plan: Plan, sizes: Sizes, spread: int, stages: Callable[[Sizes], tuple[Stage, ...]]
+) -> str:
     """The first change that fits, or several at once."""
 
     def fits(of: Sizes) -> bool:
         return replace(plan, stages=stages(of)).fits
 
-    for words, changed in _changes(sizes):
+    for words, changed in _changes(sizes, spread):
         if fits(changed):
             return f"--set {words} would fit."
     taken: dict[str, str] = {}
@@ -169,7 +171,7 @@ def _cure(plan: Plan, sizes: Sizes, stages: Callable[[Sizes], tuple[Stage, ...]]
     for _ in range(8):
         better = [
             (replace(plan, stages=stages(changed)).peak, words, changed)
-            for words, changed in _changes(now)
+            for words, changed in _changes(now, spread)
         ]
         size, words, changed = min(better, key=lambda x: x[0])
         if size >= replace(plan, stages=stages(now)).peak:

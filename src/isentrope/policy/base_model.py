@@ -15,13 +15,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from isentrope.errors import FileError
 from isentrope.manifest import verify
-from isentrope.reading import read_json, read_tensor_headers, reading
+from isentrope.reading import read_json, reading
 
-_SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -165,20 +162,6 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
         )
     return model
-
-
-def stored_type(source: str | Path) -> torch.dtype:
-    """The type of a model's weights on disk, where they all have one; else float32.
-
-    Args:
-        source: Folder of the model, or its name on the hub.
-
-    Returns:
-        A type that holds the weights exactly.
-    """
-    headers = [read_tensor_headers(file) for file in Path(source).glob("*.safetensors")]
-    kinds = {kind for header in headers for kind, _ in header.values()}
-    return _SHORT.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
 
 
 @contextmanager

@@ -19,15 +19,17 @@ from isentrope import manifest
 from isentrope.errors import FileError
 from isentrope.manifest import verification
 from isentrope.policy.adapter import (
+    ADAPTER,
     ADAPTER_CONFIG,
     adapter_mismatch,
     adapter_settings,
     fit_vocabulary,
     require_tunable,
 )
-from isentrope.policy.base_model import adapter_base, causal_lm, loading, stored_type
+from isentrope.policy.base_model import adapter_base, causal_lm, loading
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
+from isentrope.policy.stored_types import base_type
 from isentrope.policy.trainable import train_only
 from isentrope.reading import read_tensor_headers, reading
 
@@ -154,7 +156,7 @@ def load_model(
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
     model = causal_lm(
         source,
-        dtype=stored_type(source) if mapped and _only_lora(folder) else torch.float32,
+        dtype=base_type(source) if mapped and _leaves_base(folder) else torch.float32,
         device_map=device_map,
         quantization_config=_quantization(quantization),
     )
@@ -167,10 +169,11 @@ def load_model(
     return model.eval()
 
 
-def _only_lora(folder: Path) -> bool:
-    """Whether a folder has an adapter without weights that take the place of the base's."""
-    file = folder / "adapter_model.safetensors"
-    return file.exists() and all("lora_" in name for name in read_tensor_headers(file))
+def _leaves_base(folder: Path) -> bool:
+    """Whether a folder has an adapter that keeps all weights of the base as they are."""
+    file, begun = folder / ADAPTER, adapter_settings(folder).get("init_lora_weights", True)
+    plain = isinstance(begun, bool) or begun in ("gaussian", "orthogonal")
+    return plain and file.exists() and all("lora_" in name for name in read_tensor_headers(file))
 
 
 def with_adapter(model: Any, folder: Path) -> Any:

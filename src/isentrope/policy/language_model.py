@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
@@ -33,6 +32,7 @@ from isentrope.policy.requirements import (
     rounding_operations,
 )
 from isentrope.policy.scorer import HiddenStates, Scorer
+from isentrope.policy.sharding import is_spread
 from isentrope.policy.token_statistics import Scores
 from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
@@ -159,7 +159,7 @@ class Policy:
     @property
     def sharded(self) -> bool:
         """Whether the base is spread over processes (`policy.sharding`)."""
-        return any(isinstance(p, DTensor) for p in self.model.parameters())
+        return is_spread(self.model)
 
     @property
     def padding(self) -> int:

@@ -12,6 +12,7 @@ all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -27,12 +28,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from isentrope.differences import Function, Gap, Mode, derivative_gap
 from isentrope.heap import give_back_free_memory
+from isentrope.policy.architecture import name_of
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.precision import Precision
 from isentrope.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy
+
+log = logging.getLogger("isentrope")
 
 TOKENS = 4
 """Prompt tokens and response tokens that are kept of a sequence."""
@@ -78,6 +82,12 @@ def require_second_derivatives(
                     "module in elementary operations of torch."
                 )
         break
+    else:
+        log.warning(
+            "Second derivatives of %s are not compared with finite differences: that takes a copy "
+            "in float64, or a model in float32.",
+            name_of(policy.causal_lm),
+        )
     give_back_free_memory()  # of the copy of all weights
     policy.compared_derivatives.add(key)
 

@@ -59,6 +59,11 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
     model._ddp_params_and_buffers_to_ignore = sharded  # where DDP averages the gradients
 
 
+def is_spread(model: nn.Module) -> bool:
+    """Whether a parameter of a model is spread over processes."""
+    return any(isinstance(p, DTensor) for p in model.parameters())
+
+
 def layers_of(lm: Any) -> nn.ModuleList:
     """The decoder layers of a causal LM.
 
@@ -75,6 +80,6 @@ def layers_of(lm: Any) -> nn.ModuleList:
     if not isinstance(found, nn.ModuleList):
         raise UnsupportedModelError(
             f"{name_of(lm)} keeps its layers elsewhere than in `layers`, so its base cannot be "
-            "sharded: leave checkpoint.shard_base false."
+            "sharded: leave shard_base false."
         )
     return found

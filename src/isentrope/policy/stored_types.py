@@ -44,6 +44,20 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
     return types
 
 
+def base_type(source: str | Path) -> torch.dtype:
+    """The type in which a base can be mapped from its files.
+
+    Args:
+        source: Folder of the model, or its name on the hub, whose files are not looked at.
+
+    Returns:
+        bfloat16 where all tensors have that type, else float32; float16 overflows in a pass.
+    """
+    headers = [read_tensor_headers(file) for file in Path(source).glob("*.safetensors")]
+    kinds = {kind for header in headers for kind, _ in header.values()}
+    return torch.bfloat16 if kinds == {"BF16"} else torch.float32
+
+
 def _on_disk(name: str) -> str:
     """A parameter's name without PEFT's prefix and the parts that its files leave out."""
     parts = [p for p in plain_tensor(name).split(".") if p not in ("default", "modules_to_save")]

@@ -9,7 +9,7 @@ the live policy, on prompts that are not trained on, and leaves model, gradients
 random state as they were. Training's gradient has its dropout; entropies are measured without.
 
 `attach` refuses a trainer that the probe cannot follow. During training it never raises: the first
-error is logged, and the probe is off from then on.
+error is logged, and the probe is off from then on (one exception: `guard`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from isentrope.estimators.functional import Functional, Method
 from isentrope.file_contents import finite
 from isentrope.files import append_line
 from isentrope.policy.language_model import Policy
+from isentrope.policy.sharding import is_spread
 from isentrope.probe.coming_step import StepControl, moving_parts
-from isentrope.probe.guard import never_raising
+from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
@@ -216,7 +217,8 @@ class EntropyProbe(TrainerCallback):
         step = state.global_step + 1
         length = setting(self._max_new_tokens, args, *LENGTH)
         with evaluating(bare(kwargs["model"])):
-            policy = together(lambda: self._live_policy(args, kwargs))
+            shared = is_spread(bare(kwargs["model"]))
+            policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
             how = kwargs["optimizer"], self._control, self._preconditioning
             components, eta = together(lambda: moving_parts(policy, *how))
             if not components:

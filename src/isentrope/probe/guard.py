@@ -10,11 +10,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
-from isentrope.policy.language_model import Policy
+from isentrope.policy.architecture import UnsupportedModelError
+from isentrope.policy.second_order_guard import SecondDerivativeError
+from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.processes import together
 
 Hook = Callable[..., None]
 T = TypeVar("T")
+ALIKE = (UnsupportedModelError, SecondDerivativeError, NotFiniteError)
+"""Errors of a model, or of numbers that all processes have."""
 
 
 class SharedPassError(RuntimeError):
@@ -51,26 +55,30 @@ def never_raising(hook: Hook) -> Hook:
     return guarded
 
 
-def on_every_process(policy: Policy, work: Callable[[], T]) -> T:
+def on_every_process(shared: bool, work: Callable[[], T]) -> T:
     """Run passes of a policy: this process's own, or those that it shares with all others.
 
     Args:
-        policy: The policy; its `ranks` share a pass or are this process alone.
+        shared: Whether all processes take part in each pass.
         work: Called once on every process.
 
     Returns:
         What `work` returned on this process.
 
     Raises:
-        Exception: What `work` raised, or `OtherProcessError`, where each runs passes of its own.
-        SharedPassError: If a shared pass failed here.
+        Exception: What `work` raised, or `OtherProcessError`, where each runs passes of its own;
+            of a shared pass, what all processes raise alike.
+        SharedPassError: If a shared pass failed here for another cause.
     """
-    if policy.ranks.size == 1:
+    if not shared:
         return together(work)
     try:
         return work()
+    except ALIKE:
+        raise
     except Exception as error:
         raise SharedPassError(
             f"The entropy probe failed in a pass that all processes share, so training ends: "
-            f"{error} Resume it with entropy_probe.enabled=false."
+            f"{error} Go on without it: isentrope train --from RUN/training_state/step_N --out NEW "
+            "--set entropy_probe.enabled=false."
         ) from error

@@ -53,8 +53,8 @@ def gradient_of_reading(
         with derivative_of_scores(policy.model):
             return weighted_gradient(policy, before.mine, a, b)
 
-    gradient = on_every_process(policy, own)
-    if policy.ranks.size == 1:
+    gradient = on_every_process(policy.sharded, own)
+    if not policy.sharded:
         all_ranks().sum(gradient.values())
     return {name: x.float() for name, x in gradient.items()}
 

@@ -59,7 +59,7 @@ class ScoredBefore:
 def own_rows(policy: Policy, size: int) -> Tensor:
     """The rows of a mini-batch that this process draws and scores, as a slice of 0 .. size − 1."""
     rows = torch.arange(size)
-    return rows if policy.ranks.size > 1 else rows.tensor_split(world_size())[rank()]
+    return rows if policy.sharded else rows.tensor_split(world_size())[rank()]
 
 
 def draw_share(
@@ -92,7 +92,7 @@ def draw_share(
     mine = own_rows(policy, size)
     ids = [torch.tensor(chosen[i].token_ids) for i in mine.tolist()]
     drawn = on_every_process(
-        policy, lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+        policy.sharded, lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens)
     )
     index = torch.arange(len(ids))
     return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
@@ -129,7 +129,7 @@ def look_ahead(
         policy.require_own_logits(mine, parts[0])
         return parts if eta is None else parts + _moments(policy, mine, v, eta)
 
-    base, *rest = _joined(policy, on_every_process(policy, scored))
+    base, *rest = _joined(policy, on_every_process(policy.sharded, scored))
     slopes, rest = rest[: len(components)], rest[len(components) :]
     along_v, moments = rest[: 2 * second_order], rest[2 * second_order :]
     if along_v:
@@ -185,17 +185,18 @@ def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     Returns:
         Scores of the whole mini-batch.
     """
-    return _joined(policy, [on_every_process(policy, lambda: score(policy, before.mine))])[0]
+    scores = on_every_process(policy.sharded, lambda: score(policy, before.mine))
+    return _joined(policy, [scores])[0]
 
 
 def _all_rows(policy: Policy, own: Sequence[Tensor]) -> list[Tensor]:
     """The rows of all processes, of which each has its own or all."""
-    return list(own) if policy.ranks.size > 1 else [x for share in gather(own) for x in share]
+    return list(own) if policy.sharded else [x for share in gather(own) for x in share]
 
 
 def _joined(policy: Policy, parts: list[Scores]) -> list[Scores]:
     """The scores of the whole mini-batch, padded to one width."""
-    if policy.ranks.size > 1:
+    if policy.sharded:
         return parts
     shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
     width = max(share[0][0].shape[1] for share in shares)

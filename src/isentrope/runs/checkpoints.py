@@ -75,7 +75,9 @@ class Checkpoint:
         )
         if where.shard_base:
             shard_base(policy.model, all_ranks(), device)
-            policy.convert("float32").ranks = all_ranks()
+            policy.convert("float32")
+            policy.ranks = all_ranks()
+            policy.require_own_logits()  # in the precision that is measured
         return policy
 
 

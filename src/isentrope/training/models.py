@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from isentrope.policy.adapter import adapter_mismatch, adapter_settings, require_tunable
 from isentrope.policy.base_model import adapter_base, causal_lm
 from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint, with_adapter
-from isentrope.policy.sharding import shard_base
-from isentrope.processes import all_ranks
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -84,22 +83,21 @@ def load_trainable(
         return get_peft_model(model, config).eval(), tokenizer
 
 
-def spread_base(model: nn.Module, args: Any) -> None:
-    """Spread the frozen base of a model over the processes of a trainer (`policy.sharding`).
+def over_the_adapter(accelerator: Any, model: nn.Module) -> nn.Module:
+    """A model whose base is spread, under DDP over its adapter.
+
+    accelerate refuses to put such a model on GPUs under DDP, and is asked for the rest alone.
 
     Args:
-        model: The model, on the CPU.
-        args: The trainer's arguments, which tell the device.
+        accelerator: The trainer's.
+        model: The model on its device, not wrapped yet.
 
-    Raises:
-        ValueError: If the trainer would shard it too, or sample by vLLM, or the base is trained.
+    Returns:
+        The model to call in training.
     """
-    others = ("fsdp", "deepspeed", "use_vllm")
-    if other := next((name for name in others if getattr(args, name, None)), None):
-        raise ValueError(
-            f"model.shard_base spreads the base itself: leave it false, or remove trainer.{other}."
-        )
-    shard_base(model, all_ranks(), args.device)
+    prepared = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+    devices = [accelerator.local_process_index] if accelerator.device.type == "cuda" else None
+    return DistributedDataParallel(prepared, device_ids=devices)
 
 
 def _require_possible_rank(model: nn.Module, rank: int, targets: str | list[str]) -> None:
