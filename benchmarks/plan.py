@@ -37,11 +37,12 @@ class Case:
         words: What it is like.
         config: Sizes of the model (Qwen2).
         E: Responses of E.
-        U: Prompt groups of U, four responses each.
+        U: Prompt groups of U.
         response: Tokens of each response.
         precision: `precision.runtime_dtype`.
         verbs: Verbs that are run.
         sections: More settings.
+        group: Responses of a group of U.
     """
 
     words: str
@@ -52,10 +53,10 @@ class Case:
     precision: str
     verbs: tuple[str, ...]
     sections: dict[str, Any] = field(default_factory=dict)
+    group: int = 4
 
 
 PROMPT = 16
-PER_GROUP = 4
 VERBS = ("measure", "influence", "kernel", "noise")
 
 CASES = {
@@ -107,7 +108,25 @@ CASES = {
         64,
         "float32",
         ("measure", "influence"),
-        {"estimator": {"eta_list": [1e-5]}, "analysis": {"reward": False}},
+        {"estimator": {"eta_list": [1e-5]}},
+    ),
+    "long": Case(
+        "width 32, one layer, vocabulary 512, LoRA r 16",
+        {
+            "vocab_size": 512,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "num_key_value_heads": 1,
+        },
+        2,
+        2,
+        32_768 - PROMPT,
+        "float32",
+        VERBS,
+        {"estimator": {"eta_list": [1e-5]}, "analysis": {"groups": 2}},
+        1,
     ),
 }
 
@@ -155,7 +174,7 @@ def make(case: Case, folder: Path) -> None:
             "finished": True,
         }
         for prompt in groups
-        for k in range(PER_GROUP)
+        for k in range(case.group)
     ]
     for name, rows in (("prompts", prompts), ("U", responses)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -175,9 +194,9 @@ def settings(case: Case, folder: Path) -> dict[str, Any]:
         },
         "sampling": {"max_new_tokens": case.response},
         "precision": {"runtime_dtype": case.precision},
-        "analysis": {"reward": False},
         "output": {"directory": str(folder / "run"), "log_level": "WARNING"},
         **case.sections,
+        "analysis": {"reward": False} | case.sections.get("analysis", {}),
     }
 
 
@@ -292,7 +311,7 @@ def page(rows: dict[str, list[Row]]) -> str:
         "",
         "Memory is the largest resident memory of a process that runs one verb, less that of a",
         "process that has imported the same modules. Random weights; every response is as long as",
-        "it may be; U has four responses a prompt.",
+        "it may be; U has four responses a prompt, one where they are long.",
         "",
         "| model | verb | largest stage | predicted, GB | measured, GB | predicted ÷ measured |",
         "|---|---|---|---|---|---|",
@@ -308,7 +327,7 @@ def page(rows: dict[str, list[Row]]) -> str:
         case = CASES[name]
         lines.append(
             f"- {name}: {case.words};\n  {case.precision}, E {case.E} and U "
-            f"{PER_GROUP * case.U} responses of {case.response} tokens."
+            f"{case.group * case.U} responses of {case.response} tokens."
         )
     return "\n".join(lines) + "\n"
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from isentrope.heap import mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.precision import Precision, RoundingOperations
@@ -228,7 +229,7 @@ def require_own_logits(
         logits = _own_logits(scorer, one, precision)
         if scores is None:
             batch = micro_batches(one, 8192)[0].to(_device(scorer))
-            with torch.no_grad(), precision.active(), refusal_by_name(scorer.lm):
+            with torch.no_grad(), mapped_blocks(), precision.active(), refusal_by_name(scorer.lm):
                 s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
         else:
             here = scores.mask[row]
@@ -261,7 +262,7 @@ def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
     accepted = signature(lm.forward).parameters
     requested = {"logits_to_keep": m, "use_cache": False}
     options = {name: value for name, value in requested.items() if name in accepted}
-    with torch.no_grad(), precision.active(), refusal_by_name(lm):
+    with torch.no_grad(), mapped_blocks(), precision.active(), refusal_by_name(lm):
         return lm(input_ids=ids, **options).logits[0, -m:]
 
 

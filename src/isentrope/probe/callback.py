@@ -106,9 +106,8 @@ class EntropyProbe(TrainerCallback):
             temperature: Sampling temperature; by default the trainer's.
             max_new_tokens: Longest response in tokens; by default the trainer's.
             path: A jsonl file to which each reading is appended, null for NaN.
-            record: Also write `next_update/` into each checkpoint that the trainer saves: the
-                batch of the step taken from it with the token weights −∂loss/∂s, which
-                `objective="recorded"` replays for any loss; it needs `attach`.
+            record: Also write the step taken from each checkpoint that the trainer saves into its
+                `next_update/`, which `objective="recorded"` replays; it needs `attach`.
             control: The step control, if there is one: its λu is a part of the step. It
                 must be among the trainer's callbacks before the probe.
 
@@ -252,7 +251,8 @@ class EntropyProbe(TrainerCallback):
         step, self._before = state.global_step + 1, None
         with evaluating(self._policy.model):
             after = look_back(self._policy, before)
-            fresh = self._measured(step, eta, other) if other else None
+            apart = look_back(self._policy, other) if other else None
+        fresh = read(step, eta, other, apart, **self._of_what).change if other and apart else None
         reading = read(step, eta, before, after, **self._of_what, fresh=fresh)
         self.history.append(reading)
         self._latest |= reading.to_dict()
@@ -277,10 +277,6 @@ class EntropyProbe(TrainerCallback):
             words = "The entropy probe is off from step %d on; training continues. Cause: %s"
             log.warning(words, step, cause)
         log.debug("raised here:", exc_info=error)
-
-    def _measured(self, step: int, eta: float, before: ScoredBefore) -> Estimate:
-        after = look_back(cast(Policy, self._policy), before)
-        return read(step, eta, before, after, **self._of_what).change
 
     def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
         model, tokenizer = bare(kwargs["model"]), kwargs.get("processing_class")
