@@ -123,6 +123,9 @@ def figure(tasks: Mapping[str, Sequence[Row]], path: Path) -> None:
             right.plot(h, b - a * np.exp(h), "k:", lw=1, label="vanilla's law")
         left.set(title=task, xlabel="pass@1", ylabel=kept.replace("_", "@"))
         right.set(title=task, xlabel="entropy h, nats per token", ylabel="pass@1")
+        low, high = left.get_ylim()
+        left.set_ylim(bottom=min(low, high - 0.1))  # equal values stay equal
+        right.set_ylim(bottom=max(right.get_ylim()[0], 0.0))
     axes[0, 0].legend(fontsize=6, frameon=False)
     drawing.savefig(path, dpi=150)
     plt.close(drawing)
@@ -169,8 +172,9 @@ with 95 % t intervals over seeds, and no interval below three seeds. Held-out pr
 token; pass@64 is unbiased. "best T" is pass@64 at the best of the temperatures evaluated, of
 control and vanilla alike, so it says whether a higher temperature would do the same. "above the
 law" is pass@1 minus b − a e^h, fitted to vanilla at several learning rates and stops, with a
-bootstrap interval over seeds. "coverage" is the share of the distinct correct answers that are
-found, "forbidden" pass@1 on prompts that forbid a digit of the answer, which are rare among the
+bootstrap interval over seeds; where h is above that of all these runs, the law is extrapolated and
+the excess is no effect. "coverage" is the share of the distinct correct answers that are found,
+"forbidden" pass@1 on prompts that forbid a digit of the answer, which are rare among the
 demonstrations. Settings were fixed before the runs; many intervals are compared, and one in twenty
 leaves out 0 by chance.
 
