@@ -99,6 +99,14 @@ def test_a_batch_beyond_the_budget_of_tokens_takes_no_more_at_once(passes):
     assert passes.scores(Batch(100, 4, 3)).peak == passes.scores(Batch(10, 4, 3)).peak
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_long_sequences_take_memory_in_proportion(tiny, precision):
+    passes = Passes(shapes_of(tiny / "step_4"), Precision(precision), 2**20, 64)
+    for follow in (passes.scores, lambda batch: passes.gradient(batch, False)):
+        half, whole = (follow(Batch(1, 4, length)).peak for length in (2**14, 2**15))
+        assert whole < 2.2 * half
+
+
 def test_fewer_tokens_are_a_share(passes):
     batch = Batch(10, 4, 3)
     fewer = passes.with_fewer_tokens(5 * batch.length).gradient(batch, True)

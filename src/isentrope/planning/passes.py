@@ -7,7 +7,8 @@ vocabulary, three chunks are followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import masking_utils
 
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
@@ -23,6 +25,7 @@ from isentrope.forward_mode import derivatives_at_zero
 from isentrope.planning.shapes import ShapePolicy, Shapes, shape_policy
 from isentrope.planning.tracing import Trace, trace
 from isentrope.policy import divergence, token_statistics
+from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
@@ -225,7 +228,8 @@ class Passes:
             with fake:
                 known: list[Tensor] = [*policy.model.parameters(), *policy.model.buffers()]
                 columns = {vocabulary, chunk, vocabulary % chunk} - {0}
-                return trace(lambda: run(policy, micro), columns, known)
+                with attention_in_blocks(policy.causal_lm, micro), _without_packing():
+                    return trace(lambda: run(policy, micro), columns, known)
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise NotPlannedError(
                 f"The passes of {type(self.shapes.config).__name__} cannot be followed by shapes "
@@ -246,6 +250,28 @@ class Passes:
             max_tokens=self.max_tokens,
             vocab_chunk=chunk,
         )
+
+
+@contextmanager
+def _without_packing() -> Generator[None]:
+    """No search for packed sequences, which finds some in positions that have no numbers.
+
+    transformers would then build a mask of all pairs of tokens. (Fused attention, which tensors
+    without numbers do not have either, holds less than the blocks that are followed for it.)
+
+    Yields:
+        Nothing.
+    """
+    name = "find_packed_sequence_indices"
+    own = getattr(masking_utils, name, None)
+    if own is None:
+        yield
+        return
+    setattr(masking_utils, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(masking_utils, name, own)
 
 
 def _scores(policy: ShapePolicy, micro: MicroBatch) -> object:
