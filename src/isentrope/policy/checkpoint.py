@@ -128,7 +128,7 @@ def load_model(
     quantization: str | None = None,
     mapped: bool = False,
 ) -> nn.Module:
-    """Load the model of a checkpoint folder in float32.
+    """Load the model of a checkpoint folder, in float32 unless it is mapped.
 
     Args:
         folder: A folder that `require_checkpoint` accepts.

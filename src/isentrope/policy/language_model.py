@@ -129,8 +129,8 @@ class Policy:
         Args:
             path: Folder with an adapter or a full model.
             **options: `base_model`, `allow_hub`, `device_map`, `quantization`,
-                `trainable_patterns` and `verify` go to `policy.checkpoint.load_policy`; the rest
-                to `Policy`.
+                `trainable_patterns`, `mapped` and `verify` go to `policy.checkpoint.load_policy`;
+                the rest to `Policy`.
 
         Returns:
             The policy.

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from isentrope.heap import mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.precision import Precision, RoundingOperations
 from isentrope.policy.scorer import Scorer
+from isentrope.policy.sharding import local_part
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores
 from isentrope.rollouts import Rollouts
 
@@ -137,7 +137,7 @@ def require_finite_weights(model: nn.Module) -> None:
         ValueError: Naming the first such parameter.
     """
     for name, parameter in model.named_parameters():
-        own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        own = local_part(parameter)
         if own.is_floating_point() and not bool(own.isfinite().all()):
             raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
 

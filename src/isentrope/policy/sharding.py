@@ -59,6 +59,11 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
     model._ddp_params_and_buffers_to_ignore = sharded  # where DDP averages the gradients
 
 
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor that may be sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def is_spread(model: nn.Module) -> bool:
     """Whether a parameter of a model is spread over processes."""
     return any(isinstance(p, DTensor) for p in model.parameters())

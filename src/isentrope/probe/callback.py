@@ -123,13 +123,15 @@ class EntropyProbe(TrainerCallback):
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
-        self._control, self.off = control, False
+        self._control = control
+        self.off = False
         self._preconditioning: Preconditioning = preconditioning
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
         self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
-        self._latest, self.history = dict[str, float](), list[ProbeReading]()
+        self._latest: dict[str, float] = {}
+        self.history: list[ProbeReading] = []
 
     def attach(self, trainer: Any) -> EntropyProbe:
         """Follow a trainer, and add each reading to its logs.

@@ -5,7 +5,7 @@ TRL asks for a batch in pieces; these methods answer from the one batch of the s
     _prepare_inputs                       whole groups to each micro-batch, in the batch's order
     _generate_and_score_completions       the batch comes from `UpdateBatches`, with redraws
     _generate, _calculate_rewards         return that batch to TRL instead of drawing one
-    _wrap_model                           DDP over the adapter of a base that is spread
+    _wrap_model (`SpreadBase`)            DDP over the adapter of a base that is spread
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from trl.trainer.utils import split_tensor_dict
 
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.policy.sharding import is_spread
 from isentrope.recording.observing import evaluating
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import Drawn, sample_responses
@@ -32,11 +31,11 @@ from isentrope.training.control.requirements import (
     require_whole_parameters_to_sample,
 )
 from isentrope.training.control.run_control import RunControl
-from isentrope.training.models import over_the_adapter
+from isentrope.training.models import SpreadBase
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 
-class BatchTrainer(GRPOTrainer):
+class BatchTrainer(SpreadBase, GRPOTrainer):
     """GRPOTrainer whose batches are drawn, and may be rewritten by a control, outside of TRL.
 
     Attributes:
@@ -76,11 +75,6 @@ class BatchTrainer(GRPOTrainer):
         self.batches, self.run_control = batches, control
         self.sampling_batch, self.longest_normaliser = sampling_batch, longest_normaliser
         self.batch: UpdateBatch | None = None
-
-    def _wrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if model is self.model and is_spread(model):
-            return over_the_adapter(self.accelerator, model)
-        return super()._wrap_model(model, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """Indices, one per micro-batch: prompts are selected when a step starts, not before."""

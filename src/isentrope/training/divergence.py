@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from isentrope.policy.sharding import local_part
 from isentrope.processes import gather
 
 
@@ -71,14 +71,10 @@ def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     states = getattr(optimizer, "state", {})
     for name, parameter in trained.items():
-        yield f"Parameter {name!r}", _local(parameter)
+        yield f"Parameter {name!r}", local_part(parameter.detach())
         for key, value in (states.get(parameter) or {}).items():
             if isinstance(value, Tensor) and value.is_floating_point():
-                yield f"The optimizer's {key!r} of parameter {name!r}", _local(value)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+                yield f"The optimizer's {key!r} of parameter {name!r}", local_part(value)
 
 
 def _message(step: int, cause: str, last_good: Path | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from isentrope.policy.adapter import adapter_mismatch, adapter_settings, require_tunable
 from isentrope.policy.base_model import adapter_base, causal_lm
 from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint, with_adapter
+from isentrope.policy.sharding import is_spread
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -83,21 +84,22 @@ def load_trainable(
         return get_peft_model(model, config).eval(), tokenizer
 
 
-def over_the_adapter(accelerator: Any, model: nn.Module) -> nn.Module:
-    """A model whose base is spread, under DDP over its adapter.
+class SpreadBase:
+    """A base class of trainers whose model may have a spread base: DDP is then over its adapter.
 
     accelerate refuses to put such a model on GPUs under DDP, and is asked for the rest alone.
-
-    Args:
-        accelerator: The trainer's.
-        model: The model on its device, not wrapped yet.
-
-    Returns:
-        The model to call in training.
     """
-    prepared = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
-    devices = [accelerator.local_process_index] if accelerator.device.type == "cuda" else None
-    return DistributedDataParallel(prepared, device_ids=devices)
+
+    model: Any
+    accelerator: Any
+
+    def _wrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if model is not self.model or not is_spread(model):
+            return cast(Any, super())._wrap_model(model, *args, **kwargs)
+        accelerator = self.accelerator
+        prepared = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+        devices = [accelerator.local_process_index] if accelerator.device.type == "cuda" else None
+        return DistributedDataParallel(prepared, device_ids=devices)
 
 
 def _require_possible_rank(model: nn.Module, rank: int, targets: str | list[str]) -> None:

@@ -19,21 +19,15 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from isentrope.files import whole_folder
-from isentrope.policy.sharding import is_spread
 from isentrope.policy.sharding import shard_base as spread
 from isentrope.processes import all_ranks
-from isentrope.training.models import over_the_adapter
+from isentrope.training.models import SpreadBase
 
 
-class _Trainer(SFTTrainer):
+class _Trainer(SpreadBase, SFTTrainer):
     """SFTTrainer that reports its steps to a function instead of printing them."""
 
     observe: Callable[[dict[str, float]], None]
-
-    def _wrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if model is self.model and is_spread(model):
-            return over_the_adapter(self.accelerator, model)
-        return super()._wrap_model(model, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

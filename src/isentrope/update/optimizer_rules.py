@@ -186,7 +186,7 @@ def _moment(state: State, name: str, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if value is None else value.to(like)
 
 
-RULES: dict[str, Callable[..., RuleStep]] = {
+RULES: dict[str, Callable[[Tensor, Tensor, State, Group, Preconditioning], RuleStep]] = {
     "adamw": adamw,
     "adam": adam,
     "sgd": sgd,

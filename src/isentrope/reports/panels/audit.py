@@ -17,8 +17,8 @@ from isentrope.reports.palette import LOSS, MEASURED
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import estimate_in
-from isentrope.reports.sentences import has_interval, number, with_interval
-from isentrope.reports.svg import canvas, grid, legend, zero_line
+from isentrope.reports.sentences import has_interval, with_interval
+from isentrope.reports.svg import canvas, legend, named_rows, zero_line
 from isentrope.runs.results import AuditResult
 
 Statistics = Mapping[str, Estimate]
@@ -105,14 +105,9 @@ def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Any:
     if limits[0] < 0:
         zero_line(axes, vertical=True)
     axes.set_xlim(*limits)
-    axes.set_yticks(range(len(names)), names)
+    named_rows(axes, range(len(names)), names, label)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda value, _: number(value, 2))
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel(label)
-    grid(axes, "x")
     legend(axes)
     return figure
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from isentrope.policy.sharding import is_spread
 from isentrope.probe.requirements import require_known_optimizer
 
 
@@ -67,12 +68,12 @@ def require_correctable(trainer: Any) -> None:
             "An isentropic step needs every optimizer step to be taken, and fp16 skips those "
             "whose scaled gradients overflow: set trainer.fp16=false."
         )
-    if any(isinstance(p, DTensor) for p in trainer.model.parameters() if not p.requires_grad):
+    require_long_parameters(trainer.model)
+    if is_spread(trainer.model):
         raise ValueError(
             "An isentropic step computes gradients by passes of its own on each process, which a "
             "base that is spread over the processes does not allow: set model.shard_base=false."
         )
-    require_long_parameters(trainer.model)
 
 
 def require_long_parameters(model: Any) -> None:
