@@ -20,6 +20,7 @@ from tests.tiny_checkpoint import settings
 BATCHES = {"B_E": 14, "B_U": 5, "G": 3, "save_batches": True}
 MORE = {
     "measure": {"estimator": {"eta_list": [1e-4, 1e-3], "resample_collapsed": True, "order": 2}},
+    "stages": {"precision": {"sampler_dtype": "float32"}},
     "influence": {"analysis": {"share_responses": 2}},
     "kernel": {"fisher_kernel": {"blocks": ["UU", "EU", "EE"], "second_order": True, "sketch": 64}},
     "noise": {},
@@ -31,7 +32,7 @@ MORE = {
     "quantised": {"fisher_kernel": {"storage": "int8", "blocks": ["UU", "EU"]}},
 }
 """What is run; names that are no verbs are settings of one."""
-OF = {"resampled": "measure", "one_batch": "influence", "loop": "influence", "quantised": "kernel"}
+OF = {"resampled": "measure", "stages": "measure", "one_batch": "influence", "loop": "influence", "quantised": "kernel"}
 
 
 def main(checkpoint, out, sharded=False):

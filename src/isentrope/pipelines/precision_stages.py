@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
+from isentrope.policy.sharding import exchange_as_stored, put_back
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def at_precision(policy: Policy, precision: str | Precision) -> Iterator[Policy]
         The policy itself, converted.
     """
     before = policy.precision
-    parameters = [(p, p.data) for p in policy.model.parameters() if p.is_floating_point()]
+    parameters = [(p, p.detach()) for p in policy.model.parameters() if p.is_floating_point()]
     buffers = [
         (module._buffers, name, buffer)
         for module in policy.model.modules()
@@ -35,7 +36,8 @@ def at_precision(policy: Policy, precision: str | Precision) -> Iterator[Policy]
         yield policy.convert(precision)
     finally:
         for parameter, data in parameters:
-            parameter.data = data
+            put_back(parameter, data)
         for owner, name, buffer in buffers:
             owner[name] = buffer
+        exchange_as_stored(policy.model)
         policy.precision = before

@@ -32,7 +32,7 @@ from isentrope.policy.requirements import (
     rounding_operations,
 )
 from isentrope.policy.scorer import HiddenStates, Scorer
-from isentrope.policy.sharding import is_spread
+from isentrope.policy.sharding import exchange_as_stored, is_spread
 from isentrope.policy.token_statistics import Scores
 from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
@@ -373,6 +373,7 @@ class Policy:
                     parameter.data = parameter.data.to(precision.runtime)
         else:
             self.model.to(precision.runtime)
+            exchange_as_stored(self.model)
         use_eager_experts(self.causal_lm)
         self.precision = precision
         if precision.runtime_dtype == "float64":

@@ -7,7 +7,7 @@ are those of the whole model. Every process must run equally many forward passes
 training each process has equally many sequences of its own.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from isentrope.policy.architecture import UnsupportedModelError, decoder_of, name_of
@@ -62,6 +62,38 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What this process holds of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def exchange_as_stored(model: nn.Module) -> None:
+    """Let layers be gathered in the type that their parts now have.
+
+    FSDP2 otherwise keeps the type of the first forward pass.
+
+    Args:
+        model: Whose parameters were converted, or replaced; any model.
+    """
+    for layer in model.modules():
+        if not isinstance(layer, FSDPModule):
+            continue
+        for group in layer._get_fsdp_state()._fsdp_param_groups:
+            for parameter in group.fsdp_params:
+                parameter.reset_sharded_param()
+                parameter.all_gather_outputs = []
+                vars(parameter).pop("_unsharded_param", None)
+            group._init_mp_dtypes()
+
+
+def put_back(parameter: nn.Parameter, data: torch.Tensor) -> None:
+    """Give a parameter, sharded or not, other content of any type.
+
+    Args:
+        parameter: It stays the same object.
+        data: What it holds afterwards, sharded alike; not copied.
+    """
+    if isinstance(parameter, DTensor):  # its part is not a part of `data`
+        torch.utils.swap_tensors(parameter, nn.Parameter(data, parameter.requires_grad))
+    else:
+        parameter.data = data
 
 
 def is_spread(model: nn.Module) -> bool:
