@@ -7,7 +7,7 @@ from isentrope.planning.passes import Batch, Passes
 from isentrope.planning.shapes import shapes_of
 from isentrope.policy import attention
 from isentrope.policy.precision import Precision
-from isentrope.policy.scoring import score_along
+from isentrope.policy.scoring import score_along, score_along_each
 from isentrope.policy.slopes import logprob_jvp
 from tests import cases
 from tests.tiny_checkpoint import make_checkpoint
@@ -61,7 +61,8 @@ def test_gradients_in_blocks_are_those_of_the_whole(name, blocks):
         torch.testing.assert_close(x, whole[n], rtol=1e-9, atol=1e-11)
 
 
-def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch):
+@pytest.mark.parametrize(("directions", "calls", "most"), [(1, 5, 40), (2, 9, 20)])
+def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch, directions, calls, most):
     blocks()
     held = []
 
@@ -71,11 +72,27 @@ def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch):
 
     monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
     q, k, v = torch.randn(3, 1, 2, 9, 4, dtype=torch.float64)
-    found = attention._attention(q, k, v, is_causal=True)
+    found = attention._attention(q, k, v, is_causal=True, directions=directions)
     whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-13)
-    assert len(held) == 5
-    assert max(held) <= 40
+    assert len(held) == calls
+    assert max(held) <= most
+
+
+@pytest.mark.parametrize("scoring", [logprob_jvp, score_along_each])
+def test_directions_of_a_pass_share_the_weights_that_are_held(scoring, blocks, monkeypatch):
+    policy, E = cases.lora_policy("qwen2"), cases.ragged(6, seed=3)
+    asked = []
+    queries = attention._queries
+
+    def watched(query, keys, directions):
+        asked.append(directions)
+        return queries(query, keys, directions)
+
+    monkeypatch.setattr(attention, "_queries", watched)
+    blocks()
+    scoring(policy, E, [direction(policy)] * 3)
+    assert set(asked) == {3}
 
 
 @pytest.mark.parametrize("order", [0, 1])

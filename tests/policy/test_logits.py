@@ -1,10 +1,13 @@
 """Scales and caps of logits are part of the head; what is not declared is refused by name."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
+from isentrope.policy import own_logits
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.slopes import logprob_jvp
@@ -84,3 +87,32 @@ def test_logits_that_are_changed_where_only_E_goes_are_refused_when_E_is_scored(
     E = cases.ragged(3, 49).with_columns(prompt_ids=[torch.tensor([49])] * 3)
     with pytest.raises(UnsupportedModelError, match="own logits"):
         ise.entropy_change(policy, E, cases.direction(policy), [])
+
+
+def test_of_a_long_response_the_start_is_compared(monkeypatch):
+    monkeypatch.setattr(own_logits, "OWN_TOKENS", 3)
+    policy = cases.lora_policy("qwen2")
+    read = []
+    policy.causal_lm.register_forward_pre_hook(
+        lambda _, args, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    prompt, response = torch.tensor([2, 3]), torch.arange(40) % 4
+    batch = ise.Rollouts([prompt], [response], torch.zeros(1, dtype=torch.long))
+    scores = score(policy, batch)
+    policy.require_own_logits(batch, scores)
+    policy.require_own_logits(batch)
+    assert read == [4, 4]
+    wrong = replace(scores, logprobs=scores.logprobs + 0.1)
+    with pytest.raises(UnsupportedModelError, match="own logits"):
+        policy.require_own_logits(batch, wrong)
+
+
+def test_a_response_that_begins_with_tokens_of_others_is_not_refused(monkeypatch):
+    monkeypatch.setattr(own_logits, "OWN_TOKENS", 3)
+    response = torch.arange(8) % 4
+    drawn = torch.arange(8) > 4
+    policy = cases.lora_policy("qwen2")
+    batch = ise.Rollouts(
+        [torch.tensor([2, 3])], [response], torch.zeros(1, dtype=torch.long), response_mask=[drawn]
+    )
+    policy.require_own_logits(batch, score(policy, batch))

@@ -228,7 +228,7 @@ class Passes:
             with fake:
                 known: list[Tensor] = [*policy.model.parameters(), *policy.model.buffers()]
                 columns = {vocabulary, chunk, vocabulary % chunk} - {0}
-                with attention_in_blocks(policy.causal_lm, micro), _without_packing():
+                with attention_in_blocks(policy.causal_lm, micro.input_ids), _without_packing():
                     return trace(lambda: run(policy, micro), columns, known)
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise NotPlannedError(

@@ -21,13 +21,13 @@ from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
 from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.own_logits import require_own_logits
 from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import (
     active_dropout,
     require_finite_weights,
     require_float64,
     require_one_device,
-    require_own_logits,
     require_plain_embeddings,
     rounding_operations,
 )
@@ -239,7 +239,7 @@ class Policy:
                     parameter.copy_(values[name])
 
     def packed_scores(
-        self, batch: MicroBatch, params: Vector | None = None
+        self, batch: MicroBatch, params: Vector | None = None, directions: int = 1
     ) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every response token of a micro-batch.
 
@@ -248,11 +248,12 @@ class Policy:
         Args:
             batch: Micro-batch on the policy's device.
             params: Trainable parameters to use, θ by default.
+            directions: Directions of a forward-mode pass that this is in.
 
         Returns:
             (s, H), each (m,), nats.
         """
-        s, entropy = self._call(batch, params, 0)
+        s, entropy = self._call(batch, params, 0, directions=directions)
         return s, entropy
 
     def packed_scores_and_features(self, batch: MicroBatch, features: int) -> tuple[Tensor, ...]:
@@ -270,13 +271,16 @@ class Policy:
         """Number of tokens that the policy can draw."""
         return int(self.causal_lm.config.vocab_size)
 
-    def packed_hidden(self, batch: MicroBatch, params: Vector | None = None) -> Tensor:
+    def packed_hidden(
+        self, batch: MicroBatch, params: Vector | None = None, directions: int = 1
+    ) -> Tensor:
         """The hidden states that predict a micro-batch's tokens.
 
         Args:
             batch: Micro-batch on the policy's device.
             params: Trainable parameters to use; None: the model's own, which module hooks receive
                 and autograd differentiates.
+            directions: Directions of a forward-mode pass that this is in.
 
         Returns:
             (m, d).
@@ -284,11 +288,11 @@ class Policy:
         self.require_no_dropout()
         forward_mode = params is not None
         plain = forward_mode or self.precision.runtime_dtype == "float64"  # attention's kernel
-        blocks = attention_in_blocks(self.causal_lm, batch) if plain else nullcontext()
+        blocks = attention_in_blocks(self.causal_lm, batch.input_ids, directions)
         with (
             self.precision.active(forward_mode=forward_mode),
             refusal_by_name(self.causal_lm),
-            blocks,
+            blocks if plain else nullcontext(),
         ):
             if params is None:
                 return self.scorer.hidden(batch)
@@ -313,20 +317,25 @@ class Policy:
         self.require_no_dropout()
         inner = {self.scorer.inner_names[n]: p for n, p in params.items()}
         options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
-        blocks = attention_in_blocks(self.causal_lm, batch)
+        blocks = attention_in_blocks(self.causal_lm, batch.input_ids)
         with self.precision.active(), refusal_by_name(self.causal_lm), blocks:
             scorer = DivergentScorer(self.model)
             return functional_call(scorer, inner, (batch, reference, *options))
 
     def _call(
-        self, batch: MicroBatch, params: Vector | None, features: int, variances: bool = False
+        self,
+        batch: MicroBatch,
+        params: Vector | None,
+        features: int,
+        variances: bool = False,
+        directions: int = 1,
     ) -> tuple[Tensor, ...]:
         self.require_no_dropout()
         names = self.scorer.inner_names
         inner = {names[n]: p for n, p in (params or self.theta).items()}
         chunk, dtype = self.vocab_chunk, self.precision.entropy
         arguments = (batch, self.temperature, chunk, dtype, features, variances)
-        blocks = attention_in_blocks(self.causal_lm, batch)
+        blocks = attention_in_blocks(self.causal_lm, batch.input_ids, directions)
         with self.precision.active(), refusal_by_name(self.causal_lm), blocks:
             return functional_call(self.scorer, inner, arguments)
 

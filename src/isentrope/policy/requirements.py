@@ -5,20 +5,15 @@
 
 from __future__ import annotations
 
-from inspect import signature
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from isentrope.heap import mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.batching import micro_batches
+from isentrope.policy.own_logits import device_of, random_sequences
 from isentrope.policy.precision import Precision, RoundingOperations
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.sharding import local_part
-from isentrope.policy.token_statistics import LOGITS_HELD, Scores
-from isentrope.rollouts import Rollouts
 
 _DROPOUT = (
     nn.Dropout,
@@ -29,8 +24,6 @@ _DROPOUT = (
     nn.FeatureAlphaDropout,
 )
 """torch's own dropout modules."""
-OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""
 
 
 def active_dropout(model: nn.Module) -> list[str]:
@@ -196,90 +189,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     Returns:
         One entry per operation, with its type.
     """
-    recorder, batch = RoundingOperations(), micro_batches(_probe(scorer), 8192)[0]
+    recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
-        scorer(batch.to(_device(scorer)), 1.0, 8192, torch.float64)
+        scorer(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
     return recorder.found
-
-
-def require_own_logits(
-    scorer: Scorer,
-    temperature: float,
-    precision: Precision,
-    rollouts: Rollouts | None = None,
-    scores: Scores | None = None,
-) -> None:
-    """Refuse a model whose own logits are not those that it is scored by.
-
-    Args:
-        scorer: The model with its head.
-        temperature: Sampling temperature.
-        precision: Precision in force.
-        rollouts: Sequences, the longest of which is compared; by default a few random ones.
-        scores: What they were scored at; scored here by default.
-
-    Raises:
-        UnsupportedModelError: If log-probabilities or entropies are not those of the model's own
-            logits.
-    """
-    sequences = rollouts or _probe(scorer)
-    rows = [int(sequences.lengths.argmax())] if rollouts else range(len(sequences))
-    for row in rows:
-        one = sequences.select([row])
-        logits = _own_logits(scorer, one, precision)
-        if scores is None:
-            batch = micro_batches(one, 8192)[0].to(_device(scorer))
-            with torch.no_grad(), mapped_blocks(), precision.active(), refusal_by_name(scorer.lm):
-                s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
-        else:
-            here = scores.mask[row]
-            s, entropy = scores.logprobs[row][here], scores.entropies[row][here]
-        drawn = one.mask[0][: len(logits)]  # what the policy did not draw has no score
-        log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
-        targets = one.response_ids[0][: len(logits), None].to(log_p.device)
-        theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
-        for ours, whole in zip((s, entropy), theirs, strict=True):
-            own = whole[drawn.to(whole.device)]
-            gap = ours[: len(own)].to(own.device).double() - own.double()
-            _require_equal(scorer, float(gap.square().mean().sqrt()), logits.dtype)
-
-
-def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
-    if not gap < OWN_LOGITS.get(dtype, 0.3):
-        raise UnsupportedModelError(
-            f"isentrope does not support {name_of(scorer.lm)}: its own logits are not those of its "
-            "output embedding with the scale and the soft cap that its configuration declares "
-            f"(scores differ by {gap:.2g} nats)."
-        )
-
-
-def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
-    """The model's own logits (m, v) of the first m tokens of one response, m bounded by memory."""
-    lm: Any = scorer.lm
-    prompt, response = one.prompt_ids[0], one.response_ids[0]
-    m = min(len(response), max(1, LOGITS_HELD // int(lm.config.vocab_size)))
-    ids = torch.cat((prompt, response[:m]))[:-1][None].to(_device(scorer))
-    accepted = signature(lm.forward).parameters
-    requested = {"logits_to_keep": m, "use_cache": False}
-    options = {name: value for name, value in requested.items() if name in accepted}
-    with torch.no_grad(), mapped_blocks(), precision.active(), refusal_by_name(lm):
-        return lm(input_ids=ids, **options).logits[0, -m:]
-
-
-def _device(scorer: Scorer) -> torch.device:
-    return next(scorer.parameters()).device
-
-
-def _probe(scorer: Scorer) -> Rollouts:
-    """Random sequences of different lengths, without the padding token."""
-    config: Any = scorer.lm.config
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = torch.arange(int(config.vocab_size))
-    padding = getattr(config, "pad_token_id", None)
-    vocabulary = vocabulary[vocabulary != (-1 if padding is None else padding)]
-
-    def tokens(n: int) -> Tensor:
-        return vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)]
-
-    sizes = ((5, 6), (2, 4), (1, 2))
-    return Rollouts([tokens(p) for p, _ in sizes], [tokens(r) for _, r in sizes], torch.arange(3))

@@ -130,10 +130,11 @@ def score_along_each(
         (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one at a time.
     """
     stacked = stack_directions(policy, directions)
+    count = len(next(iter(stacked.values())))
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
         def at(theta: Vector) -> tuple[Tensor, Tensor]:
-            return policy.packed_scores(batch, theta)
+            return policy.packed_scores(batch, theta, count)
 
         def along(direction: Vector) -> Any:
             return torch.func.jvp(at, (policy.theta,), (direction,))

@@ -119,9 +119,10 @@ def _through_hidden(
 
 def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[Tensor, Tensor]:
     """(m, d) hidden states and their (directions, m, d) derivatives."""
+    count = len(next(iter(stacked.values())))
 
     def at(theta: Vector) -> Tensor:
-        return policy.packed_hidden(batch, theta)
+        return policy.packed_hidden(batch, theta, count)
 
     def along(direction: Vector) -> Any:
         return torch.func.jvp(at, (policy.theta,), (direction,))

@@ -1,0 +1,134 @@
+"""A model's own logits, compared with the scores that it is measured by."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.heap import mapped_blocks
+from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
+from isentrope.policy.attention import attention_in_blocks
+from isentrope.policy.batching import micro_batches
+from isentrope.policy.precision import Precision
+from isentrope.policy.scorer import Scorer
+from isentrope.policy.token_statistics import LOGITS_HELD, Scores
+from isentrope.rollouts import Rollouts
+
+OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""
+
+OWN_TOKENS = 1024
+"""Tokens of a response that are compared, at most: the first ones, without the rest of it."""
+
+
+def require_own_logits(
+    scorer: Scorer,
+    temperature: float,
+    precision: Precision,
+    rollouts: Rollouts | None = None,
+    scores: Scores | None = None,
+) -> None:
+    """Refuse a model whose own logits are not those that it is scored by.
+
+    Args:
+        scorer: The model with its head.
+        temperature: Sampling temperature.
+        precision: Precision in force.
+        rollouts: Sequences, of which the start of the longest is compared; by default a few random
+            ones.
+        scores: What they were scored at; scored here by default.
+
+    Raises:
+        UnsupportedModelError: If log-probabilities or entropies are not those of the model's own
+            logits.
+    """
+    sequences = rollouts or random_sequences(scorer)
+    rows = [int(sequences.lengths.argmax())] if rollouts else range(len(sequences))
+    for row in rows:
+        one = _start(sequences, row, scorer.lm)
+        m = len(one.response_ids[0])
+        drawn = sequences.mask[row][:m]  # what the policy did not draw has no score
+        if scores is None:
+            batch = micro_batches(one, 8192)[0].to(device_of(scorer))
+            with _scoring(scorer, precision, batch.input_ids):
+                s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
+        else:
+            s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
+        logits = _own_logits(scorer, one, precision)
+        if not bool(drawn.any()):
+            continue
+        log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
+        targets = one.response_ids[0][:, None].to(log_p.device)
+        theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
+        for ours, own in zip((s, entropy), theirs, strict=True):
+            gap = (ours.to(own.device).double() - own.double())[drawn.to(own.device)]
+            _require_equal(scorer, float(gap.square().mean().sqrt()), logits.dtype)
+
+
+def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
+    if not gap < OWN_LOGITS.get(dtype, 0.3):
+        raise UnsupportedModelError(
+            f"isentrope does not support {name_of(scorer.lm)}: its own logits are not those of its "
+            "output embedding with the scale and the soft cap that its configuration declares "
+            f"(scores differ by {gap:.2g} nats)."
+        )
+
+
+def _start(sequences: Rollouts, row: int, lm: Any) -> Rollouts:
+    """One sequence, of whose response are left as many tokens as there is memory for logits."""
+    m = max(1, min(OWN_TOKENS, LOGITS_HELD // int(lm.config.vocab_size)))
+    response = sequences.response_ids[row][:m]
+    return Rollouts([sequences.prompt_ids[row]], [response], torch.zeros(1, dtype=torch.long))
+
+
+def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
+    """The model's own logits (m, v) of the m tokens of one response."""
+    lm: Any = scorer.lm
+    prompt, response = one.prompt_ids[0], one.response_ids[0]
+    ids = torch.cat((prompt, response))[:-1][None].to(device_of(scorer))
+    accepted = signature(lm.forward).parameters
+    requested = {"logits_to_keep": len(response), "use_cache": False}
+    options = {name: value for name, value in requested.items() if name in accepted}
+    with _scoring(scorer, precision, ids):
+        return lm(input_ids=ids, **options).logits[0, -len(response) :]
+
+
+@contextmanager
+def _scoring(scorer: Scorer, precision: Precision, input_ids: Tensor) -> Generator[None]:
+    """A block in which a sequence is scored."""
+    with (
+        torch.no_grad(),
+        mapped_blocks(),
+        precision.active(),
+        refusal_by_name(scorer.lm),
+        attention_in_blocks(scorer.lm, input_ids),
+    ):
+        yield
+
+
+def device_of(scorer: Scorer) -> torch.device:
+    """Where a model is."""
+    return next(scorer.parameters()).device
+
+
+def random_sequences(scorer: Scorer) -> Rollouts:
+    """Random sequences of different lengths, without the padding token."""
+    config: Any = scorer.lm.config
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = torch.arange(int(config.vocab_size))
+    padding = getattr(config, "pad_token_id", None)
+    vocabulary = vocabulary[vocabulary != (-1 if padding is None else padding)]
+
+    def tokens(n: int) -> Tensor:
+        return vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)]
+
+    sizes = ((5, 6), (2, 4), (1, 2))
+    return Rollouts([tokens(p) for p, _ in sizes], [tokens(r) for _, r in sizes], torch.arange(3))
