@@ -12,7 +12,7 @@ kept beside a token is the one it was drawn with.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,6 +22,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import refusal_by_name
+from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.language_model import Policy
 from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
@@ -234,6 +235,7 @@ def _generate(
         input_ids[row, width - len(prompt) :] = prompt
         mask[row, width - len(prompt) :] = 1
     draw = _InverseCdf(uniforms.to(device), width, policy.temperature)
+    blocks = draw.after_prompts  # later each query is alone
     cuda = [device] if device.type == "cuda" else []
     with (
         mapped_blocks(),
@@ -242,7 +244,9 @@ def _generate(
         torch.no_grad(),
         _plain_generation(policy, max_new_tokens) as model,
         refusal_by_name(policy.causal_lm),
+        blocks,
     ):
+        blocks.enter_context(attention_in_blocks(policy.causal_lm, input_ids.to(device)))
         out = cast(Any, model).generate(
             input_ids.to(device),
             attention_mask=mask.to(device),
@@ -302,7 +306,10 @@ def _plain_generation(policy: Policy, max_new_tokens: int) -> Generator[PreTrain
 
 
 class _InverseCdf(LogitsProcessor):
-    """Draw token a where CDF(a-1) <= u < CDF(a), and mask every other token for `generate`."""
+    """Draw token a where CDF(a-1) <= u < CDF(a), and mask every other token for `generate`.
+
+    `after_prompts` is closed once the model has read the prompts.
+    """
 
     def __init__(self, uniforms: Tensor, prompt_length: int, temperature: float) -> None:
         self.uniforms = uniforms
@@ -311,8 +318,10 @@ class _InverseCdf(LogitsProcessor):
         self.tokens: list[Tensor] = []
         self.logprobs: list[Tensor] = []
         self.entropies: list[Tensor] = []
+        self.after_prompts = ExitStack()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.after_prompts.close()
         step = input_ids.shape[1] - self.prompt_length
         logprobs = (scores.double() / self.temperature).log_softmax(-1)  # (b, v)
         if bool(logprobs.isnan().any()):
