@@ -24,6 +24,21 @@ mode (`benchmarks.kernel`), and elsewhere."""
 
 
 @dataclass(frozen=True)
+class Part:
+    """Sequences of a micro-batch that the model reads at once.
+
+    Attributes:
+        start: The first row of them.
+        stop: The row after the last.
+        length: Tokens of the longest, prompt included.
+    """
+
+    start: int
+    stop: int
+    length: int
+
+
+@dataclass(frozen=True)
 class MicroBatch:
     """b sequences padded to l tokens, and the m response tokens to be predicted in them.
 
@@ -36,6 +51,9 @@ class MicroBatch:
         positions: (m,) int64, k - 1: its place in the response.
         counted: False where the micro-batch is another process's, run here again only because all
             processes of a sharded model run equally many; its values are dropped.
+        prompt: Tokens that all sequences begin with and that are read once (`shared_prompts`); 0
+            for whole sequences.
+        parts: How the rest is read after a shared prompt, from the first row to the last.
     """
 
     sequences: Tensor
@@ -45,11 +63,13 @@ class MicroBatch:
     targets: Tensor
     positions: Tensor
     counted: bool = True
+    prompt: int = 0
+    parts: tuple[Part, ...] = ()
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same micro-batch on another device."""
-        tensors = {name: x.to(device) for name, x in vars(self).items() if name != "counted"}
-        return replace(self, **tensors)
+        named = vars(self).items()
+        return replace(self, **{n: x.to(device) for n, x in named if isinstance(x, Tensor)})
 
     def place(self, packed: Tensor, out: Tensor) -> None:
         """Write packed values (m, ...) into `out` (n, t, ...) at their sequence and position."""
@@ -87,15 +107,17 @@ def micro_batches(
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
     if ranks.size == 1:
-        return [_pad(rollouts, part) for part in _cut(order, totals, max_tokens, padding)]
-    owner = _owners(totals, ranks, unit_of)
+        return [
+            padded(rollouts, part) for part in cut_by_length(order, totals, max_tokens, padding)
+        ]
+    owner = owners(totals, ranks, unit_of)
     parts = [
-        _cut([i for i in order if owner[i] == k], totals, max_tokens, padding)
+        cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
         for k in range(ranks.size)
     ]
     own, most = parts[ranks.own], max(map(len, parts))
-    idle = replace(_pad(rollouts, order[-1:]), counted=False)
-    return [_pad(rollouts, part) for part in own] + [idle] * (most - len(own))
+    idle = replace(padded(rollouts, order[-1:]), counted=False)
+    return [padded(rollouts, part) for part in own] + [idle] * (most - len(own))
 
 
 def tokens_read(rollouts: Rollouts) -> list[int]:
@@ -104,7 +126,20 @@ def tokens_read(rollouts: Rollouts) -> list[int]:
     return [len(p) + len(r) - 1 for p, r in pairs]
 
 
-def _cut(order: list[int], totals: list[int], max_tokens: int, padding: int) -> list[list[int]]:
+def cut_by_length(
+    order: list[int], totals: list[int], max_tokens: int, padding: int
+) -> list[list[int]]:
+    """Cut sequences into micro-batches.
+
+    Args:
+        order: Sequences, longest first.
+        totals: Tokens of each sequence of the rollouts.
+        max_tokens: Padded tokens of a micro-batch; a single longer sequence is one.
+        padding: Of these, at most so many that are padding.
+
+    Returns:
+        The sequences of each micro-batch.
+    """
     parts: list[list[int]] = []
     longest = padded = 0
     for i in order:
@@ -116,8 +151,17 @@ def _cut(order: list[int], totals: list[int], max_tokens: int, padding: int) -> 
     return parts
 
 
-def _owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
-    """(n,) the process of each sequence."""
+def owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
+    """Deal sequences to processes by tokens.
+
+    Args:
+        totals: Tokens of each sequence.
+        ranks: The processes.
+        unit_of: (n,) sequences of one unit go to one process; None: each is its own.
+
+    Returns:
+        (n,) int64, the process of each sequence.
+    """
     unit = torch.arange(len(totals)) if unit_of is None else unit_of
     sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
     owner_of = torch.empty(len(sizes), dtype=torch.long)
@@ -126,7 +170,16 @@ def _owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
     return owner_of[unit.cpu()]
 
 
-def _pad(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
+def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
+    """Make one micro-batch.
+
+    Args:
+        rollouts: n sequences.
+        indices: Those of the micro-batch.
+
+    Returns:
+        It, padded to the longest.
+    """
     prompts = [rollouts.prompt_ids[i] for i in indices]
     responses = [rollouts.response_ids[i] for i in indices]
     whole = [torch.cat((p, r))[:-1] for p, r in zip(prompts, responses, strict=True)]

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.heap import give_back_free_memory
-from isentrope.policy.batching import micro_batches
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
 from isentrope.rollouts import Rollouts
@@ -99,9 +99,7 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     sampler = sampler or Sampler(policy.temperature)
     with torch.no_grad():
-        for batch in micro_batches(
-            rollouts, policy.max_tokens, policy.ranks, padding=policy.padding
-        ):
+        for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
             hidden = policy.packed_hidden(here, policy.theta)
             reference = Reference(hidden, head, sampler.temperature)

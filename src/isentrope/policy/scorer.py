@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from isentrope.policy.architecture import decoder_of
 from isentrope.policy.batching import MicroBatch
 from isentrope.policy.logits import head_of
+from isentrope.policy.shared_prompts import hidden_after_prompt
 from isentrope.policy.token_statistics import token_statistics
 
 
@@ -38,7 +39,10 @@ class Scorer(nn.Module):
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """The (m, d) hidden states from which the tokens of a micro-batch are predicted."""
-        hidden = decoder_of(self.lm)(input_ids=batch.input_ids, use_cache=False)[0]
+        decoder = decoder_of(self.lm)
+        if batch.prompt:
+            return hidden_after_prompt(decoder, batch)
+        hidden = decoder(input_ids=batch.input_ids, use_cache=False)[0]
         return hidden[batch.rows, batch.columns]
 
     def forward(

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.heap import give_back_free_memory
-from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch, micro_batches
+from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.second_order_guard import require_second_derivatives
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
@@ -196,7 +197,7 @@ def collect(
     out: list[Tensor] = []
     padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
-    for batch in micro_batches(rollouts, tokens, policy.ranks, padding=padding):
+    for batch in scoring_batches(policy, rollouts, tokens, padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
