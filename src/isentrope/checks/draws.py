@@ -230,10 +230,11 @@ def _event(happened: Tensor, q: Tensor) -> Tensor:
 
 def _seen(batch: MicroBatch, rows: Tensor, p: Tensor) -> Tensor:
     """(rows, vocabulary) whether prompt or response has the token before this position."""
-    ids = batch.input_ids[batch.rows[rows]]
-    later = torch.arange(ids.shape[1], device=ids.device) > batch.columns[rows][:, None]
-    ids = torch.where(later, ids[:, :1], ids)
-    return torch.zeros_like(p, dtype=torch.bool).scatter_(1, ids, True)
+    ids, never = batch.input_ids, batch.input_ids.shape[1]
+    places = torch.arange(never, device=ids.device).expand_as(ids)
+    first = torch.full((len(ids), p.shape[1]), never, device=ids.device)
+    first = first.scatter_reduce(1, ids, places, "amin")  # column at which it has each token first
+    return first[batch.rows[rows]] <= batch.columns[rows][:, None]
 
 
 def _kept_by_top_k(p: Tensor) -> Tensor:
