@@ -359,7 +359,7 @@ the fingerprint of the weights by which tiles are found again.
 
 E of long is drawn by `measure`, in 334 of its seconds, and read by the others. Of long responses
 the plan leaves out free blocks that the allocator keeps after attention, up to .13 GB, and modules
-and tables that are read late; about .1 GB more is not explained.
+and tables that are read late, .05; up to .2 GB more is not explained.
 
 Scores of 8 × 2,048 tokens of qwen2.5-0.5b take 1.42 GB above the model by shapes, and 1.22 GB as
 measured (`python -m benchmarks.plan --scores 8 2048`, 2026-11-22).
