@@ -30,6 +30,7 @@ FLOORS = (
             "table_schema",
         ),
         *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
+        *("sharded_tensors",),
     ),
     ("policy",),
     ("sampling", "update", "oracle"),

@@ -1,17 +1,19 @@
 """Named parameter vectors: one tensor per trainable parameter, keyed by the model's own names.
 
 A direction v, a gradient g_H, a preconditioner P and the parameters θ themselves all have this
-form, so their products are sums over names. Arithmetic is float64.
+form, so their products are sums over names. Arithmetic is float64. Where θ is spread over processes
+all of them are (`sharded_tensors`), and every process must ask for an inner product.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from torch import Tensor
+
+from isentrope.sharded_tensors import local_part, total
 
 Vector = dict[str, Tensor]
 """Parameter name → tensor of the parameter's shape."""
@@ -39,10 +41,13 @@ def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """Inner product <a, b>, summed in float64."""
     require_same_names(a, b)
-    return math.fsum(
-        float(torch.dot(x.double().flatten(), b[name].double().flatten().to(x.device)))
-        for name, x in a.items()
-    )
+    products: Vector = {}
+    for name, x in a.items():
+        here, there = local_part(x), local_part(b[name])
+        products[name] = torch.dot(
+            here.double().flatten(), there.double().flatten().to(here.device)
+        )
+    return math.fsum(total(products, dict(a)))
 
 
 def norm(a: Mapping[str, Tensor]) -> float:
@@ -73,6 +78,4 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
 
 def tensor_bytes(tensor: Tensor) -> bytes:
     """The bytes of a tensor, row by row, for digests; of a sharded one, this process's part."""
-    part = getattr(tensor, "to_local", None)
-    own = tensor if part is None else cast(Tensor, part())
-    return own.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return local_part(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -13,7 +13,7 @@ from isentrope.policy.batching import micro_batches
 from isentrope.policy.own_logits import device_of, random_sequences
 from isentrope.policy.precision import Precision, RoundingOperations
 from isentrope.policy.scorer import Scorer
-from isentrope.policy.sharding import local_part
+from isentrope.sharded_tensors import local_part
 
 _DROPOUT = (
     nn.Dropout,

@@ -59,11 +59,6 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
     model._ddp_params_and_buffers_to_ignore = sharded  # where DDP averages the gradients
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a tensor that may be sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def exchange_as_stored(model: nn.Module) -> None:
     """Let layers be gathered in the type that their parts now have.
 
@@ -81,6 +76,8 @@ def exchange_as_stored(model: nn.Module) -> None:
                 parameter.all_gather_outputs = []
                 vars(parameter).pop("_unsharded_param", None)
             group._init_mp_dtypes()
+        layer.unshard()  # once outside of functional transforms, which it would otherwise remember
+        layer.reshard()
 
 
 def put_back(parameter: nn.Parameter, data: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.sharding import local_part
+from isentrope.sharded_tensors import local_part
 from isentrope.processes import gather
 
 
