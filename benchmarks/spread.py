@@ -1,4 +1,4 @@
-"""What each process holds of a base that is spread over several, while it is loaded.
+"""What each process holds of weights that are spread over several.
 
     python -m benchmarks.spread
 
@@ -6,6 +6,9 @@ A random model in bfloat16 (width 512, 40 layers, 172 million parameters) under 
 loaded by two and by four processes, with `checkpoint.shard_base` and without. Private memory is
 that of a process alone (RssAnon), less what it has before; pages of mapped files, which processes
 share, are not in it. Peaks are sampled every 5 ms.
+
+A model all of whose weights are trained (width 512, 12 layers, 41 million parameters, float32) is
+measured by two processes, with `checkpoint.shard_base` and without, beside the plan.
 
 Writes docs/results/spread.md.
 """
@@ -50,18 +53,71 @@ def make(folder: Path) -> int:
     return size
 
 
+def make_full(folder: Path) -> None:
+    """Write step_1/, a whole model with the moments of all its weights, and its batches."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=400,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=12,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model = Qwen2ForCausalLM(config).eval()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    for p in model.parameters():
+        p.grad = 1e-3 * torch.randn_like(p)
+    optimizer.step()
+    model.save_pretrained(folder / "step_1")
+    torch.save(optimizer.state_dict(), folder / "step_1" / "optimizer.pt")
+    names = [n for n, _ in model.named_parameters()]
+    (folder / "step_1" / "parameter_names.json").write_text(json.dumps(names))
+    prompts = torch.randint(2, 400, (24, 8)).tolist()
+    responses = torch.randint(2, 400, (24, 16)).tolist()
+    of_U = [
+        {"prompt_ids": prompts[k // 4], "response_ids": ids, "advantage": k % 2 - 0.5}
+        for k, ids in enumerate(responses)
+    ]
+    of_E = [{"prompt_ids": ids, "key": f"p{k}"} for k, ids in enumerate(prompts)]
+    for name, rows in (("U", of_U), ("prompts", of_E)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def settings(folder: Path, spread: bool) -> dict[str, Any]:
+    """The configuration of `measure`."""
+    files = {"dataset_path": str(folder / "prompts.jsonl"), "U_file": str(folder / "U.jsonl")}
+    return {
+        "checkpoint": {"checkpoint_path": str(folder / "step_1"), "shard_base": spread},
+        "batch_config": {"dataset_name": "prompts", "B_E": 16, "allow_overlap": True, **files},
+        "estimator": {"eta_list": [1e-5], "order": 2},
+        "sampling": {"max_new_tokens": 16},
+        "precision": {"runtime_dtype": "float32"},
+        "analysis": {"reward": False},
+        "output": {"directory": str(folder / f"run_{spread}"), "log_level": "ERROR"},
+    }
+
+
 def private() -> int:
     """Private memory of this process, bytes."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) * 1024
 
 
-def load(folder: Path, spread: bool) -> None:
-    """Load the checkpoint in this process of several; the first prints the largest peak."""
+def run(folder: Path, spread: bool, verb: str) -> None:
+    """Load the checkpoint, or measure it, in this process; the first prints the largest peak."""
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
+    from isentrope.config.io import load_config
     from isentrope.config.measure import CheckpointConfig
     from isentrope.config.stages import SamplingConfig
+    from isentrope.pipelines.loop import run_verb
+    from isentrope.pipelines.measure import find_change
     from isentrope.processes import gather, join_processes, leave, rank
     from isentrope.runs.checkpoints import Checkpoint
 
@@ -76,20 +132,34 @@ def load(folder: Path, spread: bool) -> None:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    where = CheckpointConfig(checkpoint_path=str(folder), shard_base=spread)
-    policy = Checkpoint(folder, "step_1").load(where, SamplingConfig())
+    if verb == "measure":
+        run_verb("measure", find_change, load_config(settings(folder, spread)))
+    else:
+        where = CheckpointConfig(checkpoint_path=str(folder / "step_1"), shard_base=spread)
+        Checkpoint(folder / "step_1", "step_1").load(where, SamplingConfig())
     done.set()
     watching.join()
     peaks = gather(peak - before)
     if rank() == 0:
-        print(json.dumps({"peak": max(peaks), "type": str(policy.theta[policy.names[0]].dtype)}))
+        print(json.dumps({"peak": max(peaks)}))
     leave()
 
 
-def measured(folder: Path, processes: int, spread: bool) -> int:
+def planned(folder: Path, spread: bool) -> int:
+    """What `isentrope plan` says that each of two processes takes, less the libraries."""
+    from isentrope.pipelines.plan import plan
+
+    file = folder / f"asked_{spread}.yaml"
+    file.write_text(json.dumps(settings(folder, spread)))
+    (found,) = plan(str(file), verbs=["measure"], memory="1TB", processes=2)
+    return found.peak - found.libraries
+
+
+def measured(folder: Path, processes: int, spread: bool, verb: str = "load") -> int:
     """The largest peak of so many processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
-    command += ["--master_port", "29871", "-m", "benchmarks.spread", "--load", str(folder)]
+    command += ["--master_port", "29871", "-m", "benchmarks.spread"]
+    command += ["--run", verb, str(folder)]
     done = subprocess.run(
         [*command, *(["--spread"] if spread else [])],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -103,26 +173,38 @@ def measured(folder: Path, processes: int, spread: bool) -> int:
 def main() -> None:
     """Load as the command line asks, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--load", type=Path)
+    parser.add_argument("--run", nargs=2, metavar=("VERB", "FOLDER"))
     parser.add_argument("--spread", action="store_true")
     asked = parser.parse_args()
-    if asked.load:
-        load(asked.load, asked.spread)
+    if asked.run:
+        verb, folder = asked.run
+        run(Path(folder), asked.spread, verb)
         return
-    rows = []
+    rows, full = [], []
     with TemporaryDirectory() as place:
         size = make(Path(place))
         for processes in (2, 4):
-            whole, part = (measured(Path(place) / "step_1", processes, s) for s in (False, True))
+            whole, part = (measured(Path(place), processes, s) for s in (False, True))
             rows.append(
                 f"| {processes} | {whole / 1e6:.0f} | {part / 1e6:.0f} | {part / whole:.2f} |"
             )
             print(rows[-1], flush=True)
-    page = TEMPLATE.format(today=date.today(), size=size / 1e6, table="\n".join(rows))
+    with TemporaryDirectory() as place:
+        make_full(Path(place))
+        for spread in (False, True):
+            predicted = planned(Path(place), spread)
+            peak = measured(Path(place), 2, spread, "measure")
+            name = "spread" if spread else "whole"
+            full.append(
+                f"| {name} | {predicted / 1e6:.0f} | {peak / 1e6:.0f} | {predicted / peak:.2f} |"
+            )
+            print(full[-1], flush=True)
+    tables = {"table": "\n".join(rows), "full": "\n".join(full)}
+    page = TEMPLATE.format(today=date.today(), size=size / 1e6, **tables)
     Path("docs/results/spread.md").write_text(page)
 
 
-TEMPLATE = """# What each process holds of a spread base
+TEMPLATE = """# What each process holds of spread weights
 
 `python -m benchmarks.spread`, {today}, CPU. A base of {size:.0f} MB in float32, bfloat16 on disk,
 under LoRA of rank 4. The largest private memory of a process while it loads the checkpoint, in MB;
@@ -134,6 +216,13 @@ under LoRA of rank 4. The largest private memory of a process while it loads the
 
 A process holds its share of the layers, the embeddings, the output head and the adapter, and the
 layer that is being converted.
+
+`measure` of a model all of whose weights are trained (41 million parameters in float32, both
+orders, two processes), in MB beside `isentrope plan --processes 2`:
+
+| weights | planned | measured | planned ÷ measured |
+|---|---|---|---|
+{full}
 """
 
 

@@ -78,6 +78,21 @@ def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targe
     return folder
 
 
+def make_full_checkpoint(folder):
+    """Write step_4, a whole model all of whose weights were trained, beside the base it was."""
+    make_checkpoint(folder)
+    shutil.rmtree(folder / "step_4")
+    model = Qwen2ForCausalLM.from_pretrained(folder / "base").eval()
+    tokenizer = character_tokenizer()
+    optimizer = _train(model, tokenizer, 4, 1e-4, seed=1)
+    model.save_pretrained(folder / "step_4")
+    tokenizer.save_pretrained(folder / "step_4")
+    torch.save(optimizer.state_dict(), folder / "step_4" / "optimizer.pt")
+    order = [n for n, _ in model.named_parameters()]
+    (folder / "step_4" / "parameter_names.json").write_text(json.dumps(order))
+    return folder
+
+
 def copied(tiny, folder, names=("step_4",)):
     """A copy of the base and of the first checkpoints, by other names, for tests that change it."""
     shutil.copytree(tiny / "base", folder / "base")

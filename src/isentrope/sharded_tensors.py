@@ -78,9 +78,14 @@ def gathered(part: Tensor, like: Tensor, shape: torch.Size) -> Tensor:
     rows = -(-shape[0] // mesh.size())
     padded = part.new_zeros(rows, *shape[1:])
     padded[: len(part)] = part
-    whole = part.new_empty(rows * mesh.size(), *shape[1:])
-    dist.all_gather_into_tensor(whole, padded, group=mesh.get_group())
-    return whole[: shape[0]]
+    found = part.new_empty(rows * mesh.size(), *shape[1:])
+    dist.all_gather(list(found.chunk(mesh.size())), padded, group=mesh.get_group())
+    return found[: shape[0]]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor with all its parts, on every process."""
+    return gathered(local_part(tensor), tensor, tensor.shape) if is_sharded(tensor) else tensor
 
 
 def summed_in_parts(own: Tensor, like: Tensor) -> Tensor:

@@ -78,4 +78,5 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
 
 def tensor_bytes(tensor: Tensor) -> bytes:
     """The bytes of a tensor, row by row, for digests; of a sharded one, this process's part."""
-    return local_part(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    own = local_part(tensor).detach().cpu().contiguous()
+    return own.flatten().view(torch.uint8).numpy().tobytes()

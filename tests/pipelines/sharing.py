@@ -32,7 +32,13 @@ MORE = {
     "quantised": {"fisher_kernel": {"storage": "int8", "blocks": ["UU", "EU"]}},
 }
 """What is run; names that are no verbs are settings of one."""
-OF = {"resampled": "measure", "stages": "measure", "one_batch": "influence", "loop": "influence", "quantised": "kernel"}
+OF = {
+    "resampled": "measure",
+    "stages": "measure",
+    "one_batch": "influence",
+    "loop": "influence",
+    "quantised": "kernel",
+}
 
 
 def main(checkpoint, out, sharded=False):

@@ -12,6 +12,7 @@ from torch import Tensor
 from isentrope.checks.finding import Finding
 from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.language_model import Policy
+from isentrope.sharded_tensors import whole
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.saved_state import before_first_step
 from isentrope.vectors import Vector
@@ -193,7 +194,7 @@ def misplaced(gradient: Vector, moments: Vector) -> dict[str, str]:
 
 
 def _log(values: Tensor) -> Tensor:
-    values = values.flatten()[:: 1 + values.numel() // COMPARED]
+    values = whole(values).flatten()[:: 1 + values.numel() // COMPARED]
     floor = values[values > 0].min() if bool((values > 0).any()) else 1e-300
     return values.double().clamp_min(float(floor)).log().flatten()
 

@@ -27,11 +27,12 @@ from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.header import Header
+from isentrope.sharded_tensors import sharded_like
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import Step, optimizer_step
-from isentrope.vectors import Vector, norm
+from isentrope.vectors import Vector, norm, require_same_names
 
 log = logging.getLogger("isentrope")
 
@@ -219,7 +220,9 @@ def with_control(
             "Training corrected the step from this checkpoint by a control. U is another batch, so "
             "what is measured is the optimizer's step without a correction.",
         )
-    own = {n: x.to(policy.device) for n, x in control.items()}
+    theta = policy.theta
+    require_same_names(control, theta)
+    own = {n: sharded_like(x, theta[n]) for n, x in control.items()}
     return step.corrected(own), (
         "The step has a part that a control added in training. Attributions to sequences and "
         "tokens are of the optimizer's own step.",

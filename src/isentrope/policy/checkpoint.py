@@ -58,8 +58,8 @@ def load_policy(
         quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for
             the whole adapter, or all weights.
-        mapped: Whether to keep a base under LoRA in the type of its files, from which the CPU then
-            maps it; else it is converted to float32.
+        mapped: Whether to keep a base under LoRA, or a whole model, in the type of its files, from
+            which the CPU then maps it; else it is converted to float32.
         verify: Whether to compare the checkpoint and its base with their manifests, where they have
             them.
         **options: Passed to `Policy`.
@@ -136,7 +136,7 @@ def load_model(
         allow_hub: Whether a base that the adapter names may come from the model hub.
         device_map: Device of the model.
         quantization: "4bit", "8bit" or None.
-        mapped: Whether a base under LoRA keeps the type of its files.
+        mapped: Whether a base under LoRA, or a whole model, keeps the type of its files.
 
     Returns:
         A causal LM, or a PEFT model with a trainable adapter, in evaluation mode.
@@ -156,7 +156,7 @@ def load_model(
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
     model = causal_lm(
         source,
-        dtype=base_type(source) if mapped and _leaves_base(folder) else torch.float32,
+        dtype=base_type(source) if mapped and _is_mappable(folder) else torch.float32,
         device_map=device_map,
         quantization_config=_quantization(quantization),
     )
@@ -169,8 +169,10 @@ def load_model(
     return model.eval()
 
 
-def _leaves_base(folder: Path) -> bool:
-    """Whether a folder has an adapter that keeps all weights of the base as they are."""
+def _is_mappable(folder: Path) -> bool:
+    """Whether a folder is a whole model, or an adapter that keeps all weights of its base."""
+    if not (folder / ADAPTER_CONFIG).exists():
+        return True
     file, begun = folder / ADAPTER, adapter_settings(folder).get("init_lora_weights", True)
     plain = isinstance(begun, bool) or begun in ("gaussian", "orthogonal")
     return plain and file.exists() and all("lora_" in name for name in read_tensor_headers(file))

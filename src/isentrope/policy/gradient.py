@@ -13,10 +13,12 @@ from torch import Tensor
 from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
+from isentrope.policy.layerwise import layer_gradients
 from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.processes import Ranks
 from isentrope.rollouts import Rollouts
+from isentrope.sharded_tensors import is_sharded
 from isentrope.vectors import Vector
 
 if TYPE_CHECKING:
@@ -55,7 +57,12 @@ def weighted_gradient(
         here = batch.to(policy.device)
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))
-        with mapped_blocks(), torch.enable_grad(), policy.precision.active(forward_mode=False):
+        with (
+            mapped_blocks(),
+            torch.enable_grad(),
+            policy.precision.active(forward_mode=False),
+            layer_gradients(policy.theta, policy.model) as of_layers,
+        ):
             with policy.precision.mixed():
                 root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
             if not root.requires_grad:
@@ -63,16 +70,32 @@ def weighted_gradient(
                     f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "
                     f"the first of {len(policy.names)}): the policy does not depend on θ."
                 )
-            grads = torch.autograd.grad(
-                root, list(parameters.values()), cotangent, allow_unused=True
-            )
-        for name, grad in zip(parameters, grads, strict=True):
-            if batch.counted and grad is not None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
+            if not batch.counted:
+                cotangent = torch.zeros_like(root)
+            grads = _backward(root, cotangent, parameters, of_layers)
+        for name, grad in grads.items():
+            if batch.counted or is_sharded(grad):  # a sharded one is a sum over processes
                 total[name] += grad.double()
         del root, cotangent, grads
         give_back_free_memory()
-    ranks.sum(total.values())
+    ranks.sum(x for x in total.values() if not is_sharded(x))
     return total
+
+
+def _backward(
+    root: Tensor, cotangent: Tensor | None, parameters: Vector, of_layers: Vector
+) -> Vector:
+    """The gradients of the parameters that are used."""
+    whole = {n: p for n, p in parameters.items() if not is_sharded(p)}
+    if len(whole) == len(parameters):
+        grads = torch.autograd.grad(root, list(whole.values()), cotangent, allow_unused=True)
+        found = dict(zip(whole, grads, strict=True))
+        return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
+    root.backward(cotangent)
+    for name, parameter in whole.items():
+        if parameter.grad is not None:
+            of_layers[name], parameter.grad = parameter.grad, None
+    return of_layers
 
 
 def _root(

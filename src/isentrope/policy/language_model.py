@@ -21,6 +21,7 @@ from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
 from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.layerwise import Moved, Point, layers_at
 from isentrope.policy.own_logits import require_own_logits
 from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import (
@@ -36,6 +37,7 @@ from isentrope.policy.sharding import exchange_as_stored, is_spread
 from isentrope.policy.token_statistics import Scores
 from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
+from isentrope.sharded_tensors import is_sharded, local_part, total
 from isentrope.vectors import Vector, require_same_names
 
 
@@ -181,7 +183,17 @@ class Policy:
         """θ: the trainable parameters by name, detached, sharing the model's memory."""
         return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
 
-    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Vector:
+    @property
+    def parts(self) -> Vector:
+        """What this process holds of θ: θ itself, where it is not spread over processes."""
+        return {n: local_part(p) for n, p in self.theta.items()}
+
+    @property
+    def spreads_theta(self) -> bool:
+        """Whether trained parameters are spread over processes (`policy.layerwise`)."""
+        return any(is_sharded(p) for p in self.model.parameters() if p.requires_grad)
+
+    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:
         """θ + ηv, added in float64 and then rounded to the runtime dtype.
 
         Args:
@@ -189,11 +201,12 @@ class Policy:
             eta: A number, or a scalar tensor to differentiate by.
 
         Returns:
-            The shifted parameters.
+            The shifted parameters; those that are spread are added up where they are used.
         """
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {
-            n: (p.double() + eta * direction[n].to(p.device, torch.float64)).to(p.dtype)
-            for n, p in self.theta.items()
+            n: Moved(direction[n], eta) if is_sharded(p) else _along(p.detach(), direction[n], eta)
+            for n, p in trained.items()
         }
 
     def require_direction(self, direction: Mapping[str, Tensor]) -> None:
@@ -206,8 +219,9 @@ class Policy:
             ValueError: If it holds NaN or infinity.
         """
         require_same_names(self.theta, direction)
-        for name, tensor in direction.items():
-            if not bool(tensor.isfinite().all()):
+        wrong = {n: (~local_part(x).isfinite()).sum() for n, x in direction.items()}
+        for name, entries in zip(wrong, total(wrong, direction), strict=True):
+            if entries:
                 raise ValueError(f"The direction is not finite in parameter {name!r}.")
 
     @contextmanager
@@ -225,7 +239,7 @@ class Policy:
         """
         self.require_direction(direction)
         saved = {n: p.clone() for n, p in self.theta.items()}
-        moved = self.parameters_along(direction, eta)
+        moved = {n: _along(p, direction[n], eta) for n, p in self.theta.items()}
         try:
             self._write(moved)
             yield
@@ -239,7 +253,7 @@ class Policy:
                     parameter.copy_(values[name])
 
     def packed_scores(
-        self, batch: MicroBatch, params: Vector | None = None, directions: int = 1
+        self, batch: MicroBatch, params: Point | None = None, directions: int = 1
     ) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every response token of a micro-batch.
 
@@ -261,7 +275,7 @@ class Policy:
         return self._call(batch, None, features)
 
     def packed_scores_and_variances(
-        self, batch: MicroBatch, params: Vector | None = None
+        self, batch: MicroBatch, params: Point | None = None
     ) -> tuple[Tensor, ...]:
         """Like `packed_scores`, with V and F of `spread`, each (m,), as third and fourth."""
         return self._call(batch, params, 0, variances=True)
@@ -272,7 +286,7 @@ class Policy:
         return int(self.causal_lm.config.vocab_size)
 
     def packed_hidden(
-        self, batch: MicroBatch, params: Vector | None = None, directions: int = 1
+        self, batch: MicroBatch, params: Point | None = None, directions: int = 1
     ) -> Tensor:
         """The hidden states that predict a micro-batch's tokens.
 
@@ -296,12 +310,11 @@ class Policy:
         ):
             if params is None:
                 return self.scorer.hidden(batch)
-            names = self.scorer.inner_names
-            inner = {names[n]: p for n, p in params.items()}
-            return functional_call(HiddenStates(self.model), inner, (batch,))
+            with layers_at(self.model, params):
+                return functional_call(HiddenStates(self.model), self._whole(params), (batch,))
 
     def packed_divergence(
-        self, batch: MicroBatch, params: Vector, reference: Reference, remainder: bool
+        self, batch: MicroBatch, params: Point, reference: Reference, remainder: bool
     ) -> Tensor:
         """Scores of a micro-batch at other parameters, and how far they are from the sampler.
 
@@ -315,29 +328,34 @@ class Policy:
             (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`divergence`).
         """
         self.require_no_dropout()
-        inner = {self.scorer.inner_names[n]: p for n, p in params.items()}
         options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
         blocks = attention_in_blocks(self.causal_lm, batch.input_ids)
-        with self.precision.active(), refusal_by_name(self.causal_lm), blocks:
-            scorer = DivergentScorer(self.model)
-            return functional_call(scorer, inner, (batch, reference, *options))
+        in_layers, arguments = layers_at(self.model, params), (batch, reference, *options)
+        with self.precision.active(), refusal_by_name(self.causal_lm), blocks, in_layers:
+            return functional_call(DivergentScorer(self.model), self._whole(params), arguments)
 
     def _call(
         self,
         batch: MicroBatch,
-        params: Vector | None,
+        params: Point | None,
         features: int,
         variances: bool = False,
         directions: int = 1,
     ) -> tuple[Tensor, ...]:
         self.require_no_dropout()
-        names = self.scorer.inner_names
-        inner = {names[n]: p for n, p in (params or self.theta).items()}
+        point = params or self.theta
         chunk, dtype = self.vocab_chunk, self.precision.entropy
         arguments = (batch, self.temperature, chunk, dtype, features, variances)
         blocks = attention_in_blocks(self.causal_lm, batch.input_ids, directions)
-        with self.precision.active(), refusal_by_name(self.causal_lm), blocks:
-            return functional_call(self.scorer, inner, arguments)
+        in_layers = layers_at(self.model, point)
+        with self.precision.active(), refusal_by_name(self.causal_lm), blocks, in_layers:
+            return functional_call(self.scorer, self._whole(point), arguments)
+
+    def _whole(self, point: Point) -> Vector:
+        """The parameters that are not spread, by the scorer's names."""
+        names = self.scorer.inner_names
+        plain = {n: p for n, p in point.items() if isinstance(p, Tensor)}
+        return {names[n]: p for n, p in plain.items() if not is_sharded(p)}
 
     def weighted_gradient(
         self,
@@ -427,6 +445,10 @@ class Policy:
                 f"The trainable set is not the one asserted: {len(other)} names differ, the first "
                 f"is {sorted(other)[0]!r}."
             )
+
+
+def _along(here: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
+    return (here.double() + eta * direction.to(here.device, torch.float64)).to(here.dtype)
 
 
 def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:

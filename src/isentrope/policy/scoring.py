@@ -16,6 +16,7 @@ from isentrope.forward_mode import derivatives_at_zero
 from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.policy.language_model import Policy
+from isentrope.policy.layerwise import Point
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.second_order_guard import require_second_derivatives
 from isentrope.policy.short_memory import smaller_where_memory_is_short
@@ -27,7 +28,7 @@ PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
 
 
-def score(policy: Policy, rollouts: Rollouts, params: Vector | None = None) -> Scores:
+def score(policy: Policy, rollouts: Rollouts, params: Point | None = None) -> Scores:
     """Score every response under the policy, or under other parameters of it.
 
     Args:
@@ -122,6 +123,8 @@ def score_along_each(
 ) -> tuple[Scores, ...]:
     """Scores at θ and their first derivative along each of several directions, in one pass.
 
+    Where θ is spread over processes it is one pass per direction.
+
     Args:
         policy: The policy.
         rollouts: n sequences.
@@ -130,6 +133,9 @@ def score_along_each(
     Returns:
         (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one at a time.
     """
+    if policy.spreads_theta:
+        pairs = [score_along(policy, rollouts, direction, 1) for direction in directions]
+        return (pairs[0][0], *(slope for _, slope in pairs))
     stacked = stack_directions(policy, directions)
     count = len(next(iter(stacked.values())))
 

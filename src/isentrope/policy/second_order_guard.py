@@ -30,8 +30,11 @@ from isentrope.differences import Function, Gap, Mode, derivative_gap
 from isentrope.heap import give_back_free_memory
 from isentrope.policy.architecture import name_of
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.layerwise import Moved, layers_at
 from isentrope.policy.precision import Precision
 from isentrope.rollouts import Rollouts
+from isentrope.sharded_tensors import is_sharded, sharded_like
+from isentrope.vectors import norm
 
 if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy
@@ -123,15 +126,18 @@ def _gap(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> G
     scorer = policy.scorer
     tensors = _converted(scorer, dtype)
     size = max(_size(p) for p in policy.theta.values())
-    along = {
-        scorer.inner_names[n]: _noise(p, k, size) for k, (n, p) in enumerate(policy.theta.items())
-    }
+    along = {n: _noise(p, k, size) for k, (n, p) in enumerate(policy.theta.items())}
 
     arguments = _arguments(policy, batch)
 
+    spread = {n for n, p in policy.theta.items() if is_sharded(p)}
+
     def scores(e: Tensor) -> Tensor:
-        moved = {n: _moved(tensors[n], e, d) for n, d in along.items()}
-        return torch.stack(functional_call(scorer, tensors | moved, arguments))
+        in_layers = {n: Moved(along[n], e) for n in spread}
+        names = {n: scorer.inner_names[n] for n in along.keys() - spread}
+        moved = {inner: _moved(tensors[inner], e, along[n]) for n, inner in names.items()}
+        with layers_at(policy.model, in_layers):
+            return torch.stack(functional_call(scorer, tensors | moved, arguments))
 
     return derivative_gap(scores, mode=mode, dtype=dtype, device=policy.device)
 
@@ -147,14 +153,14 @@ def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def _size(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt()) if x.numel() else 0.0
+    return norm({"x": x}) / x.numel() ** 0.5 if x.numel() else 0.0
 
 
 def _noise(x: Tensor, seed: int = 0, otherwise: float = 1.0) -> Tensor:
     """Normal numbers as large as x, root mean square; `otherwise` where x is 0."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-    return ((_size(x) or otherwise) * noise).to(x.device)
+    return sharded_like((_size(x) or otherwise) * noise, x)
 
 
 def _moved(x: Tensor, e: Tensor, direction: Tensor) -> Tensor:

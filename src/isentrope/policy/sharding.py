@@ -1,10 +1,12 @@
-"""A frozen base that is spread over the processes of torchrun (FSDP2); the adapter is on all.
+"""Decoder layers that are spread over the processes of torchrun (FSDP2); an adapter is on all.
 
 Each decoder layer is gathered when it is used and dropped afterwards, so a process holds its share
 of the layers, one whole layer, the embeddings and the adapter. Scores and both kinds of derivative
 are those of the whole model. Every process must run equally many forward passes, which
 `policy.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
 training each process has equally many sequences of its own.
+
+Where there is no adapter, trained layers are spread too (`policy.layerwise`).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
@@ -24,15 +26,15 @@ from isentrope.processes import Ranks
 
 
 def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> None:
-    """Spread the decoder layers of a frozen base over processes.
+    """Spread the decoder layers over processes: those of a frozen base, or of the whole model.
 
     Args:
-        model: With an adapter; the same weights on every process, on the CPU or on its device.
+        model: The same weights on every process, on the CPU or on its device.
         ranks: All processes of the run.
         device: Where this process computes; weights move there layer by layer.
 
     Raises:
-        ValueError: If there is one process, or layers of the base are trained.
+        ValueError: If there is one process.
         UnsupportedModelError: If the model keeps its layers elsewhere, or quantised.
     """
     if ranks.size == 1:
@@ -40,18 +42,14 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
             "shard_base spreads the base over several processes, and there is one: "
             "start the command by torchrun --nproc_per_node N."
         )
-    if not hasattr(model, "peft_config"):
-        raise ValueError(
-            "shard_base needs an adapter on a frozen base: derivatives along weights "
-            "that are themselves sharded do not exist in torch. Leave it false."
-        )
-    lm = model.get_base_model()
+    adapted = hasattr(model, "peft_config")
+    lm = model.get_base_model() if adapted else model
     if getattr(lm, "is_quantized", False):
         raise UnsupportedModelError("A quantised base cannot be sharded: choose one of both.")
     mesh = init_device_mesh(torch.device(device).type, (ranks.size,))
     for layer in layers_of(lm):
-        trained = {p for p in layer.parameters() if p.requires_grad}
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=trained)
+        whole = {p for p in layer.parameters() if adapted and p.requires_grad}
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
     rest = [p for p in model.parameters() if not isinstance(p, DTensor)]
     for tensor in (*rest, *model.buffers()):
         tensor.data = tensor.data.to(device)
@@ -76,8 +74,6 @@ def exchange_as_stored(model: nn.Module) -> None:
                 parameter.all_gather_outputs = []
                 vars(parameter).pop("_unsharded_param", None)
             group._init_mp_dtypes()
-        layer.unshard()  # once outside of functional transforms, which it would otherwise remember
-        layer.reshard()
 
 
 def put_back(parameter: nn.Parameter, data: torch.Tensor) -> None:

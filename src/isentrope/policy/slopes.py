@@ -49,7 +49,7 @@ def logprob_jvp(
         Scores, and for each direction (n, t) ∂_v s in nats per unit η, 0 where there is no token.
     """
     head = policy.head
-    if not is_frozen_linear(head):
+    if policy.spreads_theta or not is_frozen_linear(head):
         scores, *slopes = score_along_each(policy, rollouts, directions)
         return scores, [slope.logprobs for slope in slopes]
 
@@ -75,7 +75,7 @@ def score_jvp(
         Scores, and for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
     """
     head = policy.head
-    if not is_frozen_linear(head):
+    if policy.spreads_theta or not is_frozen_linear(head):
         scores, *slopes = score_along_each(policy, rollouts, directions)
         return scores, slopes
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.sharded_tensors import local_part
 from isentrope.processes import gather
+from isentrope.sharded_tensors import local_part
 
 
 class TrainingDivergedError(RuntimeError):

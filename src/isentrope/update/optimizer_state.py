@@ -21,6 +21,7 @@ from isentrope.manifest import verify
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_file
 from isentrope.reading import read_json, read_torch, reading
+from isentrope.sharded_tensors import is_sharded, sharded_like
 from isentrope.update.optimizer_checks import require_moment, require_plausible, require_steps
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import (
@@ -281,7 +282,8 @@ def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
         return float(value)
     _require_shape(policy, name, value, f"{key!r} of the optimizer")
     require_moment(key, value, f"{key!r} of parameter {name!r}")
-    return value.double()
+    like = policy.model.get_parameter(name)
+    return (sharded_like(value, like) if is_sharded(like) else value).double()
 
 
 def _require_shape(policy: Policy, name: str, tensor: Tensor, what: str) -> None:

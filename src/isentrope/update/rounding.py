@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.policy.language_model import Policy
+from isentrope.sharded_tensors import local_part, total, with_part
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.vectors import Vector, axpy, norm
 
@@ -83,11 +84,10 @@ def short_types(
     """
     kinds = {name: state.types.get(name, stored.get(name)) for name in policy.names}
     theta = policy.theta
-    return {
-        name: kind
-        for name, kind in kinds.items()
-        if kind in _SHORT and torch.equal(theta[name].to(kind).to(theta[name].dtype), theta[name])
-    }
+    parts = {name: local_part(theta[name]) for name, kind in kinds.items() if kind in _SHORT}
+    differ = {name: (p.to(kinds[name]).to(p.dtype) != p).sum() for name, p in parts.items()}
+    entries = zip(differ, total(differ, theta), strict=True)
+    return {name: kind for name, n in entries if n == 0 and (kind := kinds[name]) is not None}
 
 
 def rounded_step(
@@ -110,26 +110,28 @@ def rounded_step(
     """
     direction = {n: v.double() for n, v in step.direction.items()}
     gradient = step.loss_gradient
-    moved = total = 0
+    moved = size = 0
     for name, kind in types.items():
         change = _change(policy, state, name, gradient[name], step.clip_factor, kind, eta)
         direction[name] = change / eta
-        moved += int((change != 0).sum())
-        total += change.numel()
-        if not bool(change.isfinite().all()):
+        own = local_part(change)
+        found = {"moved": (own != 0).sum(), "wrong": (~own.isfinite()).sum()}
+        entries, wrong = total(found, dict.fromkeys(found, change))
+        moved, size = moved + entries, size + change.numel()
+        if wrong:
             raise ValueError(
                 f"The step in {str(kind).removeprefix('torch.')} is not finite in parameter "
                 f"{name!r}: such training would diverge at once, so its weights were kept in "
                 "float32 (checkpoint.master_weights=true)."
             )
-    size = norm(direction)
+    length = norm(direction)
     gap = norm(axpy(-1.0, direction, step.direction))
     return RoundedStep(
         direction=direction,
         eta=eta,
         dtype=" and ".join(sorted({str(kind).removeprefix("torch.") for kind in types.values()})),
-        moved=moved / total,
-        error=gap / size if size else float("inf"),
+        moved=moved / size,
+        error=gap / length if length else float("inf"),
     )
 
 
@@ -142,9 +144,9 @@ def _change(
     kind: torch.dtype,
     eta: float,
 ) -> Tensor:
-    theta = policy.theta[name]
+    theta = local_part(policy.theta[name])
     parameter = nn.Parameter(theta.to(kind, copy=True))
-    parameter.grad = gradient.to(theta.device, kind)
+    parameter.grad = local_part(gradient).to(theta.device, kind)
     if clip < 1:
         parameter.grad.mul_(clip)
     settings = {k: v for k, v in state.groups[name].items() if k not in ("params", "param_names")}
@@ -153,11 +155,13 @@ def _change(
     if moments := state.moments[name]:
         here = theta.device if settings.get("fused") else "cpu"
         optimizer.state[parameter] = {
-            key: x.to(theta.device, kind, copy=True) if isinstance(x, Tensor) else _step(x, here)
+            key: local_part(x).to(theta.device, kind, copy=True)
+            if isinstance(x, Tensor)
+            else _step(x, here)
             for key, x in ({"step": 0.0} | moments).items()
         }
     optimizer.step()
-    return parameter.detach().double() - theta.double()
+    return with_part(parameter.detach().double() - theta.double(), policy.theta[name])
 
 
 def _step(value: float, device: Any) -> Tensor:

@@ -26,6 +26,7 @@ from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.files import sha256, write_file
 from isentrope.policy.language_model import Policy
 from isentrope.reading import read_tensors
+from isentrope.sharded_tensors import local_part
 from isentrope.vectors import Vector, require_same_names, tensor_bytes
 
 
@@ -99,12 +100,14 @@ def gram_diagonals(
     def squares(side: TokenSum, start: int, end: int) -> Tensor:
         out = torch.zeros(end - start, dtype=torch.float64, device=policy.device)
         with policy.precision.active(forward_mode=False), tempfile.TemporaryDirectory() as folder:
-            rows = GradientStore(policy.theta, end - start, gradients.storage, Path(folder))
+            rows = GradientStore(policy.parts, end - start, gradients.storage, Path(folder))
             computed.visit(_rows_of(side, start, end, shift=start), rows.add)
-            rows.share(policy.ranks)
-            for name in policy.theta:
+            _share(rows, policy)
+            for name in policy.names:
                 block = rows.block(name)
                 out += (scaled(name, block) * block).sum(1).double()
+        if policy.spreads_theta:
+            policy.ranks.sum([out])
         return out.cpu()
 
     def diagonal(side: TokenSum) -> Tensor:
@@ -126,7 +129,7 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
     Returns:
         The plan.
     """
-    size = sum(p.numel() for p in policy.theta.values())
+    size = sum(p.numel() for p in policy.parts.values())
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)
 
@@ -141,17 +144,18 @@ def _tile(
     end: int,
 ) -> Tensor:
     """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
-    theta, ranks = gradients.policy.theta, gradients.policy.ranks
-    scaled = _scaling(gradients.policy, preconditioner)
-    device = gradients.policy.device
+    policy, ranks = gradients.policy, gradients.policy.ranks
+    scaled, device = _scaling(policy, preconditioner), policy.device
     out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
     with tempfile.TemporaryDirectory() as folder:
-        rows = GradientStore(theta, end - start, plan.storage, Path(folder))
+        rows = GradientStore(policy.parts, end - start, plan.storage, Path(folder))
         gradients.visit(_rows_of(held, start, end, shift=start), rows.add)
-        rows.share(ranks)
+        _share(rows, policy)
         if plan.symmetric:
-            own = torch.arange(end - start, device=device).tensor_split(ranks.size)[ranks.own]
-            for name in theta:
+            own = torch.arange(end - start, device=device)
+            if not policy.spreads_theta:
+                own = own.tensor_split(ranks.size)[ranks.own]
+            for name in policy.names:
                 block = rows.block(name)
                 out[own, start:end] += (scaled(name, block[own]) @ block.T).double()
 
@@ -166,11 +170,17 @@ def _tile(
     return out.cpu()
 
 
+def _share(rows: GradientStore, policy: Policy) -> None:
+    """Give every process all rows, where it does not have its parts of all of them."""
+    if not policy.spreads_theta:
+        rows.share(policy.ranks)
+
+
 def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Tensor], Tensor]:
     """Multiplies (b, size) rows of a parameter by P."""
     if preconditioner is None:
         return lambda _, rows: rows
-    flat = {n: preconditioner[n].flatten().to(p) for n, p in policy.theta.items()}
+    flat = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in policy.parts.items()}
     return lambda name, rows: rows * flat[name]
 
 
@@ -214,6 +224,8 @@ class _Tiles:
                 ),
             )
         )[:16]
+        if policy.sharded:  # each process has read its part of the weights
+            self._name = sha256(x.encode() for x in self._ranks.all_of([self._name]))[:16]
 
     def _path(self, k: int) -> Path:
         assert self._folder is not None

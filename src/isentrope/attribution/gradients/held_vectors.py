@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import Where
+from isentrope.sharded_tensors import local_part, with_part
 from isentrope.vectors import Vector, require_same_names
 
 
@@ -51,8 +52,8 @@ class HeldVectors(Sequence[Vector]):
             theta: The parameters, for names, shapes, dtype and device.
             where: "device" with the model, "cpu" or "disk".
         """
-        self._like = {name: (p.shape, p.device) for name, p in theta.items()}
-        self._size = sum(p.numel() for p in theta.values())
+        self._like = {name: p.detach() for name, p in theta.items()}
+        self._size = sum(local_part(p).numel() for p in theta.values())
         self._dtype = held_dtype(theta)
         self._device = next(iter(theta.values())).device if where == "device" else "cpu"
         self._held: list[Tensor | Path] = []
@@ -72,9 +73,11 @@ class HeldVectors(Sequence[Vector]):
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
         flat, start, vector = self._flat(self._held[index]), 0, dict[str, Tensor]()
-        for name, (shape, device) in self._like.items():
-            end = start + shape.numel()
-            vector[name] = flat[start:end].to(device, torch.float64, copy=True).view(shape)
+        for name, p in self._like.items():
+            own = local_part(p)
+            end = start + own.numel()
+            part = flat[start:end].to(p.device, torch.float64, copy=True).view(own.shape)
+            vector[name] = with_part(part, p)
             start = end
         return vector
 
@@ -100,11 +103,9 @@ class HeldVectors(Sequence[Vector]):
         return torch.from_file(str(held), shared=True, size=self._size, dtype=self._dtype)
 
     def _write(self, flat: Tensor, vector: Vector) -> None:
-        require_same_names(
-            {n: torch.empty(s, device="meta") for n, (s, _) in self._like.items()}, vector
-        )
+        require_same_names(self._like, vector)
         start = 0
-        for name, (shape, _) in self._like.items():
-            end = start + shape.numel()
-            flat[start:end] = vector[name].flatten()
+        for name, p in self._like.items():
+            end = start + local_part(p).numel()
+            flat[start:end] = local_part(vector[name]).flatten()
             start = end

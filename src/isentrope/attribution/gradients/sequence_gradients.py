@@ -11,6 +11,9 @@ No summed weight gradients are computed, and nothing is stored: each layer's row
 visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
 on the first tokens of two sequences, the hooks' gradients are compared with autograd, and autograd
 with forward mode.
+
+Where θ is spread over processes, each row is a backward pass of all of them, and every process
+visits its parts of all gradients.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.scoring import score_along
 from isentrope.processes import ALONE
+from isentrope.sharded_tensors import is_sharded, local_part, sharded_like
 from isentrope.vectors import Vector, dot, multiply, norm
 
 Visit = Callable[[str, Tensor, Tensor], object]
@@ -72,7 +76,8 @@ class SequenceGradients:
         if backend not in ("hooks", "loop"):
             raise ValueError(f"gradient_backend={backend!r}; choose 'hooks' or 'loop'.")
         self.policy = policy
-        self._layers = find_layers(policy) if backend == "hooks" else None
+        hooked = backend == "hooks" and not policy.spreads_theta
+        self._layers = find_layers(policy) if hooked else None
 
     @cached_property
     def _lora(self) -> list[LoraLayer]:
@@ -81,8 +86,8 @@ class SequenceGradients:
     def visit(self, token_sum: TokenSum, visit: Visit) -> None:
         """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
-        Where processes share the work (`policy.ranks`), each visits rows of its own: the caller
-        adds up what they have.
+        Where processes share the work (`policy.ranks`), each visits rows of its own, or its parts
+        (`policy.parts`) of all rows: the caller adds up what they have.
 
         Args:
             token_sum: The sums to differentiate.
@@ -98,7 +103,8 @@ class SequenceGradients:
         with nullcontext() if token_sum.of_training else derivative_of_scores(model):
             self._check_once(token_sum)
             if self._layers is None:
-                self._loop(token_sum, visit)
+                loop = self._together if self.policy.spreads_theta else self._loop
+                loop(token_sum, visit)
                 return
             policy = self.policy
             sizes = policy.max_tokens, policy.ranks, token_sum.row_of, policy.padding
@@ -120,6 +126,20 @@ class SequenceGradients:
             with self.policy.precision.active(forward_mode=False):  # as under the hooks
                 for name, tensor in gradient.items():
                     visit(name, rows[i], tensor.to(self.policy.theta[name].dtype)[None])
+
+    def _together(self, token_sum: TokenSum, visit: Visit) -> None:
+        """One row after the other, each by all processes; the first has what is not sharded."""
+        policy, row_of = self.policy, token_sum.row_of
+        for row in row_of.unique():
+            one = token_sum.select((row_of == row).nonzero()[:, 0])
+            gradient = policy.weighted_gradient(
+                one.rollouts, one.logprob_weights, one.entropy_weights
+            )
+            rows = row[None].to(policy.device)
+            with policy.precision.active(forward_mode=False):  # as under the hooks
+                for name, tensor in gradient.items():
+                    if is_sharded(tensor) or policy.ranks.own == 0:
+                        visit(name, rows, local_part(tensor).to(policy.theta[name].dtype)[None])
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         visited: set[str] = set()
@@ -241,7 +261,7 @@ def _ignore(name: str, rows: Tensor, gradients: Tensor) -> None:
 def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:
     generator = torch.Generator().manual_seed(0)
     direction = {
-        n: torch.randn(g.shape, generator=generator, dtype=torch.float64).to(g.device)
+        n: sharded_like(torch.randn(g.shape, generator=generator, dtype=torch.float64), g)
         for n, g in gradient.items()
     }
     try:

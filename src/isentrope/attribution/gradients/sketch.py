@@ -23,6 +23,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.sharded_tensors import local_part, sharded_like
 from isentrope.vectors import Vector, require_same_names
 
 
@@ -103,16 +104,21 @@ def _sketch(
     if preconditioner is not None:
         require_same_names(policy.theta, preconditioner)
     out = torch.zeros(token_sum.n_rows, dimension, dtype=torch.float64, device=policy.device)
+    theta = policy.theta
     seeds = {name: seed * len(policy.names) + k for k, name in enumerate(policy.names)}
 
     def add(name: str, rows: Tensor, new: Tensor) -> None:
         new = new.flatten(1)
         generator = torch.Generator().manual_seed(seeds[name])
-        bucket = torch.randint(dimension, new.shape[1:], generator=generator).to(new.device)
-        sign = 2.0 * torch.randint(2, new.shape[1:], generator=generator) - 1
+        like, size = theta[name], (theta[name].numel(),)
+        hashes = torch.randint(dimension, size, generator=generator)
+        signs = 2.0 * torch.randint(2, size, generator=generator) - 1
+        bucket, sign = (local_part(sharded_like(x.view(like.shape), like)) for x in (hashes, signs))
         if preconditioner is not None:
-            sign = sign * preconditioner[name].flatten().cpu()
-        hashed = new.new_zeros(len(new), dimension).index_add_(1, bucket, new * sign.to(new))
+            sign = sign * local_part(preconditioner[name])
+        hashed = new.new_zeros(len(new), dimension).index_add_(
+            1, bucket.flatten(), new * sign.flatten().to(new)
+        )
         out.index_add_(0, rows, hashed.double())
 
     gradients.visit(token_sum, add)

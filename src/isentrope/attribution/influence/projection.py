@@ -25,6 +25,7 @@ from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
+from isentrope.sharded_tensors import local_part
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
 
@@ -73,9 +74,9 @@ def on_sums(
     policy: Policy, sums: TokenSum, directions: Iterable[Vector], gradients: GradientOptions
 ) -> Tensor:
     """The same of any weighted sums of tokens, one per sequence."""
-    theta = policy.theta
+    theta = policy.parts
     size = sum(p.numel() * p.element_size() for p in theta.values())
-    short = ({n: u[n].flatten().to(p) for n, p in theta.items()} for u in directions)
+    short = ({n: local_part(u[n]).flatten().to(p) for n, p in theta.items()} for u in directions)
     found: list[Tensor] = []
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
         stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}

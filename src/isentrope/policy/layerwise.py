@@ -1,0 +1,125 @@
+"""θ that is spread over processes: layers evaluated at θ + ηv, and gradients of layers.
+
+torch has no forward mode through sharded weights. So a layer's parameters are replaced when they
+have been gathered for its forward pass: by θ + ηv, of which v is gathered with them. η may be a
+dual number, and derivatives along v are then those of the whole model, exactly. A gradient of θ is
+added up over the processes parameter by parameter, as backward passes find it, in float64; each
+process keeps its part.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from isentrope.sharded_tensors import gathered, is_sharded, local_part, summed_in_parts
+from isentrope.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Moved:
+    """θ + ηv of one spread parameter, added up when its layer is gathered.
+
+    Attributes:
+        direction: v, sharded as the parameter.
+        eta: η, which may be a dual number.
+    """
+
+    direction: Tensor
+    eta: Tensor | float
+
+    def at(self, here: Tensor) -> Tensor:
+        """The whole of θ + ηv, from the whole of θ."""
+        v = gathered(local_part(self.direction), self.direction, here.shape)
+        return (here.detach().double() + self.eta * v.to(here.device, torch.float64)).to(here.dtype)
+
+
+Point = Mapping[str, Tensor | Moved]
+"""Parameters to use in place of θ, by name; a sharded tensor stands for the model's own."""
+
+
+@contextmanager
+def layers_at(model: nn.Module, point: Point) -> Generator[None]:
+    """A block in which the layers that are spread have other parameters.
+
+    Args:
+        model: Whose layers they are.
+        point: The parameters; those that are not `Moved` are left to the caller.
+
+    Yields:
+        Nothing.
+    """
+    moved = {n: x for n, x in point.items() if isinstance(x, Moved)}
+
+    def replace(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+        if name in moved:
+            owner._parameters[leaf] = moved[name].at(here)  # type: ignore[assignment]
+
+    with _when_gathered(model, replace) if moved else ExitStack():
+        yield
+
+
+@contextmanager
+def layer_gradients(theta: Vector, model: nn.Module) -> Generator[Vector]:
+    """A block of one forward and one backward pass, which gives the gradients of what is spread.
+
+    Args:
+        theta: The trainable parameters.
+        model: Whose layers they are in.
+
+    Yields:
+        The gradients by name, filled by the backward pass: sums over processes, float64.
+    """
+    found: Vector = {}
+    handles: list[Any] = []
+
+    def add_up(name: str, parameter: Tensor) -> None:
+        if parameter.grad is not None:  # FSDP2 then has nothing to reduce
+            found[name] = summed_in_parts(parameter.grad.double(), theta[name])
+            parameter.grad = None
+
+    def watch(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+        if here.requires_grad:
+            hook = lambda parameter: add_up(name, parameter)  # noqa: E731
+            handles.append(here.register_post_accumulate_grad_hook(hook))
+
+    try:
+        with _when_gathered(model, watch):
+            yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _when_gathered(
+    model: nn.Module, visit: Callable[[str, nn.Module, str, Tensor], None]
+) -> ExitStack:
+    """Call a function with each parameter of each spread layer whenever the layer is gathered."""
+    stack = ExitStack()
+    for prefix, layer in model.named_modules():
+        if not isinstance(layer, FSDPModule):
+            continue
+        places = list(_places(prefix, layer))
+
+        def visit_all(*_: object, places: list[tuple[str, nn.Module, str]] = places) -> None:
+            for name, owner, leaf in places:
+                visit(name, owner, leaf, owner._parameters[leaf])  # type: ignore[arg-type]
+
+        stack.callback(layer.register_forward_pre_hook(visit_all).remove)
+    return stack
+
+
+def _places(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Name, module and attribute of each sharded parameter of a layer that is not gathered."""
+    for path, module in layer.named_modules(prefix=prefix):
+        for leaf, parameter in module._parameters.items():
+            if is_sharded(parameter):
+                yield f"{path}.{leaf}", module, leaf

@@ -1,0 +1,112 @@
+"""A policy whose trained layers are spread over processes, beside the same policy whole.
+
+torchrun --nproc_per_node 3 -m tests.policy.spread_theta
+"""
+
+import re
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.pipelines.precision_stages import at_precision
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.sharding import shard_base
+from isentrope.processes import all_ranks, join_processes, leave
+from isentrope.rollouts import Rollouts
+from isentrope.sharded_tensors import is_sharded, local_part, sharded_like, whole
+from isentrope.vectors import axpy, dot, multiply, norm
+
+SIZES = ((3, 5), (2, 2), (4, 1), (2, 4), (1, 3))
+
+
+def model():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 10, "intermediate_size": 7, "vocab_size": 13}  # uneven, and few rows
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
+    return Qwen2ForCausalLM(Qwen2Config(num_hidden_layers=2, **sizes, **heads)).eval()
+
+
+def batch():
+    """Ragged sequences; the third process has no work on the last of them."""
+    rng = torch.Generator().manual_seed(3)
+    pairs = [[torch.randint(13, (n,), generator=rng) for n in pair] for pair in SIZES]
+    return Rollouts([p for p, _ in pairs], [r for _, r in pairs], torch.arange(len(pairs)))
+
+
+def direction(policy, seed):
+    """The same numbers for both policies, held as each holds θ."""
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        n: sharded_like(torch.randn(p.shape, generator=rng, dtype=torch.float64), p)
+        for n, p in policy.theta.items()
+    }
+
+
+def close(a, b, relative=1e-10):
+    a, b = (whole(torch.as_tensor(x)).double() for x in (a, b))
+    assert torch.allclose(a, b, rtol=relative, atol=relative), float((a - b).abs().max())
+
+
+def compare(one, spread):
+    """Scores, derivatives, gradients and vectors."""
+    assert sum(is_sharded(p) for p in spread.theta.values()) > 20
+    assert any(len(x) == 0 for x in spread.parts.values()) == (spread.ranks.own == 2)
+    E = batch()
+    u, v = direction(one, 1), direction(one, 2)
+    su, sv = direction(spread, 1), direction(spread, 2)
+    for a, b in zip(score_along(spread, E, sv, 2), score_along(one, E, v, 2), strict=True):
+        close(a.logprobs, b.logprobs)
+        close(a.entropies, b.entropies)
+    for a, b in zip(
+        score_along_each(spread, E, [su, sv]), score_along_each(one, E, [u, v]), strict=True
+    ):
+        close(a.entropies, b.entropies)
+    moved = score(spread, E, spread.parameters_along(sv, 1e-2))
+    close(moved.logprobs, score(one, E, one.parameters_along(v, 1e-2)).logprobs)
+    with spread.shifted(sv, 1e-2):
+        close(score(spread, E).logprobs, moved.logprobs)
+    close(score(spread, E).logprobs, score(one, E).logprobs)
+    rng = torch.Generator().manual_seed(0)
+    weights = [torch.randn(E.mask.shape, generator=rng, dtype=torch.float64) for _ in range(2)]
+    gradient, expected = (p.weighted_gradient(E, *weights) for p in (spread, one))
+    for name, g in expected.items():
+        close(gradient[name], g)
+    close(dot(gradient, sv), dot(expected, v))
+    close(norm(multiply(axpy(2.0, su, sv), gradient)), norm(multiply(axpy(2.0, u, v), expected)))
+    held = HeldVectors(spread.theta)
+    held.append(gradient)
+    close(dot(held[0], held[0]), dot(expected, expected))
+
+
+def refusals(policy):
+    """A direction with one infinite entry is refused by all processes."""
+    wrong = direction(policy, 1)
+    name = next(n for n, x in wrong.items() if is_sharded(x))
+    local_part(wrong[name])[:1] = float("inf")
+    with pytest.raises(ValueError, match=re.escape(name)):
+        policy.require_direction(wrong)
+
+
+def main():
+    join_processes()
+    one = Policy(model())
+    spread_model = model()
+    shard_base(spread_model, all_ranks())
+    spread = Policy(spread_model, precision="float32")
+    spread.ranks = all_ranks()
+    before = score(spread, batch())
+    with at_precision(spread, "bfloat16"):
+        score(spread, batch())
+    close(score(spread, batch()).logprobs, before.logprobs, 0.0)
+    with at_precision(spread, "float64"):
+        compare(one, spread)
+        refusals(spread)
+    close(score(spread, batch()).logprobs, before.logprobs, 0.0)
+    leave()
+
+
+if __name__ == "__main__":
+    main()
