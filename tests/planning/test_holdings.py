@@ -66,8 +66,12 @@ def test_a_spread_base_is_a_share_of_its_layers_and_one_whole(shapes, policy):
     assert [term.size for term in held] == [4 * each, 4 * layers // shapes.layers]
 
 
-def test_nothing_of_a_model_without_adapter_is_spread(tiny):
-    assert shapes_of(tiny / "base").spread == 0
+def test_trained_layers_of_a_model_without_adapter_are_spread(tiny):
+    shapes = shapes_of(tiny / "base")
+    assert 0 < shapes.spread == shapes.spread_trainable < shapes.trainable
+    alone, one_of_4 = (Holdings(shapes, n).vectors("v", 1).size for n in (1, 4))
+    whole = shapes.trainable - shapes.spread
+    assert one_of_4 - 8 * whole == pytest.approx((alone - 8 * whole) / 4, abs=8)
 
 
 def test_what_fits_only_where_it_is_spread_is_refused_where_it_is_not(shapes):

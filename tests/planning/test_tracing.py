@@ -71,7 +71,7 @@ def test_a_backward_pass_holds_what_it_needs():
 
 def test_layers_are_a_straight_line_and_the_vocabulary_is_not():
     one, two = Trace(100, 10, 1.0, 5.0, 3.0, 7.0, 4), Trace(100, 16, 3.0, 5.0, 4.0, 7.0, 6)
-    assert one.more_layers(two, 4) == Trace(100, 28, 7.0, 5.0, 6.0, 7.0, 10)
+    assert one.more_layers(two, 4) == Trace(100, 28, 7.0, 5.0, 6.0, 7.0, 10, 18)
     assert one.more_layers(two, 1) == one
 
 

@@ -98,7 +98,7 @@ def plan(
         sizes = evaluation_sizes(config, prompt_tokens or _longest(prompts, _tokenizer(shapes)))
     if where.shard_base and not shapes.spread:
         raise ValueError(
-            f"{first.name} has no layers under an adapter that checkpoint.shard_base could spread."
+            f"{first.name} keeps its layers where checkpoint.shard_base cannot spread them."
         )
     sizes = replace(sizes, processes=processes, sharded=where.shard_base)
     free = memory_of(device) // (1 if device.startswith("cuda") else processes)

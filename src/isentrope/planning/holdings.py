@@ -44,6 +44,12 @@ class Holdings:
     shapes: Shapes
     spread_over: int = 1
 
+    @property
+    def trainable(self) -> int:
+        """d, or what a process holds of it where trained layers are spread."""
+        d, spread = self.shapes.trainable, self.shapes.spread_trainable
+        return d - spread + -(-spread // self.spread_over)
+
     def weights(self, precision: Precision) -> tuple[Term, ...]:
         """The weights in float32, and a copy at another precision for as long as it is used."""
         size, spread, layers = element(precision), self.shapes.spread, self.shapes.layers
@@ -56,6 +62,9 @@ class Holdings:
             layer = spread // layers
             words = f"{layer:,} parameters x {size} bytes"
             terms.append(Term("a gathered layer", size * layer, words))
+            if trained := self.shapes.spread_trainable // layers:
+                words = f"{trained:,} parameters x 8 bytes (float64)"
+                terms.append(Term("its part of a direction", 8 * trained, words))
         return tuple(terms)
 
     def files(self) -> Term:
@@ -64,7 +73,7 @@ class Holdings:
 
     def moments(self, times: int = 1) -> Term:
         """The optimizer's moments, in float64."""
-        d = self.shapes.trainable
+        d = self.trainable
         size = times * MOMENTS * 8 * d
         return Term(
             "optimizer moments", size, f"{times} x {MOMENTS} x {d:,} trainable x 8 bytes (float64)"
@@ -72,7 +81,7 @@ class Holdings:
 
     def vectors(self, name: str, count: int) -> Term:
         """Vectors over θ in float64."""
-        d = self.shapes.trainable
+        d = self.trainable
         return Term(name, count * 8 * d, f"{count} x {d:,} trainable x 8 bytes (float64)")
 
     def step(self) -> Term:
@@ -91,7 +100,7 @@ class Holdings:
 
     def groups(self, count: int, precision: Precision, storage: Storage) -> Term:
         """The gradients of error groups; none of them in memory where they are on disk."""
-        d, size = self.shapes.trainable, max(4, element(precision))
+        d, size = self.trainable, max(4, element(precision))
         if storage.where == "disk":
             return Term("stored gradient groups", 0, f"{count * size * d:,} bytes on disk")
         return Term(
@@ -102,7 +111,7 @@ class Holdings:
 
     def directions(self, groups: int, precision: Precision) -> Term:
         """P g of the groups that one forward-mode pass takes, with the part they come from."""
-        d, size, count = self.shapes.trainable, element(precision), min(groups, DIRECTIONS_AT_ONCE)
+        d, size, count = self.trainable, element(precision), min(groups, DIRECTIONS_AT_ONCE)
         formula = f"({count} x {size} + 8) bytes x {d:,} trainable"
         return Term("directions", (count * size + 8) * d, formula)
 
@@ -111,7 +120,7 @@ class Holdings:
     ) -> Term:
         """The gradients of the side of a kernel that is held."""
         size = element(precision)
-        plan = plan_storage(left, right, self.shapes.trainable, size, storage)
+        plan = plan_storage(left, right, self.trainable, size, storage)
         where = {"device": "", "cpu": " on the CPU", "disk": " on disk"}[storage.where]
         rows = max(end - start for start, end in plan.tiles)
         words = f"{rows} rows x {plan.row_bytes:,} bytes ({storage.kept}){where}"

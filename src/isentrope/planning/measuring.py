@@ -88,11 +88,22 @@ class Measuring:
     ) -> Stage:
         """Weights, what is held, and the largest of the passes."""
         largest = max((x for x, _ in passes), key=lambda x: x.peak, default=NOTHING)
+        dropped = min(self._dropped(largest, precision, backward), largest.others)
+        largest = replace(largest, others=largest.others - dropped)
         terms = (*self._held.weights(precision), *held, *pass_terms(largest, backward=backward))
         work = Work.of(passes, double=element(precision) == 8)
         return Stage(
             name, tuple(term for term in terms if term.size or "disk" in term.formula), work
         )
+
+    def _dropped(self, of: Trace, precision: Precision, backward: bool) -> int:
+        """Bytes that a pass does not hold where trained layers are gathered one at a time."""
+        trained, layers = self.shapes.spread_trainable, self.shapes.layers
+        if not (self.sizes.sharded and trained):
+            return 0
+        if backward:  # one layer's gradients
+            return element(precision) * trained * (layers - 1) // layers
+        return of.more_layers_held  # θ + ηv, all that forward mode keeps of a layer
 
     def _prepared(self) -> list[Stage]:
         """Load, sampling and the step."""
@@ -221,7 +232,7 @@ class Measuring:
 
     def _projected(self, step: Term, stored: Term, directions: int) -> Stage:
         """Sequences: one backward pass over U, each gradient times all directions."""
-        s, d = self.sizes, self.shapes.trainable
+        s, d = self.sizes, self._held.trainable
         size = element(s.measuring)
         stacked = Term(
             "directions", directions * size * d, f"{directions} x {d:,} trainable x {size} bytes"
@@ -285,7 +296,7 @@ class Measuring:
         s, held, size = self.sizes, self._held, element(self.sizes.measuring)
         right_rows = None if right is None else right.sequences
         stored = held.kernel_rows(rows or left.sequences, right_rows, s.measuring, s.storage)
-        d = self.shapes.trainable
+        d = self._held.trainable
         scale = Term("P", size * d, f"{d:,} trainable x {size} bytes")
         sides, times = ([left], 1) if right is None else ([left, right], 2)  # with its diagonals
         passes = [

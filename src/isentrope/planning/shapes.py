@@ -43,6 +43,7 @@ class Shapes:
         hidden: Width of the hidden states.
         file_bytes: Bytes of the weights' files; 0 where they are not on this machine.
         spread: Parameters that `checkpoint.shard_base` spreads over the processes.
+        spread_trainable: Those of them that the optimizer moves: without an adapter.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Shapes:
     hidden: int
     file_bytes: int
     spread: int
+    spread_trainable: int = 0
 
     @property
     def cached_numbers(self) -> int:
@@ -103,6 +105,7 @@ def shapes_of(
     patterns = None if trainable_patterns is None else tuple(trainable_patterns)
     model = _without_numbers(folder, config, patterns)
     sizes = [p.numel() for p in model.parameters() if p.requires_grad]
+    spread = _spread(model)
     files = {path for place in (Path(source), folder) for path in place.glob("*.safetensors")}
     return Shapes(
         folder=folder,
@@ -116,19 +119,19 @@ def shapes_of(
         vocabulary=int(config.vocab_size),
         hidden=int(config.hidden_size),
         file_bytes=sum(path.stat().st_size for path in files),
-        spread=_spread(model),
+        spread=sum(p.numel() for p in spread),
+        spread_trainable=sum(p.numel() for p in spread if p.requires_grad),
     )
 
 
-def _spread(model: Any) -> int:
-    """Frozen parameters of the decoder layers under an adapter."""
-    if not hasattr(model, "peft_config"):
-        return 0
+def _spread(model: Any) -> list[nn.Parameter]:
+    """The parameters of the decoder layers, under an adapter the frozen ones."""
+    adapted = hasattr(model, "peft_config")
     try:
-        layers = layers_of(model.get_base_model())
+        layers = layers_of(model.get_base_model() if adapted else model)
     except UnsupportedModelError:
-        return 0
-    return sum(p.numel() for p in layers.parameters() if not p.requires_grad)
+        return []
+    return [p for p in layers.parameters() if not (adapted and p.requires_grad)]
 
 
 def _without_numbers(folder: Path, config: Any, patterns: Sequence[str] | None) -> nn.Module:

@@ -39,6 +39,7 @@ class Trace:
         written: Bytes of all results, but of arrays over vocabulary entries.
         head_written: Bytes of those.
         small: Bytes at the peak in blocks that the allocator keeps when they are freed.
+        more_layers_held: Bytes of `others` that layers beyond the first add.
     """
 
     logits: int
@@ -48,6 +49,7 @@ class Trace:
     written: float
     head_written: float
     small: int = 0
+    more_layers_held: int = 0
 
     @property
     def peak(self) -> int:
@@ -69,14 +71,16 @@ class Trace:
         def line(a: float, b: float) -> float:
             return a + more * max(b - a, 0)
 
+        others = int(line(self.others, two.others + two.logits - self.logits))
         return Trace(
             logits=two.logits if layers > 1 else self.logits,
-            others=int(line(self.others, two.others + two.logits - self.logits)),
+            others=others,
             flops=line(self.flops, two.flops),
             head_flops=self.head_flops,
             written=line(self.written, two.written),
             head_written=self.head_written,
             small=int(line(self.small, two.small)),
+            more_layers_held=others - self.others,
         )
 
     def share(self, share: float) -> Trace:
@@ -89,6 +93,7 @@ class Trace:
             share * self.written,
             share * self.head_written,
             int(share * self.small),
+            int(share * self.more_layers_held),
         )
 
     def times_head(self, factor: float) -> Trace:
@@ -101,6 +106,7 @@ class Trace:
             self.written,
             factor * self.head_written,
             self.small,
+            self.more_layers_held,
         )
 
 
