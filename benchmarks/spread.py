@@ -159,7 +159,7 @@ def measured(folder: Path, processes: int, spread: bool, verb: str = "load") -> 
     """The largest peak of so many processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
     command += ["--master_port", "29871", "-m", "benchmarks.spread"]
-    command += ["--run", verb, str(folder)]
+    command += ["--work", verb, str(folder)]
     done = subprocess.run(
         [*command, *(["--spread"] if spread else [])],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -173,11 +173,11 @@ def measured(folder: Path, processes: int, spread: bool, verb: str = "load") -> 
 def main() -> None:
     """Load as the command line asks, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", nargs=2, metavar=("VERB", "FOLDER"))
+    parser.add_argument("--work", nargs=2, metavar=("VERB", "FOLDER"))
     parser.add_argument("--spread", action="store_true")
     asked = parser.parse_args()
-    if asked.run:
-        verb, folder = asked.run
+    if asked.work:
+        verb, folder = asked.work
         run(Path(folder), asked.spread, verb)
         return
     rows, full = [], []
