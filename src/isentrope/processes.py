@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -153,9 +154,13 @@ def lost_another(error: BaseException) -> bool:
 
 
 def leave() -> None:
-    """Close the group of processes: a thread of it that is alive at exit aborts the process."""
+    """Close the group of processes: a thread of it that is alive at exit aborts the process.
+
+    The threads end with the last object that refers to the group, such as a model that is spread.
+    """
     if _joined():
         dist.destroy_process_group()
+        gc.collect()
 
 
 def gather(content: T) -> list[T]:

@@ -105,8 +105,8 @@ def main():
         compare(one, spread)
         refusals(spread)
     close(score(spread, batch()).logprobs, before.logprobs, 0.0)
-    leave()
 
 
 if __name__ == "__main__":
     main()
+    leave()

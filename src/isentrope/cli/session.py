@@ -69,7 +69,9 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
         _forget_output()
         raise typer.Exit(PIPE_STATUS) from error
     except Exception as error:
-        raise typer.Exit(_failed(verb, error)) from error
+        status = _failed(verb, error)
+        traceback.clear_frames(error.__traceback__)  # which hold models, and with them the group
+        raise typer.Exit(status) from error
     finally:
         leave()
 
