@@ -43,7 +43,7 @@ class PolicyConfig(Section):
     device_map: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     """Device: cpu, cuda or cuda:N."""
     shard_base: bool = False
-    """Spread a frozen base over the processes of torchrun (FSDP2), for models too large for one."""
+    """Spread the decoder layers over the processes of torchrun (FSDP2), for large models."""
     quantization: Literal["none", "4bit", "8bit"] = "none"
     """Precision of a frozen base under an adapter (4bit and 8bit need bitsandbytes)."""
     allow_hub: bool = False

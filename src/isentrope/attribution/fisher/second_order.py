@@ -60,8 +60,8 @@ def second_order_kernel(
     """
     if policy.sharded:
         raise ValueError(
-            "fisher_kernel.second_order differentiates a backward pass, and a sharded base is "
-            "there for one backward pass only: set it or checkpoint.shard_base to false."
+            "fisher_kernel.second_order differentiates a backward pass, and layers that are spread "
+            "are there for one backward pass only: set it or checkpoint.shard_base to false."
         )
     require_second_derivatives(policy, E, "backward over backward")
     weights = _normalised(omega, len(E))
