@@ -31,8 +31,8 @@ WEIGHTS_HELD = 2**25
 """Attention weights of a layer that are held at once, at least those of one query."""
 
 WEIGHTS_OF_CPU = 2**22
-"""Weights of a block on a CPU, where the memory of larger ones is mapped and cleared each time: a
-forward-mode pass through one head and 8,192 tokens takes 4.4 s in blocks of 2**25, 0.8 in these."""
+"""Weights of a block on a CPU, where the memory of larger ones is mapped and cleared each time
+(docs/results/attention.md)."""
 
 QUERIES_OF_CPU = 32
 """Queries of a block on a CPU, at least, as far as `WEIGHTS_HELD` allows: products of fewer rows
