@@ -8,6 +8,8 @@ so every process must ask for it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -103,7 +105,7 @@ def summed_in_parts(own: Tensor, like: Tensor) -> Tensor:
     return sums.redistribute(like.device_mesh, like.placements)
 
 
-def total(values: dict[str, Tensor], like: dict[str, Tensor]) -> list[float]:
+def total(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> list[float]:
     """Numbers by name, added up over processes where the tensors of these names are sharded.
 
     Args:
@@ -119,5 +121,5 @@ def total(values: dict[str, Tensor], like: dict[str, Tensor]) -> list[float]:
         first = like[sharded[0]]
         assert isinstance(first, DTensor)
         dist.all_reduce(here, group=first.device_mesh.get_group())
-        values = values | dict(zip(sharded, here, strict=True))
+        values = {**values, **dict(zip(sharded, here, strict=True))}
     return [float(x) for x in values.values()]

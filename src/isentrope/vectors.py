@@ -47,7 +47,7 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
         products[name] = torch.dot(
             here.double().flatten(), there.double().flatten().to(here.device)
         )
-    return math.fsum(total(products, dict(a)))
+    return math.fsum(total(products, a))
 
 
 def norm(a: Mapping[str, Tensor]) -> float:

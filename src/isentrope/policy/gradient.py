@@ -91,7 +91,7 @@ def _backward(
         grads = torch.autograd.grad(root, list(whole.values()), cotangent, allow_unused=True)
         found = dict(zip(whole, grads, strict=True))
         return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
-    root.backward(cotangent)
+    torch.autograd.backward(root, cotangent)
     for name, parameter in whole.items():
         if parameter.grad is not None:
             of_layers[name], parameter.grad = parameter.grad, None

@@ -8,6 +8,7 @@ process keeps its part.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -81,15 +82,16 @@ def layer_gradients(theta: Vector, model: nn.Module) -> Generator[Vector]:
     found: Vector = {}
     handles: list[Any] = []
 
-    def add_up(name: str, parameter: Tensor) -> None:
-        if parameter.grad is not None:  # FSDP2 then has nothing to reduce
-            found[name] = summed_in_parts(parameter.grad.double(), theta[name])
-            parameter.grad = None
-
     def watch(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+        def add_up(parameter: Tensor) -> None:
+            if parameter.grad is None:  # a layer that ran twice calls this twice
+                return
+            sums = summed_in_parts(parameter.grad.double(), theta[name])
+            found[name] = found[name] + sums if name in found else sums
+            parameter.grad = None  # FSDP2 then has nothing to reduce
+
         if here.requires_grad:
-            hook = lambda parameter: add_up(name, parameter)  # noqa: E731
-            handles.append(here.register_post_accumulate_grad_hook(hook))
+            handles.append(here.register_post_accumulate_grad_hook(add_up))
 
     try:
         with _when_gathered(model, watch):
@@ -104,9 +106,10 @@ def _when_gathered(
 ) -> ExitStack:
     """Call a function with each parameter of each spread layer whenever the layer is gathered."""
     stack = ExitStack()
-    for prefix, layer in model.named_modules():
-        if not isinstance(layer, FSDPModule):
+    for prefix, module in model.named_modules():
+        if not isinstance(module, FSDPModule):
             continue
+        layer: Any = module
         places = list(_places(prefix, layer))
 
         def visit_all(*_: object, places: list[tuple[str, nn.Module, str]] = places) -> None:
