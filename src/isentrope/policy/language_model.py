@@ -10,7 +10,7 @@ import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from isentrope.policy.requirements import (
 )
 from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.policy.sharding import exchange_as_stored, is_spread
+from isentrope.policy.special_tokens import end_tokens, padding_token
 from isentrope.policy.token_statistics import Scores
 from isentrope.processes import ALONE, Ranks
 from isentrope.rollouts import Rollouts
@@ -113,8 +114,8 @@ class Policy:
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)
         config = self.scorer.lm.config
-        self.eos_token_ids = _ends(eos_token_id, tokenizer, self.scorer.lm)
-        pad = _first(pad_token_id, tokenizer, config, "pad_token_id")
+        self.eos_token_ids = end_tokens(eos_token_id, tokenizer, self.scorer.lm)
+        pad = padding_token(pad_token_id, tokenizer, config)
         self.pad_token_id = pad if pad is not None else self.eos_token_id
         self.convert(self.precision)
         self.names = tuple(n for n, p in model.named_parameters() if p.requires_grad)
@@ -449,30 +450,3 @@ class Policy:
 
 def _along(here: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
     return (here.double() + eta * direction.to(here.device, torch.float64)).to(here.dtype)
-
-
-def _ends(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
-    """Every token that ends a response, each once."""
-
-    def listed(value: Any) -> list[int]:
-        if value is None:
-            return []
-        values = cast("Iterable[Any]", value) if isinstance(value, Iterable) else (value,)
-        try:
-            return [int(x) for x in values]
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"eos_token_id is {value!r}, not one token id or several.") from error
-
-    if chosen is not None:
-        return tuple(dict.fromkeys(listed(chosen)))
-    generation = getattr(lm, "generation_config", None)
-    ends = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
-    named = [token for value in ends for token in listed(value)]
-    return tuple(dict.fromkeys(named or listed(getattr(lm.config, "eos_token_id", None))))
-
-
-def _first(chosen: int | None, tokenizer: Any, config: Any, name: str) -> int | None:
-    for value in (chosen, getattr(tokenizer, name, None), getattr(config, name, None)):
-        if value is not None:
-            return cast("list[int]", value)[0] if isinstance(value, list) else value
-    return None
