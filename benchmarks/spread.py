@@ -224,8 +224,8 @@ orders, two processes), in MB beside `isentrope plan CONFIG --processes 2`:
 |---|---|---|---|
 {full}
 
-The plan leaves out the buffers of exchanges; one process that measures the same model alone takes
-4.29 GB (2026-11-22).
+The plan leaves out the buffers of exchanges and the file of the moments, which each process reads;
+one process that measures the same model alone takes 4.29 GB (2026-11-22).
 """
 
 

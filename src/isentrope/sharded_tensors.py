@@ -29,6 +29,14 @@ def local_part(tensor: Tensor) -> Tensor:
         return tensor.to_local()
 
 
+def largest_part(tensor: Tensor) -> int:
+    """Numbers of a tensor that one process holds at most; the same on every process."""
+    if not isinstance(tensor, DTensor):
+        return tensor.numel()
+    rows = tensor.shape[0]
+    return -(-rows // tensor.device_mesh.size()) * (tensor.numel() // max(rows, 1))
+
+
 def with_part(part: Tensor, like: Tensor) -> Tensor:
     """A tensor sharded as another, from this process's part; the part itself where it is not.
 

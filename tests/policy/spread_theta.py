@@ -14,9 +14,9 @@ from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.sharding import shard_base
-from isentrope.processes import all_ranks, join_processes, leave
+from isentrope.processes import all_ranks, gather, join_processes, leave
 from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import is_sharded, local_part, sharded_like, whole
+from isentrope.sharded_tensors import is_sharded, largest_part, local_part, sharded_like, whole
 from isentrope.vectors import axpy, dot, multiply, norm
 
 SIZES = ((3, 5), (2, 2), (4, 1), (2, 4), (1, 3))
@@ -76,6 +76,8 @@ def compare(one, spread):
         close(gradient[name], g)
     close(dot(gradient, sv), dot(expected, v))
     close(norm(multiply(axpy(2.0, su, sv), gradient)), norm(multiply(axpy(2.0, u, v), expected)))
+    most = sum(largest_part(p) for p in spread.theta.values())
+    assert most == max(gather(sum(x.numel() for x in spread.parts.values())))
     held = HeldVectors(spread.theta)
     held.append(gradient)
     close(dot(held[0], held[0]), dot(expected, expected))

@@ -26,7 +26,7 @@ from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.files import sha256, write_file
 from isentrope.policy.language_model import Policy
 from isentrope.reading import read_tensors
-from isentrope.sharded_tensors import local_part
+from isentrope.sharded_tensors import largest_part, local_part
 from isentrope.vectors import Vector, require_same_names, tensor_bytes
 
 
@@ -129,7 +129,7 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
     Returns:
         The plan.
     """
-    size = sum(p.numel() for p in policy.parts.values())
+    size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)
 

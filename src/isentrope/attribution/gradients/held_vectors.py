@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.sharded_tensors import local_part, with_part
+from isentrope.sharded_tensors import is_sharded, local_part, with_part
 from isentrope.vectors import Vector, require_same_names
 
 
@@ -52,7 +52,10 @@ class HeldVectors(Sequence[Vector]):
             theta: The parameters, for names, shapes, dtype and device.
             where: "device" with the model, "cpu" or "disk".
         """
-        self._like = {name: p.detach() for name, p in theta.items()}
+        self._like = {
+            name: p.detach() if is_sharded(p) else torch.empty((), device=p.device).expand(p.shape)
+            for name, p in theta.items()
+        }  # shapes and devices, which hold no copy of θ
         self._size = sum(local_part(p).numel() for p in theta.values())
         self._dtype = held_dtype(theta)
         self._device = next(iter(theta.values())).device if where == "device" else "cpu"

@@ -25,7 +25,7 @@ from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import local_part
+from isentrope.sharded_tensors import largest_part, local_part
 from isentrope.update.step import Step
 from isentrope.vectors import Vector
 
@@ -75,7 +75,7 @@ def on_sums(
 ) -> Tensor:
     """The same of any weighted sums of tokens, one per sequence."""
     theta = policy.parts
-    size = sum(p.numel() * p.element_size() for p in theta.values())
+    size = sum(largest_part(p) * p.element_size() for p in policy.theta.values())
     short = ({n: local_part(u[n]).flatten().to(p) for n, p in theta.items()} for u in directions)
     found: list[Tensor] = []
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
