@@ -72,30 +72,17 @@ def sharded_like(whole: Tensor, like: Tensor) -> Tensor:
     return with_part(part.to(like.device, copy=True).contiguous(), like)
 
 
-def gathered(part: Tensor, like: Tensor, shape: torch.Size) -> Tensor:
-    """The whole of a sharded tensor from the parts of all processes, also inside of jvp.
-
-    Args:
-        part: What this process holds.
-        like: A sharded tensor of the same shape, for the processes.
-        shape: Of the whole.
-
-    Returns:
-        The same on every process.
-    """
-    assert isinstance(like, DTensor)
-    mesh = like.device_mesh
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor with the parts of all processes, on each of them; also inside of jvp."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    part, mesh, shape = local_part(tensor), tensor.device_mesh, tensor.shape
     rows = -(-shape[0] // mesh.size())
     padded = part.new_zeros(rows, *shape[1:])
     padded[: len(part)] = part
     found = part.new_empty(rows * mesh.size(), *shape[1:])
     dist.all_gather(list(found.chunk(mesh.size())), padded, group=mesh.get_group())
     return found[: shape[0]]
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with all its parts, on every process."""
-    return gathered(local_part(tensor), tensor, tensor.shape) if is_sharded(tensor) else tensor
 
 
 def summed_in_parts(own: Tensor, like: Tensor) -> Tensor:

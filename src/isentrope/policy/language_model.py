@@ -21,7 +21,7 @@ from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.layerwise import Moved, Point, layers_at
+from isentrope.policy.layerwise import Moved, Point, layers_at, moved_along
 from isentrope.policy.own_logits import require_own_logits
 from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import (
@@ -206,7 +206,9 @@ class Policy:
         """
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {
-            n: Moved(direction[n], eta) if is_sharded(p) else _along(p.detach(), direction[n], eta)
+            n: Moved(direction[n], eta)
+            if is_sharded(p)
+            else moved_along(p.detach(), direction[n], eta)
             for n, p in trained.items()
         }
 
@@ -240,7 +242,7 @@ class Policy:
         """
         self.require_direction(direction)
         saved = {n: p.clone() for n, p in self.theta.items()}
-        moved = {n: _along(p, direction[n], eta) for n, p in self.theta.items()}
+        moved = {n: moved_along(p, direction[n], eta) for n, p in self.theta.items()}
         try:
             self._write(moved)
             yield
@@ -446,7 +448,3 @@ class Policy:
                 f"The trainable set is not the one asserted: {len(other)} names differ, the first "
                 f"is {sorted(other)[0]!r}."
             )
-
-
-def _along(here: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
-    return (here.double() + eta * direction.to(here.device, torch.float64)).to(here.dtype)

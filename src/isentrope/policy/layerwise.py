@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from isentrope.sharded_tensors import gathered, is_sharded, local_part, summed_in_parts
+from isentrope.sharded_tensors import is_sharded, summed_in_parts, whole
 from isentrope.vectors import Vector
 
 
@@ -39,8 +39,12 @@ class Moved:
 
     def at(self, here: Tensor) -> Tensor:
         """The whole of θ + ηv, from the whole of θ."""
-        v = gathered(local_part(self.direction), self.direction, here.shape)
-        return (here.detach().double() + self.eta * v.to(here.device, torch.float64)).to(here.dtype)
+        return moved_along(here.detach(), whole(self.direction), self.eta)
+
+
+def moved_along(here: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
+    """θ + ηv of one parameter, added in float64 and rounded to the parameter's type."""
+    return (here.double() + eta * direction.to(here.device, torch.float64)).to(here.dtype)
 
 
 Point = Mapping[str, Tensor | Moved]

@@ -30,7 +30,7 @@ from isentrope.differences import Function, Gap, Mode, derivative_gap
 from isentrope.heap import give_back_free_memory
 from isentrope.policy.architecture import name_of
 from isentrope.policy.batching import MicroBatch, micro_batches
-from isentrope.policy.layerwise import Moved, layers_at
+from isentrope.policy.layerwise import Moved, layers_at, moved_along
 from isentrope.policy.precision import Precision
 from isentrope.rollouts import Rollouts
 from isentrope.sharded_tensors import is_sharded, sharded_like
@@ -135,7 +135,7 @@ def _gap(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> G
     def scores(e: Tensor) -> Tensor:
         in_layers = {n: Moved(along[n], e) for n in spread}
         names = {n: scorer.inner_names[n] for n in along.keys() - spread}
-        moved = {inner: _moved(tensors[inner], e, along[n]) for n, inner in names.items()}
+        moved = {inner: moved_along(tensors[inner], along[n], e) for n, inner in names.items()}
         with layers_at(policy.model, in_layers):
             return torch.stack(functional_call(scorer, tensors | moved, arguments))
 
@@ -161,10 +161,6 @@ def _noise(x: Tensor, seed: int = 0, otherwise: float = 1.0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
     return sharded_like((_size(x) or otherwise) * noise, x)
-
-
-def _moved(x: Tensor, e: Tensor, direction: Tensor) -> Tensor:
-    return (x.double() + e * direction).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -218,7 +214,7 @@ def _of_module(call: _Call, dtype: torch.dtype) -> Function:
 
     def moved(x: Any, e: Tensor) -> Any:
         finite = isinstance(x, Tensor) and x.is_floating_point() and float(x.abs().max()) < MASKED
-        return _moved(x, e, _noise(x)) if finite else x
+        return moved_along(x, _noise(x), e) if finite else x
 
     def output(e: Tensor) -> Tensor:
         parameters = {n: moved(x, e) for n, x in tensors.items()}
