@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -151,6 +152,23 @@ def lost_another(error: BaseException) -> bool:
     if not _joined() or world_size() == 1 or not isinstance(error, RuntimeError):
         return False
     return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of what the frames of an error hold, and of the errors that led to it.
+
+    Args:
+        error: It may still be raised; its sentence stays.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        left += [one.__cause__, one.__context__]
 
 
 def leave() -> None:

@@ -4,6 +4,7 @@ torchrun --nproc_per_node 3 -m tests.policy.spread_theta
 """
 
 import re
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.pipelines.precision_stages import at_precision
+from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.sharding import shard_base
@@ -22,11 +24,16 @@ from isentrope.vectors import axpy, dot, multiply, norm
 SIZES = ((3, 5), (2, 2), (4, 1), (2, 4), (1, 3))
 
 
-def model():
+def model(partly=False):
+    """All of it trained, or a tied head, and a part of the layers' parameters."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 10, "intermediate_size": 7, "vocab_size": 13}  # uneven, and few rows
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
-    return Qwen2ForCausalLM(Qwen2Config(num_hidden_layers=2, **sizes, **heads)).eval()
+    config = Qwen2Config(num_hidden_layers=2, tie_word_embeddings=partly, **sizes, **heads)
+    made = Qwen2ForCausalLM(config).eval()
+    for name, p in made.named_parameters():
+        p.requires_grad_(not partly or ("layers.0.mlp" not in name and "norm" not in name))
+    return made
 
 
 def batch():
@@ -52,7 +59,7 @@ def close(a, b, relative=1e-10):
 
 def compare(one, spread):
     """Scores, derivatives, gradients and vectors."""
-    assert sum(is_sharded(p) for p in spread.theta.values()) > 20
+    assert sum(is_sharded(p) for p in spread.theta.values()) > 10
     assert any(len(x) == 0 for x in spread.parts.values()) == (spread.ranks.own == 2)
     E = batch()
     u, v = direction(one, 1), direction(one, 2)
@@ -92,10 +99,35 @@ def refusals(policy):
         policy.require_direction(wrong)
 
 
-def main():
-    join_processes()
-    one = Policy(model())
-    spread_model = model()
+def failures(policy):
+    """A layer that fails leaves no θ + ηv and no gradient, and the next pass is a whole one."""
+    E, v = batch(), direction(policy, 1)
+    weights = torch.ones(E.mask.shape, dtype=torch.float64)
+    gradient, scores = policy.weighted_gradient(E, weights), score(policy, E)
+    layer = policy.causal_lm.model.layers[1].mlp
+
+    def fail(*_):
+        raise RuntimeError("made to fail")
+
+    for work in (
+        lambda: score(policy, E, policy.parameters_along(v, 1.0)),
+        lambda: score_along(policy, E, v, 1),
+        lambda: policy.weighted_gradient(E, weights),
+    ):
+        for register in (layer.register_forward_hook, layer.register_full_backward_hook):
+            handle = register(fail)
+            with suppress(RuntimeError, UnsupportedModelError):
+                work()
+            handle.remove()
+            close(score(policy, E).logprobs, scores.logprobs, 0.0)
+            for name, g in policy.weighted_gradient(E, weights).items():
+                close(g, gradient[name])
+    assert all(p.grad is None for p in policy.model.parameters())
+
+
+def case(partly):
+    one = Policy(model(partly))
+    spread_model = model(partly)
     shard_base(spread_model, all_ranks())
     spread = Policy(spread_model, precision="float32")
     spread.ranks = all_ranks()
@@ -106,9 +138,12 @@ def main():
     with at_precision(spread, "float64"):
         compare(one, spread)
         refusals(spread)
+        failures(spread)
     close(score(spread, batch()).logprobs, before.logprobs, 0.0)
 
 
 if __name__ == "__main__":
-    main()
+    join_processes()
+    case(partly=False)
+    case(partly=True)
     leave()

@@ -107,12 +107,32 @@ def test_of_a_long_response_the_start_is_compared(monkeypatch):
         policy.require_own_logits(batch, wrong)
 
 
-def test_a_response_that_begins_with_tokens_of_others_is_not_refused(monkeypatch):
+def test_the_start_that_is_compared_is_one_that_the_policy_drew(monkeypatch):
     monkeypatch.setattr(own_logits, "OWN_TOKENS", 3)
-    response = torch.arange(8) % 4
-    drawn = torch.arange(8) > 4
     policy = cases.lora_policy("qwen2")
-    batch = ise.Rollouts(
-        [torch.tensor([2, 3])], [response], torch.zeros(1, dtype=torch.long), response_mask=[drawn]
+    read = []
+    policy.causal_lm.register_forward_pre_hook(
+        lambda _, args, given: read.append(given["input_ids"][0].tolist()), with_kwargs=True
     )
-    policy.require_own_logits(batch, score(policy, batch))
+    prompts, responses = [torch.tensor([2, 3]), torch.tensor([1])], [torch.arange(8) % 4] * 2
+    mask = [torch.arange(8) > 4, torch.arange(8) > 1]
+    batch = ise.Rollouts(prompts, responses, torch.arange(2), response_mask=mask)
+    scores = score(policy, batch)
+    read.clear()
+    policy.require_own_logits(batch, scores)
+    assert read == [[1, 0, 1]]
+    wrong = replace(scores, logprobs=scores.logprobs + 0.1)
+    with pytest.raises(UnsupportedModelError, match="own logits"):
+        policy.require_own_logits(batch, wrong)
+    read.clear()
+    others = batch.select([0])
+    policy.require_own_logits(others, score(policy, others))
+    assert read[-1] not in ([2, 3, 0, 1], [1, 0, 1])  # of no start is a score known: random ones
+    policy.causal_lm.register_forward_hook(doubled_logits)
+    with pytest.raises(UnsupportedModelError, match="own logits"):
+        policy.require_own_logits(others, score(policy, others))
+
+
+def doubled_logits(_module, _args, output):
+    output.logits = 2 * output.logits
+    return output

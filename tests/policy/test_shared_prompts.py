@@ -75,6 +75,13 @@ def alone(policy: Policy, E: Rollouts, run) -> list:
 
 
 @pytest.mark.usefixtures("cheap")
+def test_a_prompt_of_one_token_leaves_nothing_to_share():
+    E = groups(prompts=(1, 9), lengths=((4, 4, 4), (4, 4, 4)))
+    batches = scoring_batches(policy_of("llama"), E, 4096, 2)
+    assert sorted((b.prompt, len(b.parts)) for b in batches) == [(0, 0), (8, 1)]
+
+
+@pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize("kind", sorted(PLAIN_CACHE))
 def test_scores_and_derivatives_are_those_of_whole_sequences(kind):
     policy, E = policy_of(kind), groups()

@@ -33,7 +33,7 @@ from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
 from isentrope.errors import IsentropeError
 from isentrope.manifest import NOT_VERIFIED, verification, verifying
-from isentrope.processes import OtherProcessError, leave, lost_another, speaks
+from isentrope.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""
@@ -56,6 +56,16 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     _quieten_libraries()
     _show_log()
     try:
+        _call(verb, given)
+    except BaseException as error:
+        forget_frames(error)  # they hold models, and with them the group that is left
+        raise
+    finally:
+        leave()
+
+
+def _call(verb: Verb, given: dict[str, Any]) -> None:
+    try:
         with verification(not given.get("no_verify")):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
@@ -69,11 +79,7 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
         _forget_output()
         raise typer.Exit(PIPE_STATUS) from error
     except Exception as error:
-        status = _failed(verb, error)
-        traceback.clear_frames(error.__traceback__)  # which hold models, and with them the group
-        raise typer.Exit(status) from error
-    finally:
-        leave()
+        raise typer.Exit(_failed(verb, error)) from error
 
 
 def _failed(verb: Verb, error: Exception) -> int:

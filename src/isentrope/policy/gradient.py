@@ -91,11 +91,13 @@ def _backward(
         grads = torch.autograd.grad(root, list(whole.values()), cotangent, allow_unused=True)
         found = dict(zip(whole, grads, strict=True))
         return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
-    torch.autograd.backward(root, cotangent)
-    for name, parameter in whole.items():
-        if parameter.grad is not None:
-            of_layers[name], parameter.grad = parameter.grad, None
-    return of_layers
+    try:
+        torch.autograd.backward(root, cotangent)
+        found = {n: p.grad for n, p in whole.items()}
+    finally:
+        for parameter in whole.values():
+            parameter.grad = None
+    return of_layers | {n: g for n, g in found.items() if g is not None}
 
 
 def _root(

@@ -105,23 +105,31 @@ def layer_gradients(theta: Vector, model: nn.Module) -> Generator[Vector]:
             handle.remove()
 
 
+@contextmanager
 def _when_gathered(
     model: nn.Module, visit: Callable[[str, nn.Module, str, Tensor], None]
-) -> ExitStack:
-    """Call a function with each parameter of each spread layer whenever the layer is gathered."""
-    stack = ExitStack()
-    for prefix, module in model.named_modules():
-        if not isinstance(module, FSDPModule):
-            continue
-        layer: Any = module
-        places = list(_places(prefix, layer))
+) -> Generator[None]:
+    """A block in which a function is called with each parameter of a layer that was gathered.
 
-        def visit_all(*_: object, places: list[tuple[str, nn.Module, str]] = places) -> None:
-            for name, owner, leaf in places:
-                visit(name, owner, leaf, owner._parameters[leaf])  # type: ignore[arg-type]
+    If the block fails, every layer is θ's part again, ready for a next pass.
+    """
+    layers = [(prefix, x) for prefix, x in model.named_modules() if isinstance(x, FSDPModule)]
+    with ExitStack() as stack:
+        for prefix, module in layers:
+            layer: Any = module
+            places = list(_places(prefix, layer))
 
-        stack.callback(layer.register_forward_pre_hook(visit_all).remove)
-    return stack
+            def visit_all(*_: object, places: list[tuple[str, nn.Module, str]] = places) -> None:
+                for name, owner, leaf in places:
+                    visit(name, owner, leaf, owner._parameters[leaf])  # type: ignore[arg-type]
+
+            stack.callback(layer.register_forward_pre_hook(visit_all).remove)
+        try:
+            yield
+        except BaseException:
+            for _, layer in layers:
+                getattr(layer, "reset_iter_state", layer.reshard)()  # newer torch resets more
+            raise
 
 
 def _places(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

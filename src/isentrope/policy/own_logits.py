@@ -42,18 +42,23 @@ def require_own_logits(
         scorer: The model with its head.
         temperature: Sampling temperature.
         precision: Precision in force.
-        rollouts: Sequences, of which the start of the longest is compared; by default a few random
-            ones.
+        rollouts: Sequences, of which the start of one is compared; by default a few random ones, as
+            where the policy drew no token of any start.
         scores: What they were scored at; scored here by default.
 
     Raises:
         UnsupportedModelError: If log-probabilities or entropies are not those of the model's own
             logits.
     """
-    sequences = rollouts or random_sequences(scorer)
-    rows = [int(sequences.lengths.argmax())] if rollouts else range(len(sequences))
+    most = max(1, min(OWN_TOKENS, LOGITS_HELD // int(scorer.lm.config.vocab_size)))
+    drawn_first = [0] if rollouts is None else rollouts.mask[:, :most].sum(1).tolist()
+    if rollouts is None or not any(drawn_first):
+        sequences, scores = random_sequences(scorer), None
+        rows = range(len(sequences))
+    else:
+        sequences, rows = rollouts, [drawn_first.index(max(drawn_first))]
     for row in rows:
-        one = _start(sequences, row, scorer.lm)
+        one = _start(sequences, row, most)
         m = len(one.response_ids[0])
         drawn = sequences.mask[row][:m]  # what the policy did not draw has no score
         if scores is None:
@@ -63,8 +68,6 @@ def require_own_logits(
         else:
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
         logits = _own_logits(scorer, one, precision)
-        if not bool(drawn.any()):
-            continue
         log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
         targets = one.response_ids[0][:, None].to(log_p.device)
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
@@ -82,10 +85,9 @@ def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
         )
 
 
-def _start(sequences: Rollouts, row: int, lm: Any) -> Rollouts:
-    """One sequence, of whose response are left as many tokens as there is memory for logits."""
-    m = max(1, min(OWN_TOKENS, LOGITS_HELD // int(lm.config.vocab_size)))
-    response = sequences.response_ids[row][:m]
+def _start(sequences: Rollouts, row: int, most: int) -> Rollouts:
+    """One sequence with the first tokens of its response."""
+    response = sequences.response_ids[row][:most]
     return Rollouts([sequences.prompt_ids[row]], [response], torch.zeros(1, dtype=torch.long))
 
 

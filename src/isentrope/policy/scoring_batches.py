@@ -63,8 +63,10 @@ def scoring_batches(
     shared: list[MicroBatch] = []
     left: list[int] = []
     for rows in groups.values():
-        batches = _shared(rollouts, rows, totals, max_tokens, padding)
-        if sum(_work_of_shared(b, padding) for b in batches) < price * sum(totals[i] for i in rows):
+        alone = len(rows) == 1 or len(rollouts.prompt_ids[rows[0]]) == 1
+        batches = [] if alone else _shared(rollouts, rows, totals, max_tokens, padding)
+        work = sum(_work_of_shared(b, padding) for b in batches)
+        if batches and work < price * sum(totals[i] for i in rows):
             shared += batches
         else:
             left += rows

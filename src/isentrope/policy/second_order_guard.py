@@ -76,6 +76,8 @@ def require_second_derivatives(
             try:
                 gap = _gap(policy, batch, dtype, mode)
             except RuntimeError:  # an operation that has no such type, or no memory
+                if policy.sharded:  # the other processes go on, and would wait for this one
+                    raise
                 continue
             if gap.wrong:
                 raise SecondDerivativeError(
@@ -179,6 +181,8 @@ class _Call:
 
 def _culprit(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> str:
     """The class of the smallest module whose derivatives by inputs and parameters are wrong."""
+    if policy.sharded:  # a module that is called alone is not gathered
+        return "the model"
     options: dict[str, Any] = {"mode": mode, "dtype": dtype, "device": policy.device}
     calls = _calls(policy, batch, dtype)
     for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
