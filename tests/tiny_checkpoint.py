@@ -6,6 +6,7 @@ one time in three where the reference is one of them.
 
 import json
 import shutil
+from fnmatch import fnmatch
 
 import pytest
 import torch
@@ -78,17 +79,19 @@ def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targe
     return folder
 
 
-def make_full_checkpoint(folder):
-    """Write step_4, a whole model all of whose weights were trained, beside the base it was."""
+def make_full_checkpoint(folder, trained=("*",)):
+    """Write step_4, a whole model whose weights of these names were trained, beside its base."""
     make_checkpoint(folder)
     shutil.rmtree(folder / "step_4")
     model = Qwen2ForCausalLM.from_pretrained(folder / "base").eval()
     tokenizer = character_tokenizer()
+    for name, p in model.named_parameters():
+        p.requires_grad_(any(fnmatch(name, pattern) for pattern in trained))
     optimizer = _train(model, tokenizer, 4, 1e-4, seed=1)
     model.save_pretrained(folder / "step_4")
     tokenizer.save_pretrained(folder / "step_4")
     torch.save(optimizer.state_dict(), folder / "step_4" / "optimizer.pt")
-    order = [n for n, _ in model.named_parameters()]
+    order = [n for n, p in model.named_parameters() if p.requires_grad]
     (folder / "step_4" / "parameter_names.json").write_text(json.dumps(order))
     return folder
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -228,3 +229,30 @@ def test_a_signal_ends_a_training_run_that_can_be_resumed(tiny, tmp_path, number
     again = subprocess.run([*CALL, *go_on], cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert (run / "training_state" / f"step_{done + 1}").is_dir()
+
+
+class Held:
+    """Stands for a model."""
+
+
+def test_after_an_error_nothing_refers_to_what_its_frames_held(monkeypatch):
+    held = []
+
+    def fail(*_, **__):
+        model = Held()
+        held.append(weakref.ref(model))
+        try:
+            raise_from_another()
+        except ValueError as cause:
+            raise RuntimeError("made to fail") from cause
+
+    def raise_from_another():
+        model = Held()
+        held.append(weakref.ref(model))
+        raise ValueError("why")
+
+    monkeypatch.setattr("isentrope.reports.report.write_report", fail)
+    ended = call("report", "somewhere")
+    assert ended.exit_code == 1
+    assert "made to fail" in ended.stderr
+    assert [model() for model in held] == [None, None]

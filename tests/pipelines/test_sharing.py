@@ -13,7 +13,7 @@ import yaml
 from isentrope.processes import join_processes
 from tests.golden.compare import differences
 from tests.golden.record import record
-from tests.pipelines import evaluating, sharing
+from tests.pipelines import evaluating, sharing, sharing_full
 from tests.tiny_checkpoint import make_full_checkpoint, settings
 
 PORT = 29571
@@ -84,6 +84,19 @@ def test_trained_weights_that_are_spread_give_the_same_numbers(tmp_path):
     of_null_space = ("participation", "leading_carriers")
     apart = unlike(expected, found, "shard_base", "second_order", *of_null_space)
     assert [d for d in apart if "/quantised/" not in d] == []  # blocks of int8 begin elsewhere
+
+
+@pytest.mark.slow
+def test_what_full_fine_tuning_adds_is_the_same_where_weights_are_spread(tmp_path):
+    made, one, two = (tmp_path / name for name in ("made", "one", "two"))
+    for folder in (made, one, two):
+        folder.mkdir()
+    sharing_full.make(made)
+    sharing_full.main(made, one)
+    done = torchrun(2, "tests.pipelines.sharing_full", made, two, "sharded")
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected, found = (record(out, {str(out): "<run>"}) for out in (one, two))
+    assert unlike(expected, found, "shard_base") == []
 
 
 @pytest.mark.slow

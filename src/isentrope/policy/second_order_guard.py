@@ -64,6 +64,7 @@ def require_second_derivatives(
 
     Raises:
         SecondDerivativeError: If they are wrong, naming the class of the module at fault.
+        RuntimeError: What torch raised, where layers are spread over processes.
     """
     key = (mode, next(iter(policy.theta.values())).dtype)
     if key in policy.compared_derivatives:
