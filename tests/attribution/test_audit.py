@@ -9,6 +9,7 @@ from scipy.stats import pearsonr, rankdata, spearmanr
 
 from isentrope.attribution.proxies.agreement import Column, agreement, names, top_counts
 from isentrope.attribution.proxies.audit import audit, audit_sequences
+from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 
 TOP = (0.001, 0.1, 0.3)
@@ -210,6 +211,56 @@ def test_items_without_a_sign_neither_agree_nor_disagree():
     x = torch.where(torch.arange(60) % 3 == 0, 0.0, y)
     found = audit_sequences(y, torch.arange(60) // 3, {"x": x}, top=(0.1,))
     assert found["x"]["sign_agreement"].value == 1
+
+
+def rounded_anew(x, seed, bits=8):
+    """Other last bits, of the size that sums of numbers up to max |x| have."""
+    noise = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, size=x.shape))
+    return x + bits * 2.0**-52 * float(x[x.isfinite()].abs().max()) * noise
+
+
+def numbers_of(found):
+    return {
+        (proxy, name, part): getattr(estimate, part)
+        for proxy, estimates in found.statistics.items()
+        for name, estimate in estimates.items()
+        for part in ("value", "se", "ci_low", "ci_high")
+    }
+
+
+def test_no_statistic_depends_on_the_last_bits():
+    """Equal responses, tokens of no influence, a proxy without sign here, and one that is flat."""
+    rng = np.random.default_rng(5)
+    mask, index = torch.ones(90, 4, dtype=torch.bool), torch.arange(90) // 3
+    s, h = (torch.from_numpy(rng.exponential(size=(30, 4))).repeat_interleave(3, 0) for _ in "sh")
+    a = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64).repeat(30)
+    y = torch.where(h > 1.2, 0.0, a[:, None] * h * torch.from_numpy(rng.gamma(2, size=(90, 1))))
+    one, other = (
+        numbers_of(
+            audit(
+                rounded_anew(y, seed),
+                mask,
+                index,
+                {
+                    **token_proxies(-rounded_anew(s, seed), rounded_anew(h, seed), mask, a),
+                    "part": rounded_anew(torch.where(s > 1, 0.0, a[:, None] * s), seed),
+                    "flat": rounded_anew(torch.ones_like(s), seed),
+                },
+                (0.02, 0.2),
+                halves=(rounded_anew(y, seed + 10) / 2, rounded_anew(y, seed + 20) / 2),
+                draws=20,
+            )
+        )
+        for seed in (1, 2)
+    )
+    assert one == pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+def test_a_fall_that_is_rounding_has_no_shares():
+    y = torch.cat((torch.linspace(0.1, 1, 59), torch.tensor([-2e-17]))).double()
+    found = audit_sequences(y, torch.arange(60) // 3, {"x": y}, top=(0.1,))
+    assert np.isnan(found["x"]["negative_share@0.1"].value)
+    assert found["x"]["negative_share@0.1"].warnings == ("No influence is negative.",)
 
 
 def noisy_halves(noise, seed=0, prompts=300):

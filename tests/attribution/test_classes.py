@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.influence.classes import lowest, sequence_classes, token_classes
+from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.attribution.influence.influence import influence
 from isentrope.estimate import t_quantile
 from isentrope.formatting import TERMINAL
@@ -151,13 +151,6 @@ def test_random_choices_spread_as_they_are_said_to(table):
     shares = [rng.permutation(values)[:k].sum() / values.sum() for _ in range(20_000)]
     assert np.mean(shares) == pytest.approx(found.random_share, abs=5 * np.std(shares) / 141)
     assert np.std(shares) == pytest.approx(found.random_spread, rel=0.03)
-
-
-def test_tokens_tied_with_the_last_one_are_in():
-    assert lowest(torch.tensor([3.0, 1.0, 1.0, 1.0, 2.0]), 0.2).tolist() == [
-        *(False, True, True, True, False)
-    ]
-    assert lowest(torch.tensor([3.0, 1.0, 2.0]), 0.2).sum() == 1
 
 
 def test_tokens_of_the_entropy_term_alone_are_a_class_of_their_own(table):

@@ -77,6 +77,16 @@ def test_a_fifth_of_the_tokens_are_forking():
             proxies.top_entropy(h, mask, share=share)
 
 
+@pytest.mark.parametrize("bits", [1, -1])
+def test_tokens_of_one_entropy_are_all_forking_or_none(bits):
+    """Responses to one prompt begin in one state, whose entropy each finds up to rounding."""
+    entropies = torch.tensor([[1.0, 0.2]] * 5 + [[2.0, 0.3]], dtype=torch.float64)
+    noisy = entropies * (1 + bits * 2e-16 * torch.arange(6).double()[:, None])
+    mask = torch.ones(6, 2, dtype=torch.bool)
+    expected = torch.tensor([[1.0, 0.0]] * 6, dtype=torch.float64)
+    assert torch.equal(proxies.top_entropy(noisy, mask), expected)
+
+
 def one_token_responses():
     """Every token as a response of one token to one prompt of a softmax table."""
     responses = [[a] for a in range(VOCABULARY)]

@@ -1,9 +1,10 @@
 """Ranks do not depend on the last bit."""
 
 import numpy as np
+import torch
 from scipy.stats import rankdata
 
-from isentrope.attribution.ties import tied
+from isentrope.attribution.ties import lowest, signs, tied
 
 
 def test_values_that_differ_by_rounding_share_a_rank():
@@ -17,3 +18,18 @@ def test_other_values_rank_as_they_are():
     assert (rankdata(tied(values)) == rankdata(values)).all()
     assert (tied(np.zeros(4)) == 0).all()
     assert tied(np.empty(0)).shape == (0,)
+
+
+def test_rounding_has_no_sign():
+    assert signs(np.array([3.0, -4e-16, 1e-3, 0.0, -1e-3])).tolist() == [1, 0, 1, 0, -1]
+    assert signs(np.zeros(2)).tolist() == [0, 0]
+    assert signs(np.empty(0)).shape == (0,)
+
+
+def test_tokens_tied_with_the_last_one_are_in():
+    assert lowest(torch.tensor([3.0, 1.0, 1.0, 1.0, 2.0]), 0.2).tolist() == [
+        *(False, True, True, True, False)
+    ]
+    assert lowest(torch.tensor([3.0, 1.0, 2.0]), 0.2).sum() == 1
+    up = torch.tensor([3.0, 1.0, 1.0 + 2e-16, 1.0 - 1e-16, 2.0], dtype=torch.float64)
+    assert lowest(up, 0.2).tolist() == [False, True, True, True, False]

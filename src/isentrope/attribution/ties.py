@@ -6,10 +6,36 @@ Two equal responses have equal influences, and two sums of the same numbers in a
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 TIED = 1e-10
 """Largest gap between neighbours that are tied, as a share of the largest value's size."""
+
+
+def resolution(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest difference that is rounding.
+
+    Args:
+        values: (..., n).
+
+    Returns:
+        (..., 1).
+    """
+    return TIED * np.abs(values).max(-1, keepdims=True, initial=0.0)
+
+
+def signs(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The signs of values, 0 where a value is tied with zero.
+
+    Args:
+        values: (..., n).
+
+    Returns:
+        (..., n) of −1, 0 and 1.
+    """
+    return np.where(np.abs(values) > resolution(values), np.sign(values), 0.0)
 
 
 def last_of_ties(ascending: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -21,8 +47,7 @@ def last_of_ties(ascending: NDArray[np.float64]) -> NDArray[np.bool_]:
     Returns:
         (..., n) bool.
     """
-    size = np.abs(ascending).max(-1, keepdims=True, initial=0.0)
-    apart = np.diff(ascending, axis=-1) > TIED * size
+    apart = np.diff(ascending, axis=-1) > resolution(ascending)
     return np.concatenate((apart, np.ones((*apart.shape[:-1], 1), dtype=bool)), -1)
 
 
@@ -40,3 +65,18 @@ def tied(values: NDArray[np.float64]) -> NDArray[np.int64]:
     groups = np.empty(values.shape, dtype=np.int64)
     np.put_along_axis(groups, order, np.cumsum(last, -1) - last, -1)
     return groups
+
+
+def lowest(values: Tensor, share: float) -> Tensor:
+    """The share of the values that is lowest; those tied with the last one are in.
+
+    Args:
+        values: (m,) at least one.
+        share: Between 0 and 1.
+
+    Returns:
+        (m,) bool, at least one true.
+    """
+    ranks = torch.from_numpy(tied(values.double().numpy()))
+    last = ranks.sort().values[max(1, round(share * len(ranks))) - 1]
+    return ranks <= last

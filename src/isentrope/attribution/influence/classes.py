@@ -35,7 +35,7 @@ from isentrope.attribution.influence.class_sums import ClassPart, Sums
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
-from isentrope.attribution.ties import tied
+from isentrope.attribution.ties import lowest, tied
 from isentrope.estimate import Estimate
 
 HIGH_ENTROPY = 0.2
@@ -158,21 +158,6 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
         parts["j"] = influence.reward.by_group[:, acting]
     sums = Sums(influence, parts, weights.abs().sum(1), confidence)
     return _classes(influence, sums, _joined(*words), thresholds, {})
-
-
-def lowest(values: Tensor, share: float) -> Tensor:
-    """The share of the values that is lowest; those tied with the last one are in.
-
-    Args:
-        values: (m,) at least one.
-        share: Between 0 and 1.
-
-    Returns:
-        (m,) bool, at least one true.
-    """
-    ranks = torch.from_numpy(tied(values.double().numpy()))
-    last = ranks.sort().values[max(1, round(share * len(ranks))) - 1]
-    return ranks <= last
 
 
 _ENTROPY = ("high entropy", "low entropy")

@@ -9,9 +9,10 @@
     negative_share@q             share of Σ min(y, 0) on the k items where x is most negative
 
 with k = max(1, round(q Σ w)), at least one item.
-Items tied with the last one of a top are in it by equal shares, and where both tops hold a share of
-an item the smaller one is common: so a proxy equal to y overlaps fully. A proxy without sign has
-sizes and overlap@q, and its negative_share@q is on the k largest |x|.
+Values are equal, or have no sign, where they differ from each other, or from 0, by rounding alone
+(`attribution.ties`). Items tied with the last one of a top are in it by equal shares, and where
+both tops hold a share of an item the smaller one is common: so a proxy equal to y overlaps fully.
+A proxy without sign has sizes and overlap@q, and its negative_share@q is on the k largest |x|.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from isentrope.attribution.proxies.weighted_ranks import Array, WeightedRanks
+from isentrope.attribution.ties import resolution, signs
 
 RANK_AND_SIGN = (
     "pearson",
@@ -40,6 +42,7 @@ class Column:
     Attributes:
         values: (n,) float64.
         sizes: (n,) |values|.
+        signs: (n,) −1, 0 or 1.
         signed: Whether the sign has a meaning.
     """
 
@@ -51,13 +54,13 @@ class Column:
             signed: Whether the sign has a meaning.
         """
         self.values, self.signed = values, signed
-        self.sizes, self.signs = np.abs(values), np.sign(values)
+        self.sizes, self.signs = np.abs(values), signs(values)
         self._ascending, self._by_size = WeightedRanks(values), WeightedRanks(-self.sizes)
 
     @property
     def varies(self) -> bool:
-        """Whether the values differ."""
-        return bool(np.ptp(self.values) > 0)
+        """Whether the values differ by more than rounding."""
+        return bool((np.ptp(self.values) > resolution(self.values)).any())
 
     def weighted(self, weights: Array, counts: Sequence[int]) -> WeightedColumn:
         """The column under weights.
@@ -196,7 +199,7 @@ def negative_share(weights: Array, chosen: Array, measured: Column) -> float:
     Returns:
         Between 0 and 1; NaN where no influence is negative.
     """
-    negative = weights * np.minimum(measured.values, 0.0)
+    negative = weights * np.where(measured.signs < 0, measured.values, 0.0)
     total = float(negative.sum())
     return float(negative @ chosen) / total if total < 0 else math.nan
 

@@ -27,6 +27,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isentrope.attribution.ties import lowest
+
 UNSIGNED = ("top_entropy",)
 """Proxies that predict the size of an influence and not its sign."""
 
@@ -124,7 +126,7 @@ def top_entropy(entropies: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
     Args:
         entropies: (n, t) H, nats.
         mask: (n, t) bool.
-        share: Share of the batch's tokens; those tied with the last one are in.
+        share: Share of the batch's tokens; those tied with the last one, to rounding, are in.
 
     Returns:
         (n, t) float64, 0 or 1.
@@ -134,10 +136,9 @@ def top_entropy(entropies: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
     """
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}: 0.2 is the published one.")
-    here = entropies[mask]
-    kept = max(1, round(share * len(here)))
-    threshold = here.sort(descending=True).values[kept - 1]
-    return ((entropies >= threshold) & mask).double()
+    chosen = torch.zeros_like(mask)
+    chosen[mask] = lowest(-entropies[mask], share)
+    return chosen.double()
 
 
 def token_proxies(
