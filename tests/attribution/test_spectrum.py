@@ -10,6 +10,7 @@ from isentrope.attribution.fisher.null_spectra import (
     simulated_null,
     wishart_null,
 )
+from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from tests.attribution.test_structure import planted_gram
 
@@ -34,6 +35,22 @@ def test_eigenvalues_and_effective_rank_are_those_of_the_definition():
     assert found.shares[5].value == pytest.approx(values[:5].sum() / values.sum())
     gap = matrix @ found.vectors - found.vectors * found.eigenvalues[:5]
     assert float(gap.abs().max()) < 1e-12
+
+
+def test_eigenvalues_that_are_rounding_are_zero_and_have_no_participants():
+    """Ten directions for forty sequences: eigenvectors of the other thirty are of no meaning."""
+    rows = np.random.default_rng(2).normal(size=(40, 10))
+    noise = np.random.default_rng(3).normal(size=(40, 40))
+    exact, noise = torch.from_numpy(rows @ rows.T), torch.from_numpy(noise + noise.T)
+    for rounding in (0.0, 1e-14, 1e-5):  # of float64, and of rows that are held in less
+        found = kernel_spectrum(exact + rounding * noise, None, torch.arange(40) // 4, draws=0)
+        assert float(found.eigenvalues[9]) > 0.1
+        assert not bool(found.eigenvalues[10:].any())
+        assert bool(found.participation[:10].isfinite().all())
+        assert bool(found.participation[10:].isnan().all())
+    cross = singular_spectrum(exact[:, :30], torch.arange(40) // 4, 10 + torch.arange(30) // 4)
+    assert float(cross.values[9]) > 0.1
+    assert not bool(cross.values[10:].any())
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])

@@ -53,11 +53,11 @@ class SpectrumRecord:
     """Eigenvalues of a block.
 
     Attributes:
-        eigenvalues: From the largest.
+        eigenvalues: From the largest; 0 for one that is rounding alone.
         effective_rank: Of the block.
         shares: Of the trace, by the number of leading eigenvalues.
         fitted_dimension: Of random rows with the same effective rank.
-        participation: Responses per eigenvector.
+        participation: Responses per eigenvector; NaN where its eigenvalue is 0.
         leading_carriers: Responses that make up half of the first eigenvector.
         norm_outliers: Responses whose norm stands out.
         nulls: Spectra of random score vectors.

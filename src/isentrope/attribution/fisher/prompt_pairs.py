@@ -234,3 +234,22 @@ def require_finite(matrix: Tensor) -> None:
     """
     if not bool(matrix.isfinite().all()):
         raise ValueError(f"{int((~matrix.isfinite()).sum())} entries of the kernel are not finite.")
+
+
+def above_rounding(values: Tensor, size: int | None = None) -> Tensor:
+    """Eigenvalues of a kernel, or singular values, with 0 for those that are rounding alone.
+
+    A Gram matrix has no negative eigenvalues, so those that are negative show the size of rounding:
+    what is below twice the largest of them is rounding too. So is what is below n ε λ_max, the
+    accuracy of a decomposition in float64.
+
+    Args:
+        values: (m,) descending.
+        size: n, the larger side of the matrix; None: m.
+
+    Returns:
+        (m,) the values, none of them negative.
+    """
+    n = len(values) if size is None else size
+    floor = max(n * torch.finfo(torch.float64).eps * float(values[0]), -2 * float(values[-1]))
+    return torch.where(values > floor, values, 0.0)

@@ -21,7 +21,12 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.deletions import deletions, over_deletions
 from isentrope.attribution.fisher.null_spectra import Null, simulated_block_null
-from isentrope.attribution.fisher.prompt_pairs import PromptPairs, cosines, require_finite
+from isentrope.attribution.fisher.prompt_pairs import (
+    PromptPairs,
+    above_rounding,
+    cosines,
+    require_finite,
+)
 from isentrope.estimate import Estimate
 
 
@@ -30,7 +35,7 @@ class SingularSpectrum:
     """Singular values of a block, and the columns behind the first.
 
     Attributes:
-        values: (min(n, m),) descending, in the unit of K.
+        values: (min(n, m),) descending, in the unit of K; 0 where one is rounding.
         effective_rank: At these numbers of prompts and responses.
         shares: By k, the share of the k leading values in their sum.
         fitted_dimension: d_eff; None without diagonals.
@@ -95,6 +100,7 @@ def singular_spectrum(
             rng = np.random.default_rng(seed)
             null = simulated_block_null(diagonals, values, fitted.value, draws, rng)
     by_k = dict(zip(top, shares, strict=True))
+    values = above_rounding(values, max(matrix.shape))
     return SingularSpectrum(values, rank, by_k, fitted, null, vectors[:, -1])
 
 

@@ -20,6 +20,7 @@ from isentrope.attribution.fisher.block_model import oversample, ritz_pairs, squ
 from isentrope.attribution.fisher.null_spectra import Null, simulated_null, wishart_null
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
+    above_rounding,
     cosines,
     delete_one,
     estimate_columns,
@@ -34,14 +35,14 @@ class Spectrum:
     """Eigenvalues of a kernel and the sequences behind them.
 
     Attributes:
-        eigenvalues: (n,) descending, in the unit of K.
+        eigenvalues: (n,) descending, in the unit of K; 0 where one is rounding (`above_rounding`).
         vectors: (n, top) unit eigenvectors of the leading ones.
         effective_rank: At this number of prompts and responses.
         shares: By k, the share of the k leading eigenvalues in the trace. Where eigenvalues are not
             separated from the bulk, the jackknife's error is too large (up to twice).
         fitted_dimension: d_eff.
         participation: (top,) 1/Σ_i u_ki⁴: the number of sequences over which each leading
-            eigenvector spreads.
+            eigenvector spreads; NaN for one whose eigenvalue is 0.
         norm_scores: (n,) (log K_ii − median)/(1.4826 · median absolute deviation); −∞ for a zero.
         nulls: The random matrices it is compared with.
         warnings: What limits the numbers.
@@ -143,13 +144,15 @@ def kernel_spectrum(
             rng = np.random.default_rng(seed)
             nulls.append(simulated_null(diagonal, values, fitted.value, draws, rng))
     zeros = int((diagonal <= 0).sum())
+    eigenvalues = above_rounding(values)
+    spread = 1 / vectors[:, :largest].pow(4).sum(0)
     return Spectrum(
-        eigenvalues=values,
+        eigenvalues=eigenvalues,
         vectors=vectors[:, :largest],
         effective_rank=_effective_rank(matrix, pairs),
         shares=_shares(matrix, pairs, values, vectors[:, : oversample(largest)], top),
         fitted_dimension=fitted,
-        participation=1 / vectors[:, :largest].pow(4).sum(0),
+        participation=torch.where(eigenvalues[:largest] > 0, spread, math.nan),
         norm_scores=_norm_scores(diagonal),
         nulls=tuple(nulls),
         warnings=(f"{zeros} sequences have a zero score vector.",) if zeros else (),
