@@ -53,6 +53,24 @@ def test_eigenvalues_that_are_rounding_are_zero_and_have_no_participants():
     assert not bool(cross.values[10:].any())
 
 
+@pytest.mark.parametrize("bits", [1, -1])
+def test_equal_responses_are_listed_in_their_own_order(bits):
+    """Each response is there four times: any order of the four would hold as much."""
+    rows = np.random.default_rng(4).normal(size=(10, 50)) * np.linspace(1, 9, 10)[:, None]
+    rows = np.tile(rows, (4, 1)) * (1 + bits * 2.0**-51 * np.arange(40))[:, None]
+    found = kernel_spectrum(torch.from_numpy(rows @ rows.T), None, torch.arange(40) % 10, draws=0)
+    for listed in (found.carriers(0, 0.99), found.norm_outliers(0.5)):
+        places = {x: [y for y in listed if y % 10 == x % 10] for x in listed}
+        assert len(listed) > 4
+        assert all(same == sorted(same) for same in places.values())
+    pair = torch.tensor([[4.0, 4.0, 0.0], [4.0, 4.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    two = kernel_spectrum(pair, None, torch.arange(3), draws=0)
+    for rounding in (-1e-15, 1e-15):
+        halves = two.vectors.abs().clone()
+        halves[0, 0] += rounding
+        assert dataclasses.replace(two, vectors=halves).carriers(0) == [0]
+
+
 @pytest.mark.parametrize("k", [1, 5, 20])
 def test_the_error_of_a_share_is_that_of_dropping_each_prompt(k):
     matrix, prompts = planted_gram(20, 4, shared=0.3, d=200)

@@ -27,6 +27,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     relation_masks,
     require_kernel,
 )
+from isentrope.attribution.ties import TIED, tied
 from isentrope.estimate import Estimate
 
 
@@ -66,10 +67,11 @@ class Spectrum:
             share: Of Σ_i u_ki² = 1.
 
         Returns:
-            Positions, the largest weight first.
+            Positions, the largest weight first; of weights tied to rounding the first position.
         """
-        weights, order = self.vectors[:, k].square().sort(descending=True)
-        needed = int((weights.cumsum(0) < share).sum()) + 1
+        weights = self.vectors[:, k].square()
+        order = _descending(weights)
+        needed = int((weights[order].cumsum(0) < share * (1 - TIED)).sum()) + 1
         return order[:needed].tolist()
 
     def norm_outliers(self, threshold: float = 3.5) -> list[int]:
@@ -81,7 +83,9 @@ class Spectrum:
         Returns:
             Positions, the farthest first; zero rows come first of all.
         """
-        distance, order = self.norm_scores.abs().sort(descending=True, stable=True)
+        zero, distance = self.norm_scores.isinf(), self.norm_scores.abs()
+        farthest = distance[~zero].max()
+        order = _descending(torch.where(zero, 2 * farthest + 1, distance))
         return order[: int((distance > threshold).sum())].tolist()
 
     def to_frame(self) -> Any:
@@ -189,6 +193,11 @@ def _fitted_dimension(matrix: Tensor, pairs: PromptPairs) -> Estimate:
     mask = relation_masks(pairs)["cross_prompt"] & defined
     squares = pairs.means(cosines(matrix, diagonal, diagonal).square(), mask)
     return pairs.estimate(1 / squares, mask, "dimensions")
+
+
+def _descending(values: Tensor) -> Tensor:
+    """The order from the largest; of values tied to rounding the first comes first."""
+    return torch.from_numpy(tied(-values.numpy())).argsort(stable=True)
 
 
 def _norm_scores(diagonal: Tensor) -> Tensor:
