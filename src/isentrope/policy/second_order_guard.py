@@ -27,7 +27,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from isentrope.differences import Function, Gap, Mode, derivative_gap
-from isentrope.heap import give_back_free_memory
+from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import name_of
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.layerwise import Moved, layers_at, moved_along
@@ -73,7 +73,7 @@ def require_second_derivatives(
     (batch,) = micro_batches(_short(rollouts), 4 * TOKENS**2, padding=4 * TOKENS**2)
     batch = batch.to(policy.device)
     for dtype in _types(policy):
-        with _precision(dtype):
+        with mapped_blocks(), _precision(dtype):
             try:
                 gap = _gap(policy, batch, dtype, mode)
             except RuntimeError:  # an operation that has no such type, or no memory

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.errors import FileError, IsentropeError
+from isentrope.heap import mapped_blocks
 from isentrope.manifest import verify
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_file
@@ -118,7 +119,7 @@ def load_optimizer_state(
     if not isinstance(optimizer, (str, Path)):
         return _by_name(policy, optimizer, rule, names)
     file = file_of(optimizer)
-    with reading(file):
+    with reading(file), mapped_blocks():
         try:
             return _by_name(policy, optimizer, rule, names)
         except IsentropeError:

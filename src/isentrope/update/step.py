@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from isentrope.heap import mapped_blocks
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -166,9 +167,10 @@ def optimizer_step(
     loss_gradient = _gradient(policy, rollouts, -coefficients, negative, micro_batch)
     size = norm(loss_gradient)
     clip = clip_factor(size, max_grad_norm)
-    components, preconditioner = follow_rule(policy, state, loss_gradient, clip)
-    baseline = axpy(1.0, components["momentum"], components["decay"])
-    direction = axpy(1.0, baseline, components["gradient"])
+    with mapped_blocks():  # the pieces of one parameter leave no room for those of the next
+        components, preconditioner = follow_rule(policy, state, loss_gradient, clip)
+        baseline = axpy(1.0, components["momentum"], components["decay"])
+        direction = axpy(1.0, baseline, components["gradient"])
     policy.require_direction(direction)
     short = (SHORT_MOMENTS,) if short_types(policy, state, {}) else ()
     return Step(
