@@ -117,6 +117,7 @@ def checkpoint_shapes(path: Path, where: PolicyConfig) -> Shapes:
         base_model=where.base_model,
         allow_hub=where.allow_hub,
         trainable_patterns=patterns,
+        optimizer=where.optimizer_path if isinstance(where, CheckpointConfig) else None,
     )
 
 

@@ -60,16 +60,26 @@ class Holdings:
             terms.append(Term(name, size * n, f"{n:,} parameters x {size} bytes"))
         if self.spread_over > 1:
             layer = spread // layers
-            words = f"{layer:,} parameters x {size} bytes"
-            terms.append(Term("a gathered layer", size * layer, words))
-            if trained := self.shapes.spread_trainable // layers:
-                words = f"{trained:,} parameters x 8 bytes (float64)"
-                terms.append(Term("its part of a direction", 8 * trained, words))
+            words = f"2 x {layer:,} parameters x {size} bytes, as exchanged and by tensor"
+            terms.append(Term("a gathered layer", 2 * size * layer, words))
         return tuple(terms)
+
+    def exchanged(self, *, backward: bool) -> Term:
+        """Of a spread tensor at a time: v gathered, or gradients to be summed, in float64."""
+        whole = self.shapes.largest_spread if self.spread_over > 1 else 0
+        part = -(-whole // self.spread_over)
+        times = 2 if backward else 1  # a sum takes a copy cut into parts, and gives a part
+        words = f"({times} x {whole:,} + {part:,}) x 8 bytes (float64), of the largest tensor"
+        name = "gradients to be summed" if backward else "v gathered"
+        return Term(name, 8 * (times * whole + part), words)
 
     def files(self) -> Term:
         """The weights' files, mapped while they are read."""
         return Term("weights' files", self.shapes.file_bytes, "mapped while they are read")
+
+    def optimizer_file(self) -> Term:
+        """The optimizer's file, which every process reads whole."""
+        return Term("optimizer's file", self.shapes.optimizer_bytes, "whole, while it is read")
 
     def moments(self, times: int = 1) -> Term:
         """The optimizer's moments, in float64."""
@@ -109,9 +119,14 @@ class Holdings:
             f"{count} groups x {d:,} trainable x {size} bytes",
         )
 
+    def at_once(self, directions: int) -> int:
+        """Directions of a forward-mode pass: one where θ is spread."""
+        theta_is_spread = self.spread_over > 1 and self.shapes.spread_trainable
+        return min(directions, 1 if theta_is_spread else DIRECTIONS_AT_ONCE)
+
     def directions(self, groups: int, precision: Precision) -> Term:
         """P g of the groups that one forward-mode pass takes, with the part they come from."""
-        d, size, count = self.trainable, element(precision), min(groups, DIRECTIONS_AT_ONCE)
+        d, size, count = self.trainable, element(precision), self.at_once(groups)
         formula = f"({count} x {size} + 8) bytes x {d:,} trainable"
         return Term("directions", (count * size + 8) * d, formula)
 

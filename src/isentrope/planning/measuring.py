@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from isentrope.attribution.gradients.sequence_gradients import ELEMENTS_HELD
-from isentrope.attribution.influence.projection import DIRECTIONS_AT_ONCE
 from isentrope.planning.holdings import Holdings, element
 from isentrope.planning.passes import Batch, Passes
 from isentrope.planning.shapes import Shapes
@@ -90,7 +89,8 @@ class Measuring:
         largest = max((x for x, _ in passes), key=lambda x: x.peak, default=NOTHING)
         dropped = min(self._dropped(largest, precision, backward), largest.others)
         largest = replace(largest, others=largest.others - dropped)
-        terms = (*self._held.weights(precision), *held, *pass_terms(largest, backward=backward))
+        exchanged = (self._held.exchanged(backward=backward),) if passes else ()
+        terms = (*self._held.weights(precision), *held, *pass_terms(largest), *exchanged)
         work = Work.of(passes, double=element(precision) == 8)
         return Stage(
             name, tuple(term for term in terms if term.size or "disk" in term.formula), work
@@ -113,6 +113,9 @@ class Measuring:
             stages.append(self._sampling())
         gradient = self._followed(s.updating, lambda p: p.gradient(s.U, False))
         moments = held.moments(2)
+        stages.append(
+            self._stage("optimizer's state", s.updating, (moments, held.optimizer_file()), [])
+        )
         stages.append(
             self._stage(
                 "update",
@@ -163,10 +166,8 @@ class Measuring:
         times, p = self._times(s.E), s.measuring
         step = held.step()
         stages = []
-        if s.order == 2 and element(p) < 8 and not s.sharded:
-            n = self.shapes.parameters
-            copy = Term("weights in float64", 8 * n, f"{n:,} parameters x 8 bytes, for a check")
-            stages.append(self._stage("second-derivative check", p, (step, copy), []))
+        if s.order == 2:
+            stages.append(self._check(step))
         slopes = self._followed(p, lambda x: x.derivatives(s.E, s.order))
         stages.append(self._stage("derivatives", p, (step,), [(slopes, times)]))
         moved = self._followed(p, lambda x: x.moved(s.E, s.order == 2))
@@ -180,6 +181,18 @@ class Measuring:
         near = held.vectors("moved parameters", 1)
         stages.append(self._stage("checks", p, (step, near), [(scores, 4 * times)]))
         return stages
+
+    def _check(self, step: Term) -> Stage:
+        """The model's second derivatives, in float64 where it is whole, along a direction."""
+        s, held, p = self.sizes, self._held, self.sizes.measuring
+        direction, copies = held.vectors("direction of the check", 1), ()
+        if element(p) < 8 and not s.sharded:
+            n = self.shapes.parameters
+            copies = (Term("weights in float64", 8 * n, f"{n:,} parameters x 8 bytes"),)
+            p = Precision("float64")
+        pass_ = self._followed(p, lambda x: x.check())
+        stage = self._stage("second-derivative check", s.measuring, (), [(pass_, 2)])
+        return replace(stage, terms=(*stage.terms, step, direction, *copies))
 
     def _variance(self) -> list[Stage]:
         s, p, step = self.sizes, self.sizes.measuring, self._held.step()
@@ -222,10 +235,10 @@ class Measuring:
         if not tokens:
             return [*stages, self._projected(step, stored, directions)]
         along = held.directions(directions, p)
-        most = min(directions, DIRECTIONS_AT_ONCE)
+        most = held.at_once(directions)
         slopes = self._followed(p, lambda x: x.slopes(s.U, most))
         scores = self._followed(p, lambda x: x.scores(s.U))
-        again = -(-directions // DIRECTIONS_AT_ONCE)
+        again = -(-directions // most)
         of_slopes = self._times(s.U, smaller_batches(most)) * again
         passes = [(slopes, of_slopes), (scores, self._times(s.U) * again)]
         return [*stages, self._stage("influence of tokens", p, (step, stored, along), passes)]

@@ -22,6 +22,7 @@ from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.errors import IsentropeError
 from isentrope.forward_mode import derivatives_at_zero
+from isentrope.heap import LARGEST_KEPT, MAPPED
 from isentrope.planning.shapes import ShapePolicy, Shapes, shape_policy
 from isentrope.planning.tracing import Trace, trace
 from isentrope.policy import divergence, token_statistics
@@ -31,9 +32,9 @@ from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
 from isentrope.policy.head import is_frozen_linear
 from isentrope.policy.precision import Precision
+from isentrope.policy.second_order_guard import TOKENS
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
 from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 CHUNKS = 2
 """Chunks of the vocabulary that are followed: more take as much memory, one after the other."""
@@ -72,6 +73,28 @@ class Batch:
         return Batch(-(-self.sequences // parts), self.prompt, self.response)
 
 
+@dataclass(frozen=True)
+class Head:
+    """What is followed of the output embedding.
+
+    Attributes:
+        vocabulary: Entries.
+        chunk: Entries at a time.
+        stands_for: Entries at a time of the real one.
+    """
+
+    vocabulary: int
+    chunk: int
+    stands_for: int
+
+    @property
+    def columns(self) -> dict[int, int]:
+        """Sizes of an axis over entries, each with that of the real head."""
+        left = self.vocabulary % self.chunk
+        sizes = {self.vocabulary: self.vocabulary, left: left, self.chunk: self.stands_for}
+        return {k: size for k, size in sizes.items() if k}
+
+
 Run = Callable[[ShapePolicy, MicroBatch], object]
 
 
@@ -108,7 +131,7 @@ class Passes:
             return self._chunked("variances", batch, _variances)
 
         def run(policy: ShapePolicy, micro: MicroBatch) -> object:
-            v = _vector(policy)
+            v = policy.direction
             return derivatives_at_zero(
                 lambda e: policy.packed_scores_and_variances(micro, policy.parameters_along(v, e)),
                 order,
@@ -116,13 +139,24 @@ class Passes:
 
         return self._chunked(f"derivatives {order}", batch, run)
 
+    def check(self) -> Trace:
+        """Second derivatives of two short sequences, whose blocks have pages of their own."""
+
+        def run(policy: ShapePolicy, micro: MicroBatch) -> object:
+            v = policy.direction
+            return derivatives_at_zero(
+                lambda e: policy.packed_scores(micro, policy.parameters_along(v, e)), 2
+            )
+
+        return self._chunked("check", Batch(2, TOKENS, TOKENS), run, MAPPED)
+
     def moved(self, batch: Batch, remainder: bool) -> Trace:
         """Scores at θ + ηv and their distance from those at θ."""
 
         def run(policy: ShapePolicy, micro: MicroBatch) -> object:
             with torch.no_grad():
                 hidden = policy.packed_hidden(micro, policy.theta)
-                moved = policy.parameters_along(_vector(policy), 1e-6)
+                moved = policy.parameters_along(policy.direction, 1e-6)
                 return policy.packed_divergence(
                     micro, moved, Reference(hidden, policy.head, 1.0), remainder
                 )
@@ -159,7 +193,7 @@ class Passes:
                     root, list(parameters.values()), cotangent, allow_unused=True
                 )
 
-        return self._whole(f"gradient {entropies}", batch, run)
+        return self._whole(f"gradient {entropies}", batch, run, limit=MAPPED)
 
     def sequence_gradients(self, batch: Batch) -> Trace:
         """Gradients of sequences by hooks, without what holds them."""
@@ -177,33 +211,39 @@ class Passes:
             gradients = SequenceGradients(policy)
             return gradients._visit_batch(micro, sums, lambda name, rows, new: None)
 
-        return self._whole("sequence gradients", batch, run)
+        return self._whole("sequence gradients", batch, run, limit=MAPPED)
 
     @cached_property
     def head_is_frozen(self) -> bool:
         """Whether the head is a plain linear layer without trainable parameters."""
         return is_frozen_linear(self._policy(1, self.shapes.vocabulary)[1].head)
 
-    def _chunked(self, name: str, batch: Batch, run: Run) -> Trace:
+    def _chunked(
+        self, name: str, batch: Batch, run: Run, limit: int = LARGEST_KEPT
+    ) -> Trace:
         """Through a head that works in chunks: of an odd size, which no other axis has."""
         chunk = min(self.vocab_chunk, self.shapes.vocabulary)
         odd = chunk - 1 + chunk % 2
         followed = min(CHUNKS * odd, self.shapes.vocabulary)
         rows = max(1, token_statistics.LOGITS_HELD // chunk)
-        found = self._layers(name, batch, run, followed, odd, rows)
+        head = Head(followed, odd, chunk)
+        found = self._layers(name, batch, run, head, rows, limit)
         return found.times_head(self.shapes.vocabulary / followed)
 
-    def _whole(self, name: str, batch: Batch, run: Run, rows: int | None = None) -> Trace:
+    def _whole(
+        self, name: str, batch: Batch, run: Run, rows: int | None = None, limit: int = LARGEST_KEPT
+    ) -> Trace:
         """Through a head that has all of the vocabulary, for a few tokens at a time."""
-        return self._layers(name, batch, run, self.shapes.vocabulary, self.vocab_chunk, rows)
+        head = Head(self.shapes.vocabulary, self.vocab_chunk, self.vocab_chunk)
+        return self._layers(name, batch, run, head, rows, limit)
 
     def _layers(
-        self, name: str, batch: Batch, run: Run, vocabulary: int, chunk: int, rows: int | None
+        self, name: str, batch: Batch, run: Run, head: Head, rows: int | None, limit: int
     ) -> Trace:
         """Through all layers; of predicted tokens twice as many as are taken at once."""
         first = batch.first(self.max_tokens)
         if self.like is not None:
-            whole = self.like._layers(name, batch, run, vocabulary, chunk, rows)
+            whole = self.like._layers(name, batch, run, head, rows, limit)
             return whole.share(first.sequences / batch.first(self.like.max_tokens).sequences)
         key = name, first
         if key not in self._known:
@@ -213,23 +253,23 @@ class Passes:
             followed = _few_tokens(micro, kept)
             layers = self.shapes.layers
             if self.shapes.trainable_patterns is None and layers > 2:
-                one, two = (self._trace(followed, run, k, vocabulary, chunk) for k in (1, 2))
+                one, two = (self._trace(followed, run, k, head, limit) for k in (1, 2))
                 found = one.more_layers(two, layers)
             else:
-                found = self._trace(followed, run, layers, vocabulary, chunk)
+                found = self._trace(followed, run, layers, head, limit)
             self._known[key] = found.times_head(tokens / kept)
         return self._known[key]
 
     def _trace(
-        self, micro: MicroBatch, run: Run, layers: int, vocabulary: int, chunk: int
+        self, micro: MicroBatch, run: Run, layers: int, head: Head, limit: int
     ) -> Trace:
         try:
-            fake, policy = self._policy(layers, vocabulary, chunk)
+            fake, policy = self._policy(layers, head.vocabulary, head.chunk)
             with fake:
-                known: list[Tensor] = [*policy.model.parameters(), *policy.model.buffers()]
-                columns = {vocabulary, chunk, vocabulary % chunk} - {0}
+                own = (*policy.model.parameters(), *policy.model.buffers())
+                known: list[Tensor] = [*own, *policy.direction.values()]
                 with attention_in_blocks(policy.causal_lm, micro.input_ids), _without_packing():
-                    return trace(lambda: run(policy, micro), columns, known)
+                    return trace(lambda: run(policy, micro), head.columns, known, limit)
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise NotPlannedError(
                 f"The passes of {type(self.shapes.config).__name__} cannot be followed by shapes "
@@ -282,10 +322,6 @@ def _scores(policy: ShapePolicy, micro: MicroBatch) -> object:
 def _variances(policy: ShapePolicy, micro: MicroBatch) -> object:
     with torch.no_grad():
         return policy.packed_scores_and_variances(micro)
-
-
-def _vector(policy: ShapePolicy) -> Vector:
-    return {n: torch.empty(p.shape, dtype=torch.float64) for n, p in policy.theta.items()}
 
 
 def _micro_batch(batch: Batch) -> MicroBatch:

@@ -24,6 +24,7 @@ from isentrope.policy.scorer import Scorer
 from isentrope.policy.sharding import layers_of
 from isentrope.policy.trainable import train_only
 from isentrope.reading import reading
+from isentrope.update.optimizer_state import file_of
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class Shapes:
         vocabulary: Entries of the output embedding.
         hidden: Width of the hidden states.
         file_bytes: Bytes of the weights' files; 0 where they are not on this machine.
+        optimizer_bytes: Bytes of the optimizer's file; 0 where it is not on this machine.
         spread: Parameters that `checkpoint.shard_base` spreads over the processes.
         spread_trainable: Those of them that the optimizer moves: without an adapter.
+        largest_spread: Numbers of the largest tensor of `spread_trainable`.
     """
 
     folder: Path
@@ -59,6 +62,8 @@ class Shapes:
     file_bytes: int
     spread: int
     spread_trainable: int = 0
+    largest_spread: int = 0
+    optimizer_bytes: int = 0
 
     @property
     def cached_numbers(self) -> int:
@@ -75,6 +80,7 @@ def shapes_of(
     base_model: str | Path | None = None,
     allow_hub: bool = False,
     trainable_patterns: Sequence[str] | None = None,
+    optimizer: str | Path | None = None,
 ) -> Shapes:
     """Read the shapes of a checkpoint.
 
@@ -84,6 +90,7 @@ def shapes_of(
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for the
             whole adapter, or all weights.
+        optimizer: The optimizer's file or its folder; None for optimizer.pt in the folder.
 
     Returns:
         The shapes.
@@ -106,6 +113,8 @@ def shapes_of(
     model = _without_numbers(folder, config, patterns)
     sizes = [p.numel() for p in model.parameters() if p.requires_grad]
     spread = _spread(model)
+    moved = [p.numel() for p in spread if p.requires_grad]
+    state = file_of(optimizer or folder)
     files = {path for place in (Path(source), folder) for path in place.glob("*.safetensors")}
     return Shapes(
         folder=folder,
@@ -120,7 +129,9 @@ def shapes_of(
         hidden=int(config.hidden_size),
         file_bytes=sum(path.stat().st_size for path in files),
         spread=sum(p.numel() for p in spread),
-        spread_trainable=sum(p.numel() for p in spread if p.requires_grad),
+        spread_trainable=sum(moved),
+        largest_spread=max(moved, default=0),
+        optimizer_bytes=state.stat().st_size if state.is_file() else 0,
     )
 
 
@@ -153,7 +164,11 @@ def _without_numbers(folder: Path, config: Any, patterns: Sequence[str] | None) 
 
 
 class ShapePolicy(Policy):
-    """A policy of fake tensors; what `Policy` checks in numbers is not checked."""
+    """A policy of fake tensors; what `Policy` checks in numbers is not checked.
+
+    Attributes:
+        direction: v, which is there before a pass.
+    """
 
     def __init__(
         self,
@@ -178,6 +193,9 @@ class ShapePolicy(Policy):
         self.scorer = Scorer(model)
         self.eos_token_ids, self.pad_token_id = (), 0
         self.names = tuple(n for n, p in model.named_parameters() if p.requires_grad)
+        self.direction = {
+            n: torch.empty(p.shape, dtype=torch.float64) for n, p in self.theta.items()
+        }
 
 
 def shape_policy(
@@ -215,7 +233,8 @@ def shape_policy(
     if precision.runtime is not None:
         model = model.to(precision.runtime)
     _replace_tensors(model, fake)
-    return ShapePolicy(model, precision, max_tokens=max_tokens, vocab_chunk=vocab_chunk)
+    with fake:
+        return ShapePolicy(model, precision, max_tokens=max_tokens, vocab_chunk=vocab_chunk)
 
 
 def _replace_tensors(model: nn.Module, fake: FakeTensorMode) -> None:

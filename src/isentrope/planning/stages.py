@@ -68,16 +68,10 @@ class Stage:
         return sum(term.size for term in self.terms)
 
 
-KEPT_BY_ALLOCATOR = 0.5
-"""Of the small blocks of a forward-mode pass, as measured (docs/results/plan.md). A backward pass
-has none: its blocks are mapped (`heap`)."""
-
-
-def pass_terms(trace: Trace, *, backward: bool) -> tuple[Term, ...]:
+def pass_terms(trace: Trace) -> tuple[Term, ...]:
     """The memory of a pass over a micro-batch."""
-    kept = 0 if backward else int(KEPT_BY_ALLOCATOR * trace.small)
     return (
         Term("logits", trace.logits, "rows x vocabulary entries at a time, and softmax of them"),
         Term("activations", trace.others, "of a micro-batch, followed by shapes"),
-        Term("kept by the allocator", kept, "half of the blocks below 32 MiB, measured"),
+        Term("kept by the allocator", trace.kept, "free blocks below 32 MiB, followed by sizes"),
     )

@@ -2,14 +2,14 @@
 
 Operations run on fake tensors, which have shape, type and device and no numbers. Every storage
 that an operation makes is counted from its first use until nothing refers to it. So the peak is
-that of the library's own code, forward mode and backward passes included. It does not hold what
-kernels allocate inside, nor what the allocator keeps.
+that of the library's own code, forward mode and backward passes included. Free blocks that stay
+resident are followed too (`free_blocks`). What kernels allocate inside is not.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,10 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from isentrope.heap import LARGEST_KEPT
-
-_SMALL = LARGEST_KEPT - LARGEST_KEPT // 100
-"""Bytes; a chunk of the vocabulary is followed with one column less than it has."""
+from isentrope.heap import LARGEST_KEPT, told_instead
+from isentrope.planning.free_blocks import Heap
 
 _READ_A_NUMBER = torch.ops.aten._local_scalar_dense.default
 
@@ -38,7 +36,7 @@ class Trace:
         head_flops: Those with the vocabulary.
         written: Bytes of all results, but of arrays over vocabulary entries.
         head_written: Bytes of those.
-        small: Bytes at the peak in blocks that the allocator keeps when they are freed.
+        kept: Bytes that free blocks add to the peak.
         more_layers_held: Bytes of `others` that layers beyond the first add.
     """
 
@@ -48,13 +46,13 @@ class Trace:
     head_flops: float
     written: float
     head_written: float
-    small: int = 0
+    kept: int = 0
     more_layers_held: int = 0
 
     @property
     def peak(self) -> int:
-        """Bytes alive at once."""
-        return self.logits + self.others
+        """Bytes resident at once."""
+        return self.logits + self.others + self.kept
 
     def more_layers(self, two: Trace, layers: int) -> Trace:
         """This trace of a model of one layer, and one of two, as a trace of a deeper one.
@@ -79,7 +77,7 @@ class Trace:
             head_flops=self.head_flops,
             written=line(self.written, two.written),
             head_written=self.head_written,
-            small=int(line(self.small, two.small)),
+            kept=int(line(self.kept, two.kept)),
             more_layers_held=others - self.others,
         )
 
@@ -92,7 +90,7 @@ class Trace:
             share * self.head_flops,
             share * self.written,
             share * self.head_written,
-            int(share * self.small),
+            int(share * self.kept),
             int(share * self.more_layers_held),
         )
 
@@ -105,7 +103,7 @@ class Trace:
             factor * self.head_flops,
             self.written,
             factor * self.head_written,
-            self.small,
+            self.kept,
             self.more_layers_held,
         )
 
@@ -113,14 +111,15 @@ class Trace:
 class _Following(TorchDispatchMode):
     """Counts storages, FLOPs and bytes of every operation below it."""
 
-    def __init__(self, columns: Collection[int], known: Iterable[Tensor]) -> None:
+    def __init__(
+        self, columns: Mapping[int, int], known: Iterable[Tensor], heap: Heap
+    ) -> None:
         super().__init__()
-        self._columns = frozenset(columns)
+        self._columns, self._heap = columns, heap
         self._sizes: dict[int, tuple[int, bool]] = {}
         self._known = {x.untyped_storage()._cdata for x in known}
         self._now = [0, 0]  # others, logits
-        self._small = 0
-        self.peak, self.small = (0, 0), 0
+        self.peak, self.resident = (0, 0), 0
         self.flops, self.written = [0.0, 0.0], [0.0, 0.0]
 
     def __torch_dispatch__(
@@ -149,37 +148,46 @@ class _Following(TorchDispatchMode):
         if key in self._sizes or key in self._known:
             return
         size, wide = storage.nbytes(), self._wide(x)
+        real = {self._columns[k] / k for k in x.shape if k in self._columns}
+        self._heap.take(key, int(size * max(real, default=1)))
         self._sizes[key] = size, wide
         self._now[wide] += size
-        self._small += size if size < _SMALL else 0
         self.written[wide] += size
         weakref.finalize(storage, self._remove, key)
-        if sum(self._now) > sum(self.peak):
-            self.peak, self.small = (self._now[0], self._now[1]), self._small
+        alive = sum(self._now)
+        self.resident = max(self.resident, alive + self._heap.free)
+        if alive > sum(self.peak):
+            self.peak = self._now[0], self._now[1]
 
     def _remove(self, key: int) -> None:
         size, wide = self._sizes.pop(key)
         self._now[wide] -= size
-        self._small -= size if size < _SMALL else 0
+        self._heap.drop(key)
 
 
 def trace(
-    computation: Callable[[], object], columns: Collection[int], known: Iterable[Tensor]
+    computation: Callable[[], object],
+    columns: Mapping[int, int],
+    known: Iterable[Tensor],
+    limit: int = LARGEST_KEPT,
 ) -> Trace:
     """Follow a computation.
 
     Args:
         computation: Runs on fake tensors.
-        columns: Sizes of an axis over vocabulary entries.
+        columns: Sizes of an axis over vocabulary entries, each with the one that it stands for.
         known: Tensors that were there before, the model's: they are not counted.
+        limit: Bytes from which on a block has pages of its own.
 
     Returns:
         What it takes.
     """
-    following = _Following(columns, known)
-    with following:
+    heap = Heap(limit)
+    following = _Following(columns, known, heap)
+    with told_instead(heap.give_back), following:
         result = computation()
     del result
     others, logits = following.peak
+    kept = following.resident - others - logits
     (flops, head_flops), (written, head_written) = following.flops, following.written
-    return Trace(logits, others, flops, head_flops, written, head_written, following.small)
+    return Trace(logits, others, flops, head_flops, written, head_written, kept)
