@@ -74,6 +74,57 @@ def test_trained_layers_of_a_model_without_adapter_are_spread(tiny):
     assert one_of_4 - 8 * whole == pytest.approx((alone - 8 * whole) / 4, abs=8)
 
 
+def test_a_pass_over_spread_weights_has_buffers_of_exchanges(tiny, shapes):
+    base = shapes_of(tiny / "base")
+    largest, layer = base.largest_spread, base.spread // base.layers
+    assert largest == max(
+        x.numel() for n, x in load_policy(tiny / "base").model.named_parameters() if ".layers." in n
+    )
+    held = Holdings(base, spread_over=2)
+    buffers = [term.size for term in held.exchanged(FLOAT32, backward=False)]
+    assert buffers == [4 * layer, 8 * (largest + largest // 2)]
+    buffers = [term.size for term in held.exchanged(FLOAT64, backward=True)]
+    assert buffers == [8 * layer, 8 * (2 * largest + largest // 2)]
+    adapter = Holdings(shapes, spread_over=2).exchanged(FLOAT32, backward=False)
+    assert [term.size for term in adapter] == [4 * shapes.spread // shapes.layers, 0]
+    assert Holdings(base).exchanged(FLOAT32, backward=True) == ()
+
+
+def test_spread_theta_takes_one_direction_a_pass(tiny, shapes):
+    base = shapes_of(tiny / "base")
+    assert [Holdings(base, n).at_once(20) for n in (1, 2)] == [8, 1]
+    assert [Holdings(shapes, n).at_once(20) for n in (1, 2)] == [8, 8]
+    d = Holdings(base, 2).trainable
+    assert Holdings(base, 2).directions(20, FLOAT32).size == (4 + 8) * d
+
+
+def test_every_process_reads_the_whole_file_of_the_optimizer(tiny, tmp_path):
+    size = (tiny / "step_4" / "optimizer.pt").stat().st_size
+    assert shapes_of(tiny / "step_4").optimizer_bytes == size
+    assert shapes_of(tiny / "base").optimizer_bytes == 0
+    assert shapes_of(tiny / "base", optimizer=tiny / "step_4").optimizer_bytes == size
+    batch = Batch(4, 4, 3)
+    sizes = Sizes(E=batch, U=batch, processes=2, sharded=True)
+    shapes = shapes_of(tiny / "base", optimizer=tiny / "step_4")
+    stages = {stage.name: stage for stage in Measuring(shapes, sizes).stages("measure")}
+    terms = {term.name: term.size for term in stages["optimizer's state"].terms}
+    assert terms["optimizer's file"] == size
+    assert terms["optimizer moments"] == 2 * 2 * 8 * Holdings(shapes, 2).trainable
+
+
+def test_second_derivatives_are_checked_along_a_direction_of_their_own(shapes):
+    batch = Batch(4, 4, 3)
+    n, d = shapes.parameters, shapes.trainable
+
+    def peak(**options):
+        stages = Measuring(shapes, Sizes(E=batch, U=batch, **options)).stages("measure")
+        return {s.name: s.peak for s in stages}.get("second-derivative check")
+
+    assert peak() == 12 * n + 8 * d * (STEP_VECTORS + 1)
+    assert peak(measuring=FLOAT32) == 4 * n + 8 * d * (STEP_VECTORS + 1) + 8 * n
+    assert peak(order=1) is None
+
+
 def test_what_fits_only_where_it_is_spread_is_refused_where_it_is_not(shapes):
     batch = Batch(2, 1, 1)
     sizes = Sizes(E=batch, U=batch, processes=4)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from isentrope.heap import give_back_free_memory
 from isentrope.planning.passes import Batch, Passes
 from isentrope.planning.shapes import shapes_of
 from isentrope.planning.tracing import Trace, trace
@@ -12,9 +13,9 @@ from isentrope.policy.precision import Precision
 FLOAT64 = Precision("float64")
 
 
-def followed(computation, *, columns=(), known=()):
+def followed(computation, *, columns=(), known=(), **options):
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return trace(computation, columns, known)
+        return trace(computation, {k: k for k in columns}, known, **options)
 
 
 def test_what_is_freed_makes_room():
@@ -30,6 +31,51 @@ def test_what_is_freed_makes_room():
     assert followed(one_after_the_other).written == 20_000
 
 
+def test_a_freed_block_stays_resident_until_memory_is_given_back():
+    def after_a_block(then):
+        def computation():
+            first = torch.ones(2**18)
+            second = torch.ones(2**10)
+            del first
+            then()
+            return second, torch.ones(2**18)
+
+        return computation
+
+    block = 4 * 2**18
+    assert followed(after_a_block(lambda: None)).kept == pytest.approx(block, rel=0.01)
+    assert followed(after_a_block(lambda: None), limit=block).kept == 0
+    assert followed(after_a_block(give_back_free_memory)).kept > 0  # less than is worth it
+    large = 40 * block
+
+    def many():
+        for _ in range(2):
+            rows = [torch.ones(2**18) for _ in range(40)]
+            last = torch.ones(2**18)
+            del rows
+        give_back_free_memory()
+        return last, torch.ones(10 * 2**18)
+
+    found = followed(many)
+    assert found.logits + found.others == pytest.approx(large + 2 * block, rel=0.05)
+
+
+def test_a_chunk_of_the_vocabulary_stands_for_one_of_another_size():
+    def computation():
+        x = torch.ones(2**10, 2**8 - 1)
+        y = torch.ones(2**12)
+        del x
+        return y, torch.ones(2**10, 2**8)
+
+    size = 4 * 2**18
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        as_it_is, mapped = (
+            trace(computation, {2**8 - 1: real}, (), limit=size) for real in (2**8 - 1, 2**8)
+        )
+    assert as_it_is.kept > 0
+    assert mapped.kept == 0
+
+
 def test_views_and_sums_in_place_take_nothing():
     def computation():
         x = torch.ones(10, 10, dtype=torch.float64)
@@ -41,7 +87,7 @@ def test_views_and_sums_in_place_take_nothing():
 def test_known_tensors_are_not_counted():
     with FakeTensorMode():
         weight = torch.ones(50, 50)
-        found = trace(lambda: weight.T @ weight, (), [weight])
+        found = trace(lambda: weight.T @ weight, {}, [weight])
     assert found.peak == 50 * 50 * 4
     assert found.flops == 2 * 50**3
 
@@ -71,7 +117,7 @@ def test_a_backward_pass_holds_what_it_needs():
 
 def test_layers_are_a_straight_line_and_the_vocabulary_is_not():
     one, two = Trace(100, 10, 1.0, 5.0, 3.0, 7.0, 4), Trace(100, 16, 3.0, 5.0, 4.0, 7.0, 6)
-    assert one.more_layers(two, 4) == Trace(100, 28, 7.0, 5.0, 6.0, 7.0, 10, 18)
+    assert one.more_layers(two, 4) == Trace(100, 28, 7.0, 5.0, 6.0, 7.0, 6, 18)
     assert one.more_layers(two, 1) == one
 
 
@@ -119,6 +165,7 @@ def test_fewer_tokens_are_a_share(passes):
         lambda p, b: p.moved(b, True),
         lambda p, b: p.slopes(b, 4),
         lambda p, b: p.sequence_gradients(b),
+        lambda p, b: p.check(),
     ],
 )
 def test_every_pass_is_followed(passes, follow):

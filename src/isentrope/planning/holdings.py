@@ -60,18 +60,23 @@ class Holdings:
             terms.append(Term(name, size * n, f"{n:,} parameters x {size} bytes"))
         if self.spread_over > 1:
             layer = spread // layers
-            words = f"2 x {layer:,} parameters x {size} bytes, as exchanged and by tensor"
-            terms.append(Term("a gathered layer", 2 * size * layer, words))
+            words = f"{layer:,} parameters x {size} bytes"
+            terms.append(Term("a gathered layer", size * layer, words))
         return tuple(terms)
 
-    def exchanged(self, *, backward: bool) -> Term:
-        """Of a spread tensor at a time: v gathered, or gradients to be summed, in float64."""
-        whole = self.shapes.largest_spread if self.spread_over > 1 else 0
+    def exchanged(self, precision: Precision, *, backward: bool) -> tuple[Term, ...]:
+        """Buffers of a pass: a layer as it arrives, and of one tensor v or gradients in float64."""
+        if self.spread_over == 1:
+            return ()
+        layer, size = self.shapes.spread // self.shapes.layers, element(precision)
+        words = f"{layer:,} parameters x {size} bytes, before they are tensors"
+        buffer = Term("a layer as exchanged", size * layer, words)
+        whole = self.shapes.largest_spread
         part = -(-whole // self.spread_over)
         times = 2 if backward else 1  # a sum takes a copy cut into parts, and gives a part
         words = f"({times} x {whole:,} + {part:,}) x 8 bytes (float64), of the largest tensor"
         name = "gradients to be summed" if backward else "v gathered"
-        return Term(name, 8 * (times * whole + part), words)
+        return buffer, Term(name, 8 * (times * whole + part), words)
 
     def files(self) -> Term:
         """The weights' files, mapped while they are read."""

@@ -89,8 +89,10 @@ class Measuring:
         largest = max((x for x, _ in passes), key=lambda x: x.peak, default=NOTHING)
         dropped = min(self._dropped(largest, precision, backward), largest.others)
         largest = replace(largest, others=largest.others - dropped)
-        exchanged = (self._held.exchanged(backward=backward),) if passes else ()
-        terms = (*self._held.weights(precision), *held, *pass_terms(largest), *exchanged)
+        terms = (*self._held.weights(precision), *held)
+        if passes and self.passes is not None:
+            exchanged = self._held.exchanged(precision, backward=backward)
+            terms = (*terms, *pass_terms(largest), *exchanged)
         work = Work.of(passes, double=element(precision) == 8)
         return Stage(
             name, tuple(term for term in terms if term.size or "disk" in term.formula), work

@@ -218,9 +218,7 @@ class Passes:
         """Whether the head is a plain linear layer without trainable parameters."""
         return is_frozen_linear(self._policy(1, self.shapes.vocabulary)[1].head)
 
-    def _chunked(
-        self, name: str, batch: Batch, run: Run, limit: int = LARGEST_KEPT
-    ) -> Trace:
+    def _chunked(self, name: str, batch: Batch, run: Run, limit: int = LARGEST_KEPT) -> Trace:
         """Through a head that works in chunks: of an odd size, which no other axis has."""
         chunk = min(self.vocab_chunk, self.shapes.vocabulary)
         odd = chunk - 1 + chunk % 2
@@ -260,9 +258,7 @@ class Passes:
             self._known[key] = found.times_head(tokens / kept)
         return self._known[key]
 
-    def _trace(
-        self, micro: MicroBatch, run: Run, layers: int, head: Head, limit: int
-    ) -> Trace:
+    def _trace(self, micro: MicroBatch, run: Run, layers: int, head: Head, limit: int) -> Trace:
         try:
             fake, policy = self._policy(layers, head.vocabulary, head.chunk)
             with fake:

@@ -62,7 +62,8 @@ class Trace:
             layers: Number of layers.
 
         Returns:
-            What grows with layers grows in proportion; the array over the vocabulary does not.
+            What grows with layers grows in proportion. The array over the vocabulary does not, nor
+            do free blocks, which the next layer takes.
         """
         more = layers - 1
 
@@ -77,7 +78,7 @@ class Trace:
             head_flops=self.head_flops,
             written=line(self.written, two.written),
             head_written=self.head_written,
-            kept=int(line(self.kept, two.kept)),
+            kept=max(self.kept, two.kept) if layers > 1 else self.kept,
             more_layers_held=others - self.others,
         )
 
@@ -111,9 +112,7 @@ class Trace:
 class _Following(TorchDispatchMode):
     """Counts storages, FLOPs and bytes of every operation below it."""
 
-    def __init__(
-        self, columns: Mapping[int, int], known: Iterable[Tensor], heap: Heap
-    ) -> None:
+    def __init__(self, columns: Mapping[int, int], known: Iterable[Tensor], heap: Heap) -> None:
         super().__init__()
         self._columns, self._heap = columns, heap
         self._sizes: dict[int, tuple[int, bool]] = {}
