@@ -4,6 +4,8 @@
     python -m benchmarks.plan --case long        one case alone, in place of its rows on the page
     python -m benchmarks.plan --case long --verbs noise --folder build/long
                                                  one of its verbs, in a folder that is kept
+    python -m benchmarks.plan --case long --planned
+                                                 plans alone, beside what was measured before
     python -m benchmarks.plan --scores 8 2048    scores of so many responses of so many tokens
 
 Each verb runs in a process of its own on random weights. Its peak is the largest resident memory
@@ -316,7 +318,7 @@ class Row:
         stage: The largest stage of its plan; None of a verb that is not planned.
         predicted: Its bytes.
         measured: Bytes of the process.
-        seconds: That it took.
+        seconds: That it took; None where that is not known.
     """
 
     case: str
@@ -324,17 +326,18 @@ class Row:
     stage: str | None
     predicted: int | None
     measured: int
-    seconds: float
+    seconds: float | None
 
     def line(self) -> str:
         """A line of the table."""
         predicted, ratio = "", ""
+        seconds = "" if self.seconds is None else f"{self.seconds:,.0f}"
         if self.predicted is not None:
             predicted = f"{self.predicted / 1e9:.2f}"
             ratio = f"{self.predicted / self.measured:.2f}"
         return (
             f"| {self.case} | {self.verb} | {self.stage or 'not planned'} | {predicted} | "
-            f"{self.measured / 1e9:.2f} | {ratio} | {self.seconds:,.0f} |"
+            f"{self.measured / 1e9:.2f} | {ratio} | {seconds} |"
         )
 
 
@@ -344,11 +347,29 @@ def compare(name: str, verb: str, folder: Path) -> Row:
     found = measured(verb, config, folder)
     if verb in NOT_PLANNED:
         return Row(name, verb, None, None, int(found["peak"]), found["seconds"])
+    return Row(name, verb, *predicted(config, folder, verb), int(found["peak"]), found["seconds"])
+
+
+def predicted(config: dict[str, Any], folder: Path, verb: str) -> tuple[str, int]:
+    """The largest stage of a verb's plan, and its bytes."""
     file = folder / "asked.yaml"
     file.write_text(json.dumps(config))
     (plan,) = plan_verbs(str(file), verbs=[verb], memory="1TB")
-    stage, predicted = plan.largest.name, plan.peak - plan.libraries
-    return Row(name, verb, stage, predicted, int(found["peak"]), found["seconds"])
+    return plan.largest.name, plan.peak - plan.libraries
+
+
+def planned_again(name: str, verbs: Iterable[str], folder: Path, before: str) -> list[Row]:
+    """Rows of the page before, planned anew: `(model, verb, …, measured, ratio, seconds)`."""
+    rows: list[Row] = []
+    for verb in verbs:
+        old = next((x for x in before.splitlines() if x.startswith(f"| {name} | {verb} |")), None)
+        if old is None or verb in NOT_PLANNED:
+            continue
+        cells = [x.strip() for x in old.split("|")]
+        seconds = float(cells[7].replace(",", "")) if cells[7] else None
+        found = predicted(settings(CASES[name], folder, verb), folder, verb)
+        rows.append(Row(name, verb, *found, int(float(cells[5]) * 1e9), seconds))
+    return rows
 
 
 NOTES = """\
@@ -395,11 +416,13 @@ def page(rows: list[Row], before: str) -> str:
     return "\n".join(lines) + "\n\n" + NOTES
 
 
-def rows_of(name: str, verbs: Iterable[str], folder: Path) -> list[Row]:
+def rows_of(name: str, verbs: Iterable[str], folder: Path, planned: bool) -> list[Row]:
     """Verbs of a case, in a folder that may have its checkpoint already."""
     if not (folder / "U.jsonl").exists():
         folder.mkdir(parents=True, exist_ok=True)
         make(CASES[name], folder)
+    if planned:
+        return planned_again(name, verbs, folder, PAGE.read_text())
     return [compare(name, verb, folder) for verb in verbs]
 
 
@@ -410,6 +433,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES)
     parser.add_argument("--verbs", nargs="+", help="of the case; all by default")
     parser.add_argument("--folder", type=Path, help="that is kept, for another verb of the case")
+    parser.add_argument("--planned", action="store_true", help="nothing is measured again")
     parser.add_argument("--scores", nargs=2, type=int, metavar=("RESPONSES", "TOKENS"))
     chosen = parser.parse_args()
     if chosen.scores:
@@ -421,7 +445,7 @@ def main() -> None:
     for name in [chosen.case] if chosen.case else list(CASES):
         verbs = chosen.verbs or CASES[name].verbs
         with tempfile.TemporaryDirectory() as place:
-            rows = rows_of(name, verbs, chosen.folder or Path(place))
+            rows = rows_of(name, verbs, chosen.folder or Path(place), chosen.planned)
         print(*rows, sep="\n", flush=True)
         PAGE.write_text(page(rows, PAGE.read_text()))
 
