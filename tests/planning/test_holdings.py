@@ -10,9 +10,9 @@ from safetensors import safe_open
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.planning.followed import Batch
 from isentrope.planning.holdings import STEP_VECTORS, Holdings
 from isentrope.planning.measuring import Measuring
-from isentrope.planning.passes import Batch
 from isentrope.planning.plan import bytes_of, least
 from isentrope.planning.shapes import shapes_of
 from isentrope.planning.sizes import Sizes

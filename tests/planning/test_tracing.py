@@ -5,7 +5,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from isentrope.heap import give_back_free_memory
-from isentrope.planning.passes import Batch, Passes
+from isentrope.planning.followed import Batch
+from isentrope.planning.passes import Passes
 from isentrope.planning.shapes import shapes_of
 from isentrope.planning.tracing import Trace, trace
 from isentrope.policy.precision import Precision

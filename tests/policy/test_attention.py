@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from isentrope.planning.passes import Batch, Passes
+from isentrope.planning.followed import Batch
+from isentrope.planning.passes import Passes
 from isentrope.planning.shapes import shapes_of
 from isentrope.policy import attention
 from isentrope.policy.precision import Precision

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
-from isentrope.planning.passes import Batch
+from isentrope.planning.followed import Batch
 from isentrope.planning.sizes import Sizes
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from isentrope.attribution.gradients.sequence_gradients import ELEMENTS_HELD
+from isentrope.planning.followed import Batch
 from isentrope.planning.holdings import Holdings, element
-from isentrope.planning.passes import Batch, Passes
+from isentrope.planning.passes import Passes
 from isentrope.planning.shapes import Shapes
 from isentrope.planning.sizes import Sizes
 from isentrope.planning.stages import Stage, Term, Work, pass_terms

@@ -7,8 +7,7 @@ vocabulary, three chunks are followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,18 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import masking_utils
 
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.errors import IsentropeError
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.heap import LARGEST_KEPT, MAPPED
+from isentrope.planning.followed import (
+    Batch,
+    Head,
+    equal_sequences,
+    first_tokens,
+    without_packing,
+)
 from isentrope.planning.shapes import ShapePolicy, Shapes, shape_policy
 from isentrope.planning.tracing import Trace, trace
 from isentrope.policy import divergence, token_statistics
 from isentrope.policy.attention import attention_in_blocks
-from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.batching import MicroBatch
 from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
 from isentrope.policy.head import is_frozen_linear
@@ -42,57 +47,6 @@ CHUNKS = 2
 
 class NotPlannedError(IsentropeError, ValueError):
     """A model whose passes cannot be followed by shapes alone."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A batch of equal sequences.
-
-    Attributes:
-        sequences: n.
-        prompt: Tokens of a prompt.
-        response: Tokens of a response.
-    """
-
-    sequences: int
-    prompt: int
-    response: int
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence that the model reads."""
-        return self.prompt + self.response - 1
-
-    def first(self, max_tokens: int) -> Batch:
-        """The first micro-batch."""
-        most = max(1, max_tokens // self.length)
-        return Batch(min(self.sequences, most), self.prompt, self.response)
-
-    def part(self, parts: int) -> Batch:
-        """The largest of so many equal parts."""
-        return Batch(-(-self.sequences // parts), self.prompt, self.response)
-
-
-@dataclass(frozen=True)
-class Head:
-    """What is followed of the output embedding.
-
-    Attributes:
-        vocabulary: Entries.
-        chunk: Entries at a time.
-        stands_for: Entries at a time of the real one.
-    """
-
-    vocabulary: int
-    chunk: int
-    stands_for: int
-
-    @property
-    def columns(self) -> dict[int, int]:
-        """Sizes of an axis over entries, each with that of the real head."""
-        left = self.vocabulary % self.chunk
-        sizes = {self.vocabulary: self.vocabulary, left: left, self.chunk: self.stands_for}
-        return {k: size for k, size in sizes.items() if k}
 
 
 Run = Callable[[ShapePolicy, MicroBatch], object]
@@ -245,10 +199,10 @@ class Passes:
             return whole.share(first.sequences / batch.first(self.like.max_tokens).sequences)
         key = name, first
         if key not in self._known:
-            micro = _micro_batch(first)
+            micro = equal_sequences(first)
             tokens = len(micro.rows)
             kept = tokens if rows is None else min(tokens, 2 * rows)
-            followed = _few_tokens(micro, kept)
+            followed = first_tokens(micro, kept)
             layers = self.shapes.layers
             if self.shapes.trainable_patterns is None and layers > 2:
                 one, two = (self._trace(followed, run, k, head, limit) for k in (1, 2))
@@ -264,7 +218,7 @@ class Passes:
             with fake:
                 own = (*policy.model.parameters(), *policy.model.buffers())
                 known: list[Tensor] = [*own, *policy.direction.values()]
-                with attention_in_blocks(policy.causal_lm, micro.input_ids), _without_packing():
+                with attention_in_blocks(policy.causal_lm, micro.input_ids), without_packing():
                     return trace(lambda: run(policy, micro), head.columns, known, limit)
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise NotPlannedError(
@@ -288,28 +242,6 @@ class Passes:
         )
 
 
-@contextmanager
-def _without_packing() -> Generator[None]:
-    """No search for packed sequences, which finds some in positions that have no numbers.
-
-    transformers would then build a mask of all pairs of tokens. (Fused attention, which tensors
-    without numbers do not have either, holds less than the blocks that are followed for it.)
-
-    Yields:
-        Nothing.
-    """
-    name = "find_packed_sequence_indices"
-    own = getattr(masking_utils, name, None)
-    if own is None:
-        yield
-        return
-    setattr(masking_utils, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        setattr(masking_utils, name, own)
-
-
 def _scores(policy: ShapePolicy, micro: MicroBatch) -> object:
     with torch.no_grad():
         return policy.packed_scores(micro)
@@ -318,21 +250,3 @@ def _scores(policy: ShapePolicy, micro: MicroBatch) -> object:
 def _variances(policy: ShapePolicy, micro: MicroBatch) -> object:
     with torch.no_grad():
         return policy.packed_scores_and_variances(micro)
-
-
-def _micro_batch(batch: Batch) -> MicroBatch:
-    """A micro-batch of zeros, of real tensors: its sizes are read."""
-    n = batch.sequences
-    rollouts = Rollouts(
-        [torch.zeros(batch.prompt, dtype=torch.long)] * n,
-        [torch.zeros(batch.response, dtype=torch.long)] * n,
-        torch.arange(n),
-    )
-    (micro,) = micro_batches(rollouts, n * batch.length)
-    return micro
-
-
-def _few_tokens(micro: MicroBatch, tokens: int) -> MicroBatch:
-    """The same sequences, of which only the first tokens are predicted."""
-    packed = ("rows", "columns", "targets", "positions")
-    return replace(micro, **{name: getattr(micro, name)[:tokens] for name in packed})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.planning.passes import Batch
+from isentrope.planning.followed import Batch
 from isentrope.policy.precision import Precision
 
 FLOAT64 = Precision("float64")
