@@ -378,9 +378,10 @@ two cores in those of long): the seconds are those of a clock. `measure` of qwen
 minutes, and that of wide was not run. The kernel of wide is outside of 15 %: the plan leaves out
 the fingerprint of the weights by which tiles are found again.
 
-E of long is drawn by `measure`, in 334 of its seconds, and read by the others. Of long responses
-the plan leaves out free blocks that the allocator keeps after attention, up to .13 GB, and modules
-and tables that are read late, .05; up to .2 GB more is not explained.
+E of long is drawn by `measure`, in 334 of its seconds, and read by the others. The rows of
+qwen2.5-0.5b and long were measured before the check of second derivatives gave its temporaries
+back, and planned anew afterwards (`--planned`). Of long responses most of what plans left out were
+free blocks that the allocator keeps, which are now followed (docs/plan.md).
 
 Scores of 8 × 2,048 tokens of qwen2.5-0.5b take 1.42 GB above the model by shapes, and 1.22 GB as
 measured (`python -m benchmarks.plan --scores 8 2048`, 2026-11-22).
