@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from isentrope.attribution.gradients.lora import scaled_by_rank
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.errors import IsentropeError
@@ -36,6 +37,7 @@ from isentrope.policy.batching import MicroBatch
 from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
 from isentrope.policy.head import is_frozen_linear
+from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.precision import Precision
 from isentrope.policy.second_order_guard import TOKENS
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
@@ -122,16 +124,14 @@ class Passes:
         """Derivatives of log-probabilities along several directions, in smaller micro-batches."""
 
         def run(policy: ShapePolicy, micro: MicroBatch) -> object:
-            return _hidden_slopes(
-                policy,
-                micro,
-                {
-                    n: torch.empty(directions, *p.shape, dtype=p.dtype)
-                    for n, p in policy.theta.items()
-                },
-            )
+            stacked = {
+                n: torch.empty(directions, *p.shape, dtype=p.dtype)
+                for n, p in policy.theta.items()
+            }
+            with DerivativeOfTraining(), scaled_by_rank(policy.model):
+                return _hidden_slopes(policy, micro, stacked)
 
-        smaller = self.with_fewer_tokens(self.max_tokens // smaller_batches(directions))
+        smaller = replace(self, max_tokens=self.max_tokens // smaller_batches(directions))
         return smaller._whole(f"slopes {directions}", batch, run)
 
     def gradient(self, batch: Batch, entropies: bool) -> Trace:
