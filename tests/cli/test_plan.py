@@ -7,6 +7,8 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
+from isentrope.config.measure import BatchConfig, CheckpointConfig
+from isentrope.config.sizes import Lengths
 from isentrope.pipelines import plan as pipeline
 from tests.tiny_checkpoint import settings
 
@@ -82,3 +84,13 @@ def test_a_verb_refuses_before_any_work_what_cannot_fit(asked, monkeypatch, tmp_
     assert "influence of step_4 does not fit: it holds" in sentence
     assert "isentrope plan names the smallest change" in sentence
     assert not (tmp_path / "run" / "measurements").exists()
+
+
+def test_responses_given_as_ids_are_as_long_as_they_are(tiny, tmp_path):
+    file = tmp_path / "U.jsonl"
+    rows = [{"prompt_ids": [2, 3, 4], "response_ids": list(range(2, 2 + n))} for n in (5, 7)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    shapes = pipeline.checkpoint_shapes(tiny / "step_4", CheckpointConfig(checkpoint_path="step_4"))
+    data = BatchConfig(dataset_name="prompts", U_file=str(file), E_file=str(file))
+    for batch in pipeline.batch_lengths(data, shapes, None):
+        assert batch == Lengths(2, 3, 7)

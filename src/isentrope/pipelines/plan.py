@@ -184,12 +184,14 @@ def _of_file(path: Path, tokenizer: Any) -> Lengths:
     rows = [row for _, row in read_json_lines(path)]
     prompts, responses = (
         [
-            len(row[f"{part}_ids"]) if f"{part}_ids" in row else _encoded(tokenizer, row[part])
+            len(row[f"{part}_ids"])
+            if f"{part}_ids" in row
+            else _encoded(tokenizer, row[part]) + end
             for row in rows
         ]
-        for part in ("prompt", "response")
+        for part, end in (("prompt", 0), ("response", 1))  # a text gets an end token, ids do not
     )
-    return Lengths(len(rows), max(prompts), max(responses) + 1)  # with an end token
+    return Lengths(len(rows), max(prompts), max(responses))
 
 
 def _longest(prompts: Sequence[Any], tokenizer: Any) -> int:
