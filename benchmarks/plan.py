@@ -376,12 +376,13 @@ NOTES = """\
 The rows were measured one by one, on different days, with other work on the machine (load 3 to 7 on
 two cores in those of long): the seconds are those of a clock. `measure` of qwen2.5-0.5b took 41
 minutes, and that of wide was not run. The kernel of wide is outside of 15 %: the plan leaves out
-the fingerprint of the weights by which tiles are found again.
+the fingerprint of the weights by which tiles are found again. So is the audit of long, which took
+.95 GB when it was run again on an E of random tokens (2026-11-23).
 
 E of long is drawn by `measure`, in 334 of its seconds, and read by the others. The rows of
-qwen2.5-0.5b and long were measured before the check of second derivatives gave its temporaries
-back, and planned anew afterwards (`--planned`). Of long responses most of what plans left out were
-free blocks that the allocator keeps, which are now followed (docs/plan.md).
+qwen2.5-0.5b and long are planned anew beside what was measured before (`--planned`). Most of what
+their plans had left out were free blocks that the allocator keeps, which are followed now
+(docs/plan.md).
 
 Scores of 8 × 2,048 tokens of qwen2.5-0.5b take 1.42 GB above the model by shapes, and 1.22 GB as
 measured (`python -m benchmarks.plan --scores 8 2048`, 2026-11-22).

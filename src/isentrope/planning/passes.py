@@ -125,8 +125,7 @@ class Passes:
 
         def run(policy: ShapePolicy, micro: MicroBatch) -> object:
             stacked = {
-                n: torch.empty(directions, *p.shape, dtype=p.dtype)
-                for n, p in policy.theta.items()
+                n: torch.empty(directions, *p.shape, dtype=p.dtype) for n, p in policy.theta.items()
             }
             with DerivativeOfTraining(), scaled_by_rank(policy.model):
                 return _hidden_slopes(policy, micro, stacked)
