@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.files import MANIFEST, MARKER
+from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 
 PROMPTS = [f"{a}+{b}=" for a in range(6) for b in range(4)]
@@ -94,6 +95,19 @@ def make_full_checkpoint(folder, trained=("*",)):
     order = [n for n, p in model.named_parameters() if p.requires_grad]
     (folder / "step_4" / "parameter_names.json").write_text(json.dumps(order))
     return folder
+
+
+def weighted_batch(tokenizer):
+    """Eight responses to four prompts, with random token weights."""
+    rng = torch.Generator().manual_seed(0)
+    responses = [torch.tensor([4, 5, 1][k % 2 :]) for k in range(8)]
+    return Rollouts(
+        prompt_ids=[torch.tensor(tokenizer(PROMPTS[k // 2])["input_ids"]) for k in range(8)],
+        response_ids=responses,
+        prompt_index=torch.arange(8) // 2,
+        token_weights=[torch.randn(len(r), generator=rng, dtype=torch.float64) for r in responses],
+        max_new_tokens=3,
+    )
 
 
 def copied(tiny, folder, names=("step_4",)):

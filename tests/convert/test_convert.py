@@ -17,7 +17,7 @@ from isentrope.manifest import verify
 from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.rollouts import Rollouts
 from tests.convert.sharded_run import RATE
-from tests.tiny_checkpoint import PROMPTS, as_made_elsewhere, make_checkpoint
+from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +25,7 @@ def base(tmp_path_factory):
     """A folder with base/ and a batch of weighted tokens."""
     folder = tmp_path_factory.mktemp("base")
     make_checkpoint(folder)
-    tokenizer, rng = load_tokenizer(folder / "base"), torch.Generator().manual_seed(0)
-    responses = [torch.tensor([4, 5, 1][k % 2 :]) for k in range(8)]
-    Rollouts(
-        prompt_ids=[torch.tensor(tokenizer(PROMPTS[k // 2])["input_ids"]) for k in range(8)],
-        response_ids=responses,
-        prompt_index=torch.arange(8) // 2,
-        token_weights=[torch.randn(len(r), generator=rng, dtype=torch.float64) for r in responses],
-        max_new_tokens=3,
-    ).save(folder / "U.parquet")
+    weighted_batch(load_tokenizer(folder / "base")).save(folder / "U.parquet")
     return folder
 
 

@@ -3,8 +3,9 @@
     *mp_rank_00_model_states.pt      param_shapes: per group {name: shape}, in the vector's order
     *_optim_states.pt                one per process: float32 weights and the optimizer's vectors
 
-Stages 1 and 2 concatenate a group's parameters and cut the whole into equal parts. Stage 3 cuts
-each parameter into equal parts, the last one padded, and concatenates the parts of a process.
+Stages 1 and 2 concatenate a group's parameters, with `parameter_alignment` each padded, and cut the
+whole into equal parts. Stage 3 cuts each parameter into equal parts, the last one padded, and
+concatenates the parts of a process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,13 @@ def read_deepspeed(folder: Path) -> Gathered:
             for group, shapes in zip(groups, models[0]["param_shapes"], strict=True)
         ],
     }
-    return Gathered("DeepSpeed ZeRO", weights, optimizer)
+    return Gathered("DeepSpeed ZeRO", weights, optimizer, training=_clipping(saved[0], models[0]))
+
+
+def _clipping(state: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, float | None]:
+    """The largest norm of a gradient, None for any, where a file has it."""
+    found = state.get("clip_grad", model.get("ds_config", {}).get("gradient_clipping"))
+    return {"max_grad_norm": found or None} if isinstance(found, (int, float)) else {}
 
 
 Content = tuple[dict[str, Tensor], dict[str, dict[str, Any]], list[dict[str, Any]]]
@@ -77,10 +85,12 @@ def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     groups = _groups(states[0])
     weights = {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}
     moments: dict[str, dict[str, Any]] = {}
+    paddings = saved[0].get("param_alignment_paddings")
     for k, shapes in enumerate(models[0]["param_shapes"]):
-        weights |= _split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
+        split = partial(_split, behind=paddings[k] if paddings else [0] * len(shapes))
+        weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
         of_group = [_states(state, [k])[0] for state in states]
-        _add(moments, of_group, shapes, _split)
+        _add(moments, of_group, shapes, split)
     return weights, moments, groups
 
 
@@ -160,9 +170,21 @@ def _states(state: Any, groups: Iterable[int]) -> list[Mapping[str, Any]]:
     return [state["state"].get(n, {}) for n in numbers]
 
 
-def _split(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
-    """Stages 1 and 2: the joined vector, parameter by parameter; padding is at its end."""
-    return _cut(torch.cat([part.flatten() for part in parts]), shapes, slack=2 * len(parts))
+def _split(parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]) -> dict[str, Tensor]:
+    """Stages 1 and 2: the joined vector, parameter by parameter; more padding is at its end."""
+    vector = torch.cat([part.flatten() for part in parts])
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    padded = [size + padding for size, padding in zip(sizes, behind, strict=True)]
+    if not 0 <= vector.numel() - sum(padded) <= 2 * len(parts):
+        raise ValueError(
+            f"A flat vector has {vector.numel()} numbers and the parameters of its group "
+            f"{sum(padded)}: files are of different checkpoints."
+        )
+    pieces = vector[: sum(padded)].split(padded)
+    return {
+        name: piece[:size].view(tuple(shape)).clone()
+        for (name, shape), size, piece in zip(shapes.items(), sizes, pieces, strict=True)
+    }
 
 
 def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
@@ -175,18 +197,4 @@ def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
     return {
         name: whole[: math.prod(shape)].view(tuple(shape)).clone()
         for (name, shape), whole in zip(shapes.items(), joined, strict=True)
-    }
-
-
-def _cut(vector: Tensor, shapes: Shapes, slack: int) -> dict[str, Tensor]:
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    if not 0 <= vector.numel() - sum(sizes) <= slack:
-        raise ValueError(
-            f"A flat vector has {vector.numel()} numbers and the parameters of its group "
-            f"{sum(sizes)}: files are of different checkpoints."
-        )
-    pieces = vector[: sum(sizes)].split(sizes)
-    return {
-        name: piece.view(tuple(shape)).clone()
-        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }

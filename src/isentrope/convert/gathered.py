@@ -7,7 +7,7 @@ written (weights) or read (optimizer).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ class Gathered:
         weights: Tensor by name.
         optimizer: A state_dict of torch whose "params" are names; None where none was saved.
         config: Folder with config.json and the tokenizer, where the checkpoint has one.
+        training: Settings of the step, by their names in a contract, where the checkpoint has any.
     """
 
     layout: str
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Any] | None
     config: Path | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 def by_name(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

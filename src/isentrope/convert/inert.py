@@ -20,6 +20,21 @@ _REBUILDS = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter"}
 _PLAIN = {("collections", "OrderedDict"): OrderedDict, ("torch", "Size"): torch.Size}
 
 
+def _of_class(rebuild: Any, _class: Any, arguments: Any, _state: Any) -> Any:
+    return rebuild(*arguments)
+
+
+def _with_attributes(data: Any, _requires_grad: Any, _hooks: Any, _state: Any) -> Any:
+    return data
+
+
+_ALONE = {
+    ("torch._tensor", "_rebuild_from_type_v2"): _of_class,
+    ("torch._utils", "_rebuild_parameter_with_state"): _with_attributes,
+}
+"""Tensors of other classes, and such as have attributes: the tensor is rebuilt alone."""
+
+
 class Inert:
     """Stand-in for an object of a class that is not loaded."""
 
@@ -36,6 +51,8 @@ class _Unpickler(pickle.Unpickler):
         """What rebuilds tensors, plain containers, and stand-ins for all else."""
         if plain := _PLAIN.get((module, name)):
             return plain
+        if rebuild := _ALONE.get((module, name)):
+            return rebuild
         if module == "torch._utils" and name in _REBUILDS:
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from isentrope.convert.deepspeed import is_deepspeed, read_deepspeed
 from isentrope.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
 from isentrope.convert.gathered import Gathered
 from isentrope.convert.verl import is_verl, read_verl
-from isentrope.files import whole_folder
-from isentrope.reading import reading
+from isentrope.files import whole_folder, write_json
+from isentrope.reading import read_json, reading
 from isentrope.update.name_spelling import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
@@ -24,7 +25,8 @@ _KEPT = (
     *("*.model", "chat_template*"),
 )
 """Beside the weights: configuration and tokenizer."""
-_OF_TRAINING = ("training_args.bin", "trainer_state.json", "scheduler.pt")
+TRAINING_ARGS, TRAINER_STATE = "training_args.bin", "trainer_state.json"
+_OF_TRAINING = (TRAINING_ARGS, TRAINER_STATE, "scheduler.pt")
 """What the verbs read of a trainer's settings."""
 
 
@@ -82,6 +84,8 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
         for name in _OF_TRAINING:
             if (folder / name).is_file():
                 shutil.copy(folder / name, here)
+        if gathered.training and not (here / TRAINING_ARGS).is_file():
+            _add_settings(gathered.training, here / TRAINER_STATE)
         if gathered.optimizer is not None:
             torch.save(gathered.optimizer, here / "optimizer.pt")
     states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
@@ -107,6 +111,12 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] =
     (is_dcp, read_dcp),
     (is_deepspeed, read_deepspeed),
 )
+
+
+def _add_settings(settings: Mapping[str, Any], file: Path) -> None:
+    """Settings of training's step, beside what a trainer wrote."""
+    written = read_json(file, finite=False) if file.is_file() else {}
+    write_json(file, {**settings, **written})
 
 
 def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
