@@ -1,5 +1,6 @@
 """Checkpoints of other trainers: gathered, and the next step is the one that training took."""
 
+import json
 import math
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from isentrope.convert.write import convert
 from isentrope.manifest import verify
 from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.rollouts import Rollouts
+from isentrope.training.training_settings import read_training_settings
 from tests.convert.sharded_run import RATE
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
 
@@ -115,8 +117,11 @@ class Scaler:
     """A class of the trainer, saved beside the tensors."""
 
 
-def zero(base, folder, stage, count=2):
-    """A ZeRO checkpoint as DeepSpeed lays it out, with an object of its own class."""
+def zero(base, folder, stage, count=2, padding=0):
+    """A ZeRO checkpoint as DeepSpeed lays it out, with an object of its own class.
+
+    Each parameter has `padding` numbers behind it, and each vector an attribute.
+    """
     weights, optimizer = state_of(base)
     folder = folder / "global_step3"
     folder.mkdir()
@@ -143,8 +148,11 @@ def zero(base, folder, stage, count=2):
                     ]
                 )
             else:
-                whole = torch.cat([of(n).flatten() for n in shapes])
+                behind = torch.zeros(padding)
+                whole = torch.cat([x for n in shapes for x in (of(n).flatten(), behind)])
                 split.append(list(whole.chunk(count)))
+        for x in (x for of_group in split for x in of_group):
+            x.ds_id = 1
         return split
 
     of_weights = parts(weights.__getitem__)
@@ -163,7 +171,9 @@ def zero(base, folder, stage, count=2):
             content |= {"optimizer_state_dict": base_state}
             content |= {"fp32_flat_groups": [of_weights[k][i] for k in range(len(named))]}
         else:
-            content |= {"base_optimizer_state": base_state}
+            content |= {"base_optimizer_state": base_state, "clip_grad": 0.5}
+            if padding:
+                content["param_alignment_paddings"] = [[padding] * len(g) for g in named]
             content |= {
                 "single_partition_of_fp32_groups": [of_weights[k][i] for k in range(len(named))]
             }
@@ -171,6 +181,7 @@ def zero(base, folder, stage, count=2):
         torch.save({"optimizer_state_dict": content, "ds_version": "0.18"}, folder / name)
     module = {n: torch.empty(0) for n in weights} if stage == 3 else dict(weights)
     model = {"module": module, "param_shapes": named, "shared_params": {}, "args": Scaler()}
+    model["ds_config"] = {"gradient_clipping": 0.5}
     ranks = range(count) if stage == 3 else (0,)
     for i in ranks:
         prefix = f"zero_pp_rank_{i}_" if stage == 3 else ""
@@ -178,14 +189,25 @@ def zero(base, folder, stage, count=2):
     return weights, optimizer
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_parts_of_zero_are_joined(base, tmp_path, stage):
+@pytest.mark.parametrize(("stage", "padding"), [(1, 0), (2, 0), (2, 3), (3, 0)])
+def test_the_parts_of_zero_are_joined(base, tmp_path, stage, padding):
     source = tmp_path / "checkpoint"
     source.mkdir()
-    weights, optimizer = zero(base, source, stage)
+    weights, optimizer = zero(base, source, stage, padding=padding)
     made = convert(source, tmp_path / "out", base / "base")
     assert made.layout == "DeepSpeed ZeRO"
     same(made, weights, optimizer)
+    assert read_training_settings(made.folder).keys["estimator.max_grad_norm"] == 0.5
+
+
+def test_what_a_trainer_wrote_of_itself_stays(base, tmp_path):
+    source = tmp_path / "checkpoint"
+    source.mkdir()
+    zero(base, source, 2)
+    (source / "trainer_state.json").write_text('{"global_step": 7, "max_grad_norm": 2.0}')
+    made = convert(source, tmp_path / "out", base / "base")
+    state = json.loads((made.folder / "trainer_state.json").read_text())
+    assert state == {"global_step": 7, "max_grad_norm": 2.0}
 
 
 def test_classes_of_the_file_are_not_loaded(tmp_path):

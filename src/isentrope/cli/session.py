@@ -17,7 +17,8 @@ import sys
 import tempfile
 import traceback
 import warnings
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
     _quieten_libraries()
     _show_log()
     try:
-        _call(verb, given)
+        with _one_sentence(verb), verification(not given.get("no_verify")):
+            if not verifying():
+                logging.getLogger("isentrope").warning(NOT_VERIFIED)
+            load(verb.through)(verb, *verb.options(**given))
+            sys.stdout.flush()
     except BaseException as error:
         forget_frames(error)  # they hold models, and with them the group that is left
         raise
@@ -64,13 +69,11 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
         leave()
 
 
-def _call(verb: Verb, given: dict[str, Any]) -> None:
+@contextmanager
+def _one_sentence(verb: Verb) -> Generator[None]:
+    """A block whose errors are printed as one sentence, and end the verb with a status."""
     try:
-        with verification(not given.get("no_verify")):
-            if not verifying():
-                logging.getLogger("isentrope").warning(NOT_VERIFIED)
-            load(verb.through)(verb, *verb.options(**given))
-        sys.stdout.flush()
+        yield
     except (typer.Exit, typer.Abort, typer.BadParameter):  # ways to end, not errors
         raise
     except KeyboardInterrupt as error:
