@@ -87,7 +87,7 @@ def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     moments: dict[str, dict[str, Any]] = {}
     paddings = saved[0].get("param_alignment_paddings")
     for k, shapes in enumerate(models[0]["param_shapes"]):
-        split = partial(_split, behind=paddings[k] if paddings else [0] * len(shapes))
+        split = partial(split_group, behind=paddings[k] if paddings else [0] * len(shapes))
         weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
         of_group = [_states(state, [k])[0] for state in states]
         _add(moments, of_group, shapes, split)
@@ -170,8 +170,22 @@ def _states(state: Any, groups: Iterable[int]) -> list[Mapping[str, Any]]:
     return [state["state"].get(n, {}) for n in numbers]
 
 
-def _split(parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]) -> dict[str, Tensor]:
-    """Stages 1 and 2: the joined vector, parameter by parameter; more padding is at its end."""
+def split_group(
+    parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]
+) -> dict[str, Tensor]:
+    """Stages 1 and 2: the joined vector of a param group, parameter by parameter.
+
+    Args:
+        parts: One vector per process.
+        shapes: Shape by name, in the vector's order.
+        behind: Numbers of padding behind each parameter; more is at the vector's end.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        ValueError: If the vector does not have the length of the parameters.
+    """
     vector = torch.cat([part.flatten() for part in parts])
     sizes = [math.prod(shape) for shape in shapes.values()]
     padded = [size + padding for size, padding in zip(sizes, behind, strict=True)]

@@ -18,6 +18,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ from isentrope.probe.requirements import (
 )
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
+from isentrope.probe.zero_step import ZeroStep, zero_optimizer
 from isentrope.processes import all_ranks, rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.recording.step_record import StepRecorder
@@ -130,6 +132,7 @@ class EntropyProbe(TrainerCallback):
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
         self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
+        self._zero_step: ZeroStep | None = None
         self._latest: dict[str, float] = {}
         self.history: list[ProbeReading] = []
 
@@ -198,6 +201,9 @@ class EntropyProbe(TrainerCallback):
             raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
         if self._recorder is not None:
             self._recorder.begin(bare(kwargs["model"]), state.global_step)
+        zero = zero_optimizer(kwargs.get("optimizer"))
+        if zero is not None and self._due(state.global_step):
+            self._zero_step = ZeroStep(bare(kwargs["model"]), zero)
 
     @never_raising
     def on_substep_end(self, args, state, control, **kwargs) -> None:
@@ -212,22 +218,26 @@ class EntropyProbe(TrainerCallback):
         if self._recorder is not None:
             sources = kwargs.get("processing_class"), kwargs["optimizer"]
             self._recorder.look(bare(kwargs["model"]), *sources)
-        reads = state.global_step % self._every == 0
-        if not reads and not (self.kept is not None and self.kept.due(state.global_step)):
+        if not self._due(state.global_step):
             return
         step = state.global_step + 1
         length = setting(self._max_new_tokens, args, *LENGTH)
-        with evaluating(bare(kwargs["model"])):
+        zero_step, self._zero_step = self._zero_step, None
+        at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
+        with evaluating(bare(kwargs["model"])), at_start as optimizer:
             shared = is_spread(bare(kwargs["model"]))
             policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
-            how = kwargs["optimizer"], self._control, self._preconditioning
-            components, eta = together(lambda: moving_parts(policy, *how))
+            how = optimizer, self._control, self._preconditioning
+            moving = together(lambda: moving_parts(policy, *how)) if optimizer else ({}, 0.0)
+            components, eta = moving
+            if components and zero_step and (rounding := zero_step.rounding(policy, *moving)):
+                components["rounding"] = rounding
             if not components:
                 log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
                 return
             if self.kept is not None:
                 self._latest = self.kept.predict(step, components, eta)
-            if not reads:
+            if not self._reads(state.global_step):
                 return
             E = self._draw(policy, step, 0, length)
             before = look_ahead(policy, E, components, self._second_order, eta)
@@ -264,6 +274,12 @@ class EntropyProbe(TrainerCallback):
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         together(lambda: self._append(step))
+
+    def _reads(self, step: int) -> bool:
+        return step % self._every == 0
+
+    def _due(self, step: int) -> bool:
+        return self._reads(step) or (self.kept is not None and self.kept.due(step))
 
     def _append(self, step: int) -> None:
         if self._path and rank() == 0:

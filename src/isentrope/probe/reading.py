@@ -23,8 +23,9 @@ from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
 
-COMPONENTS = ("momentum", "decay", "gradient", "control")
-"""Parts of a step; the last one only where a control corrected it."""
+COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
+ALWAYS = COMPONENTS[:3]
+"""Parts of a step; others only where a control corrected it, or DeepSpeed rounded the weights."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class ProbeReading:
         per_token: h at θ.
         per_sequence: ℋ at θ.
         first_order: ηδH₁.
-        components: Its parts by "momentum", "decay", "gradient", and "control" where there is one.
+        components: Its parts by "momentum", "decay", "gradient"; "control" where there is one, and
+            "rounding" where DeepSpeed keeps the weights in a shorter type than their float32 copy.
         predicted: ηδH₁, and η²δH₂ where it is known.
         second_order: η²δH₂, or None.
         linear_fraction: η/η*, or None.
@@ -150,17 +152,17 @@ def read(
         per_sequence=estimate(1, "nats per sequence"),
         first_order=estimate(2),
         components={
-            name: estimate(3 + k)
+            name: estimate(8 + k)
             for k, name in enumerate(COMPONENTS)
-            if name != "control" or name in before.slopes
+            if name in ALWAYS or name in before.slopes
         },
-        predicted=estimate(11),
-        second_order=estimate(7) if curved else None,
-        linear_fraction=with_fieller(estimate(8, "η/η*"), result, 7, 2, name="δH₁", confidence=0.95)
+        predicted=estimate(7),
+        second_order=estimate(3) if curved else None,
+        linear_fraction=with_fieller(estimate(4, "η/η*"), result, 3, 2, name="δH₁", confidence=0.95)
         if curved
         else None,
-        change=estimate(9, trust=trust),
-        residual=estimate(10, trust=of_residual),
+        change=estimate(5, trust=trust),
+        residual=estimate(6, trust=of_residual),
         fresh=fresh,
         trust=trust,
     )
@@ -174,7 +176,7 @@ def _statistics(
     log_ratios: Tensor,
     entropies: Tensor,
 ) -> Tensor:
-    """(h, ℋ, ηδH₁, its four parts, η²δH₂, η/η*, ΔH, residual, predicted) as functions of ω."""
+    """(h, ℋ, ηδH₁, η²δH₂, η/η*, ΔH, residual, predicted, parts of ηδH₁) as functions of ω."""
     base = before.base.logprobs - before.sampler, before.base.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
     value = f(omega, *base)
@@ -199,5 +201,5 @@ def _statistics(
     each = [one(omega, *base) for one in both]
     predicted = first + second
     return torch.stack(
-        [*each, first, *parts, second, fraction, change, change - predicted, predicted]
+        [*each, first, second, fraction, change, change - predicted, predicted, *parts]
     )

@@ -90,17 +90,19 @@ def require_unfiltered(trainer: Any) -> None:
 
 
 def require_whole_parameters(trainer: Any) -> None:
-    """Refuse a trainer that shards parameters or gradients.
+    """Refuse a trainer that shards parameters, or whose optimizer cannot be followed.
 
     Raises:
-        ValueError: If it runs under FSDP or DeepSpeed.
+        ValueError: If it runs under FSDP, or under DeepSpeed in another stage than 1 and 2.
     """
-    for name in ("fsdp", "deepspeed"):
-        if getattr(trainer, f"is_{name}_enabled", False):
-            raise ValueError(
-                f"The entropy probe needs whole parameters and gradients on every process, and "
-                f"this trainer runs under {name}: measure its checkpoints instead."
-            )
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    stage = getattr(plugin, "zero_stage", None) if trainer.is_deepspeed_enabled else 1
+    if trainer.is_fsdp_enabled or stage not in (1, 2):
+        name = "FSDP" if trainer.is_fsdp_enabled else f"DeepSpeed's ZeRO stage {stage}"
+        raise ValueError(
+            f"The entropy probe needs whole parameters on every process, and this trainer runs "
+            f"under {name}: measure its checkpoints instead, or train in ZeRO stage 1 or 2."
+        )
 
 
 def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -> None:
@@ -133,7 +135,8 @@ def require_recordable(trainer: Any) -> None:
     """Refuse to record a trainer whose steps could not be replayed.
 
     Raises:
-        ValueError: If it saves no checkpoints, saves them without optimizer, or has dropout.
+        ValueError: If it saves no checkpoints, saves them without optimizer, has dropout, or runs
+            under DeepSpeed.
     """
     args = trainer.args
     strategy = getattr(args.save_strategy, "value", args.save_strategy)
@@ -141,6 +144,11 @@ def require_recordable(trainer: Any) -> None:
         raise ValueError(
             "record=True writes into checkpoints with their optimizer, and this trainer saves none "
             f"(save_strategy={strategy!r}, save_only_model={args.save_only_model})."
+        )
+    if trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "record=True reads the gradient before the optimizer's step, which DeepSpeed takes "
+            "inside of the backward pass: omit record; readings need it not."
         )
     modes = {module: module.training for module in trainer.model.modules()}
     dropping = active_dropout(trainer.model.train())
