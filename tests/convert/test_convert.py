@@ -8,8 +8,11 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import isentrope as ise
 from isentrope.convert.inert import Inert, load_as_data
@@ -266,3 +269,44 @@ def test_a_model_that_does_not_fit_is_refused(base, tmp_path):
 def test_a_folder_of_no_layout_is_refused(base, tmp_path):
     with pytest.raises(FileNotFoundError, match="no known layout"):
         convert(base / "base", tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_flat_vectors_of_verl_are_cut_into_parameters(base, tmp_path, tied):
+    """One process, whose parts are the whole; several are in test_verl."""
+    folder, actor = tmp_path / "global_step_3", tmp_path / "global_step_3" / "actor"
+    described = as_made_elsewhere(shutil.copytree(base / "base", actor / "huggingface"))
+    config = json.loads((described / "config.json").read_text()) | {"tie_word_embeddings": tied}
+    (described / "config.json").write_text(json.dumps(config))
+    weights, optimizer = state_of(base)
+    expected = {n: s for n, s in optimizer["state"].items() if n != "lm_head.weight" or not tied}
+    rest = [n for n in expected if ".layers." not in n]
+    units = [rest, *([n for n in expected if f".layers.{k}." in n] for k in range(2))]
+    state = {}
+    for number, unit in enumerate(units):
+        flat = {
+            key: torch.cat([*(expected[n][key].flatten() for n in unit), torch.zeros(1)])
+            for key in ("exp_avg", "exp_avg_sq")
+        }
+        state[number] = {"step": torch.tensor(3.0), **flat}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        parts = {n: distribute_tensor(x, mesh, [Shard(0)]) for n, x in weights.items()}
+        torch.save(parts, actor / "model_world_size_1_rank_0.pt")
+    finally:
+        dist.destroy_process_group()
+    groups = [{"lr": 1e-3, "params": [0, 1, 2]}]
+    torch.save({"state": state, "param_groups": groups}, actor / "optim_world_size_1_rank_0.pt")
+    (actor / "fsdp_config.json").write_text('{"FSDP_version": 1, "world_size": 1}')
+    made = convert(folder, tmp_path / "out")
+    saved = torch.load(made.folder / "optimizer.pt", weights_only=True)
+    assert set(saved["param_groups"][0]["params"]) == saved["state"].keys() == expected.keys()
+    for name, of_name in expected.items():
+        assert all(torch.equal(saved["state"][name][key], of_name[key]) for key in of_name)
+    state[3] = state.pop(2)
+    state[4] = state[3]
+    torch.save({"state": state, "param_groups": groups}, actor / "optim_world_size_1_rank_0.pt")
+    with pytest.raises(ValueError, match=r"4 flat vectors .* 3 layers"):
+        convert(folder, tmp_path / "other")

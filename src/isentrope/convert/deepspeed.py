@@ -20,11 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.convert.gathered import Gathered
+from isentrope.convert.gathered import Gathered, Shapes, split_flat
 from isentrope.convert.inert import Inert, load_as_data
 from isentrope.reading import read_text
-
-Shapes = Mapping[str, torch.Size]
 
 
 def is_deepspeed(folder: Path) -> bool:
@@ -87,7 +85,7 @@ def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     moments: dict[str, dict[str, Any]] = {}
     paddings = saved[0].get("param_alignment_paddings")
     for k, shapes in enumerate(models[0]["param_shapes"]):
-        split = partial(split_group, behind=paddings[k] if paddings else [0] * len(shapes))
+        split = partial(split_flat, behind=paddings[k] if paddings else [0] * len(shapes))
         weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
         of_group = [_states(state, [k])[0] for state in states]
         _add(moments, of_group, shapes, split)
@@ -168,37 +166,6 @@ def _states(state: Any, groups: Iterable[int]) -> list[Mapping[str, Any]]:
     """What the optimizer remembers of each flat vector of some groups."""
     numbers = [n for k in groups for n in state["param_groups"][k]["params"]]
     return [state["state"].get(n, {}) for n in numbers]
-
-
-def split_group(
-    parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]
-) -> dict[str, Tensor]:
-    """Stages 1 and 2: the joined vector of a param group, parameter by parameter.
-
-    Args:
-        parts: One vector per process.
-        shapes: Shape by name, in the vector's order.
-        behind: Numbers of padding behind each parameter; more is at the vector's end.
-
-    Returns:
-        Tensors by name.
-
-    Raises:
-        ValueError: If the vector does not have the length of the parameters.
-    """
-    vector = torch.cat([part.flatten() for part in parts])
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    padded = [size + padding for size, padding in zip(sizes, behind, strict=True)]
-    if not 0 <= vector.numel() - sum(padded) <= 2 * len(parts):
-        raise ValueError(
-            f"A flat vector has {vector.numel()} numbers and the parameters of its group "
-            f"{sum(padded)}: files are of different checkpoints."
-        )
-    pieces = vector[: sum(padded)].split(padded)
-    return {
-        name: piece[:size].view(tuple(shape)).clone()
-        for (name, shape), size, piece in zip(shapes.items(), sizes, pieces, strict=True)
-    }
 
 
 def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:

@@ -6,12 +6,16 @@ written (weights) or read (optimizer).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from isentrope.reading import reading
 
 
 @dataclass(frozen=True)
@@ -59,3 +63,55 @@ def by_name(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
             for group in optimizer["param_groups"]
         ],
     }
+
+
+Shapes = Mapping[str, torch.Size]
+
+
+def split_flat(parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]) -> dict[str, Tensor]:
+    """Parameters that several processes hold as one flat vector, of which each has a part.
+
+    Args:
+        parts: One vector per process.
+        shapes: Shape by name, in the vector's order.
+        behind: Numbers of padding behind each parameter; more is at the vector's end.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        ValueError: If the vector does not have the length of the parameters.
+    """
+    vector = torch.cat([part.flatten() for part in parts])
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    padded = [size + padding for size, padding in zip(sizes, behind, strict=True)]
+    if not 0 <= vector.numel() - sum(padded) <= 2 * len(parts):
+        raise ValueError(
+            f"A flat vector has {vector.numel()} numbers and the parameters of its group "
+            f"{sum(padded)}: files are of different checkpoints."
+        )
+    pieces = vector[: sum(padded)].split(padded)
+    return {
+        name: piece[:size].view(tuple(shape)).clone()
+        for (name, shape), size, piece in zip(shapes.items(), sizes, pieces, strict=True)
+    }
+
+
+def described_model(config: Path) -> nn.Module:
+    """The model of a config.json, without numbers; a tied weight is one parameter of it.
+
+    Args:
+        config: The file's folder.
+
+    Returns:
+        A causal LM on the meta device.
+
+    Raises:
+        FileError: If the file does not describe one.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"), reading(config):
+        return AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(config, trust_remote_code=False), trust_remote_code=False
+        )

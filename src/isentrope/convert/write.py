@@ -13,10 +13,10 @@ from torch import Tensor
 
 from isentrope.convert.deepspeed import is_deepspeed, read_deepspeed
 from isentrope.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
-from isentrope.convert.gathered import Gathered
+from isentrope.convert.gathered import Gathered, described_model
 from isentrope.convert.verl import is_verl, read_verl
 from isentrope.files import whole_folder, write_json
-from isentrope.reading import read_json, reading
+from isentrope.reading import read_json
 from isentrope.update.name_spelling import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
@@ -150,12 +150,7 @@ def _adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[
 
 def _model_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Tensor]:
     """All weights of the model that config.json describes, checked by name and shape."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"), reading(config):
-        model = AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(config, trust_remote_code=False), trust_remote_code=False
-        )
+    model = described_model(config)
     wanted = model.state_dict()
     of_modules = [*model.named_parameters(), *model.named_buffers()]  # a tied weight once
     needed = {name for name, _ in of_modules if name in wanted}

@@ -66,7 +66,7 @@ def _verl(folder: Path) -> str | None:
         if _has(here, "model_world_size_*_rank_*.pt", "optim_world_size_*_rank_*.pt"):
             return (
                 f"{here} is a checkpoint of verl (FSDP shards): {_CONVERT.format(here)}. Of "
-                f"FSDP 1, write the model by `python -m verl.model_merger merge --backend fsdp "
+                f"FSDP 1 with a wrap_policy of its own, write the model by `python -m verl.model_merger merge --backend fsdp "
                 f"--local_dir {here} --target_dir MERGED`; {_GATHERED} beside it, or at "
                 "checkpoint.optimizer_path."
             )

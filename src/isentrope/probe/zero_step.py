@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isentrope.convert.deepspeed import split_group
+from isentrope.convert.gathered import split_flat
 from isentrope.policy.language_model import Policy
 from isentrope.vectors import Vector
 
@@ -156,7 +156,7 @@ class ZeroStep:
             parts = [torch.empty_like(here) for _ in range(dist.get_world_size(handle))]
             dist.all_gather(parts, here, group=handle)
             for p, whole in zip(
-                parameters, split_group(parts, shapes, behind).values(), strict=True
+                parameters, split_flat(parts, shapes, behind).values(), strict=True
             ):
                 found[p][key] = whole
         return found, {**part.settings, "params": parameters}
