@@ -81,19 +81,30 @@ def save_verl(model, optimizer, folder):
     torch.save(optimizer.state_dict(), folder / f"optim_{of}")
 
 
-def save_accelerate(model, optimizer, folder):
-    """The two folders of accelerate's save_state under FSDP, written by its own functions."""
+def save_accelerate(model, optimizer, folder, kind="SHARDED_STATE_DICT"):
+    """What accelerate's save_state writes under FSDP, by its own functions."""
     from accelerate import Accelerator
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.fsdp_utils import save_fsdp_model, save_fsdp_optimizer
 
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="SHARDED_STATE_DICT")
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type=kind)
     accelerator = Accelerator(cpu=True)
     save_fsdp_model(plugin, accelerator, model, folder)
     save_fsdp_optimizer(plugin, accelerator, optimizer, model, folder)
 
 
-SAVE = {"dcp": save_dcp, "verl": save_verl, "accelerate": save_accelerate}
+def save_whole(model, optimizer, folder):
+    """The same with the states gathered."""
+    folder.mkdir(exist_ok=True)
+    save_accelerate(model, optimizer, folder, "FULL_STATE_DICT")
+
+
+SAVE = {
+    "dcp": save_dcp,
+    "verl": save_verl,
+    "accelerate": save_accelerate,
+    "accelerate_whole": save_whole,
+}
 
 
 def main(layout, folder):
@@ -112,7 +123,7 @@ def main(layout, folder):
         step(model, optimizer, rollouts)
     SAVE.get(layout, save_dcp)(model, optimizer, folder / "checkpoint")
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    before = get_model_state_dict(model, options=options)
+    before = {n: x.clone() for n, x in get_model_state_dict(model, options=options).items()}
     step(model, optimizer, rollouts)
     after = get_model_state_dict(model, options=options)
     if dist.get_rank() == 0:

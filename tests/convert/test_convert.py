@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
 from isentrope.convert.inert import Inert, load_as_data
@@ -21,7 +22,7 @@ from isentrope.manifest import verify
 from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.rollouts import Rollouts
 from isentrope.training.training_settings import read_training_settings
-from tests.convert.sharded_run import RATE
+from tests.convert.sharded_run import RATE, SAVE
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
 
 
@@ -34,10 +35,22 @@ def base(tmp_path_factory):
     return folder
 
 
+def tie_weights(folder):
+    """Make the model of a folder one with one embedding for both ends."""
+    as_made_elsewhere(folder)
+    config = AutoConfig.from_pretrained(folder)
+    config.tie_word_embeddings = True
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
 def sharded(base, folder, layout):
     """The checkpoint that two processes leave in a layout."""
     for name in ("base", "U.parquet"):
         (folder / name).symlink_to(base / name)
+    if layout == "tied":
+        (folder / "base").unlink()
+        shutil.copytree(base / "base", folder / "base")
+        tie_weights(folder / "base")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     command += ["-m", "tests.convert.sharded_run", layout, str(folder)]
     for _ in range(3):  # gloo's threads may abort a process that has ended its work
@@ -49,7 +62,7 @@ def sharded(base, folder, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["dcp", "accelerate", "verl", "adapter"])
+@pytest.mark.parametrize("layout", [*SAVE, "adapter", "tied"])
 def test_the_next_step_is_the_one_that_training_took(base, tmp_path, layout):
     source = sharded(base, tmp_path, layout)
     model = tmp_path / ("adapter" if layout == "adapter" else "base")

@@ -6,7 +6,6 @@ Two equal responses have equal influences, and two sums of the same numbers in a
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -77,6 +76,6 @@ def lowest(values: Tensor, share: float) -> Tensor:
     Returns:
         (m,) bool, at least one true.
     """
-    ranks = torch.from_numpy(tied(values.double().numpy()))
-    last = ranks.sort().values[max(1, round(share * len(ranks))) - 1]
-    return ranks <= last
+    numbers = values.double()
+    last = numbers.sort().values[max(1, round(share * len(numbers))) - 1]
+    return numbers <= last + TIED * numbers.abs().max()

@@ -130,7 +130,7 @@ def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
     except UnsupportedModelError as error:
         advice = "The model cannot be measured as it is loaded."
         return Finding(OWN_LOGITS, False, str(error).rstrip("."), advice)
-    return Finding(OWN_LOGITS, True, "the longest sequence scores as by the model's own logits")
+    return Finding(OWN_LOGITS, True, "scores are those of the model's own logits")
 
 
 def _float64(policy: Policy) -> Finding:

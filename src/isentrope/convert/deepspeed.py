@@ -70,7 +70,9 @@ def read_deepspeed(folder: Path) -> Gathered:
 
 def _clipping(state: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, float | None]:
     """The largest norm of a gradient, None for any, where a file has it."""
-    found = state.get("clip_grad", model.get("ds_config", {}).get("gradient_clipping"))
+    config = model.get("ds_config")
+    in_config = config.get("gradient_clipping") if isinstance(config, Mapping) else None
+    found = state.get("clip_grad", in_config)
     return {"max_grad_norm": found or None} if isinstance(found, (int, float)) else {}
 
 

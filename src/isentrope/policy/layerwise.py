@@ -127,7 +127,8 @@ def _when_gathered(
         try:
             yield
         except BaseException:
-            for _, layer in layers:
+            ran = [x for _, x in layers if x._get_fsdp_state()._is_root is not None]
+            for layer in ran:
                 getattr(layer, "reset_iter_state", layer.reshard)()  # newer torch resets more
             raise
 

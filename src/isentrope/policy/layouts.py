@@ -66,8 +66,9 @@ def _verl(folder: Path) -> str | None:
         if _has(here, "model_world_size_*_rank_*.pt", "optim_world_size_*_rank_*.pt"):
             return (
                 f"{here} is a checkpoint of verl (FSDP shards): {_CONVERT.format(here)}. Of "
-                f"FSDP 1 with a wrap_policy of its own, write the model by `python -m verl.model_merger merge --backend fsdp "
-                f"--local_dir {here} --target_dir MERGED`; {_GATHERED} beside it, or at "
+                "FSDP 1 with a wrap_policy of its own, write the model by `python -m "
+                f"verl.model_merger merge --backend fsdp --local_dir {here} --target_dir MERGED`; "
+                f"{_GATHERED} beside it, or at "
                 "checkpoint.optimizer_path."
             )
     return None

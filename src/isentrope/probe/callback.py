@@ -203,7 +203,7 @@ class EntropyProbe(TrainerCallback):
             self._recorder.begin(bare(kwargs["model"]), state.global_step)
         zero = zero_optimizer(kwargs.get("optimizer"))
         if zero is not None and self._due(state.global_step):
-            self._zero_step = ZeroStep(bare(kwargs["model"]), zero)
+            self._zero_step = together(lambda: ZeroStep(bare(kwargs["model"]), zero))
 
     @never_raising
     def on_substep_end(self, args, state, control, **kwargs) -> None:
@@ -227,11 +227,8 @@ class EntropyProbe(TrainerCallback):
         with evaluating(bare(kwargs["model"])), at_start as optimizer:
             shared = is_spread(bare(kwargs["model"]))
             policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
-            how = optimizer, self._control, self._preconditioning
-            moving = together(lambda: moving_parts(policy, *how)) if optimizer else ({}, 0.0)
-            components, eta = moving
-            if components and zero_step and (rounding := zero_step.rounding(policy, *moving)):
-                components["rounding"] = rounding
+            how = optimizer, self._control, self._preconditioning, zero_step
+            components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
                 log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
                 return

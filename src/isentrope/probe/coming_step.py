@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.probe.zero_step import WholeOptimizer, ZeroStep
 from isentrope.update.optimizer_rules import Preconditioning
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
@@ -71,7 +72,9 @@ def coming_step(
     """
     inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
     state = load_optimizer_state(policy, inner)
-    gradient = {n: policy.model.get_parameter(n).grad for n in policy.names}
+    given = inner.gradients if isinstance(inner, WholeOptimizer) else {}
+    parameters = {n: policy.model.get_parameter(n) for n in policy.names}
+    gradient = {n: given.get(p, p.grad) for n, p in parameters.items()}
     idle = [n for n, g in gradient.items() if g is None]
     if idle:
         raise ValueError(
@@ -92,20 +95,27 @@ def moving_parts(
     optimizer: Any,
     control: StepControl | None,
     preconditioning: Preconditioning = "this_step",
+    zero_step: ZeroStep | None = None,
 ) -> tuple[dict[str, Vector], float]:
     """Parts of the coming step that are not zero, a control's among them, and η.
 
     Args:
         policy: The live policy.
-        optimizer: Its optimizer.
+        optimizer: Its optimizer; None if DeepSpeed skipped the step.
         control: The step control, if there is one.
         preconditioning: As in `coming_step`.
+        zero_step: The step if DeepSpeed has taken it, whose rounding is a part of its own.
 
     Returns:
         Part by name, none if `coming_step` has none; and the learning rate.
     """
+    if optimizer is None:
+        return {}, 0.0
     coming = coming_step(policy, optimizer, preconditioning=preconditioning)
     parts = dict(coming.components)
+    if parts and zero_step is not None:
+        taken = coming_step(policy, optimizer).components
+        parts["rounding"] = zero_step.rounding(policy, taken, coming.learning_rate)
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component
     moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}

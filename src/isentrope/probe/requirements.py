@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -93,15 +94,30 @@ def require_whole_parameters(trainer: Any) -> None:
     """Refuse a trainer that shards parameters, or whose optimizer cannot be followed.
 
     Raises:
-        ValueError: If it runs under FSDP, or under DeepSpeed in another stage than 1 and 2.
+        ValueError: If it runs under FSDP, or under DeepSpeed in another stage than 1 and 2, or with
+            an optimizer of DeepSpeed's own.
     """
-    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    stage = getattr(plugin, "zero_stage", None) if trainer.is_deepspeed_enabled else 1
+    if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+        return
+    plugin = trainer.accelerator.state.deepspeed_plugin
+    stage = None if plugin is None else plugin.zero_stage
     if trainer.is_fsdp_enabled or stage not in (1, 2):
         name = "FSDP" if trainer.is_fsdp_enabled else f"DeepSpeed's ZeRO stage {stage}"
         raise ValueError(
             f"The entropy probe needs whole parameters on every process, and this trainer runs "
             f"under {name}: measure its checkpoints instead, or train in ZeRO stage 1 or 2."
+        )
+    config: Mapping[str, Any] = getattr(plugin, "deepspeed_config", {})
+    if "optimizer" in config:
+        raise ValueError(
+            f"The entropy probe follows optimizers of torch, and DeepSpeed's configuration names "
+            f"its own ({config['optimizer'].get('type')}): leave `optimizer` out of it, so that "
+            "the trainer makes torch's AdamW."
+        )
+    if stage == 1 and config.get("data_types", {}).get("grad_accum_dtype") == "fp32":
+        raise ValueError(
+            "The entropy probe does not read DeepSpeed's BF16_Optimizer, which stage 1 with "
+            "data_types.grad_accum_dtype=fp32 makes: set stage 2."
         )
 
 

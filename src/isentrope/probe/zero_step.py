@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from isentrope.convert.gathered import split_flat
 from isentrope.policy.language_model import Policy
+from isentrope.processes import gather, together
 from isentrope.vectors import Vector
 
 
@@ -34,12 +35,20 @@ def zero_optimizer(optimizer: Any) -> Any:
 
 
 class WholeOptimizer(torch.optim.Optimizer):
-    """Param groups and state of an optimizer whose parts were gathered; it takes no steps."""
+    """Param groups and state of an optimizer whose parts were gathered; it takes no steps.
 
-    def __init__(self, groups: list[dict[str, Any]], state: Mapping[nn.Parameter, Any]) -> None:
-        """Groups with all their settings, and what is remembered of each parameter."""
+    Attributes:
+        gradients: What the step used, by parameter, float32.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], state: Mapping[nn.Parameter, dict[str, Any]]
+    ) -> None:
+        """Groups with all their settings; "grad" of each parameter, and what is remembered."""
         super().__init__(groups, {})
-        remembered: dict[Tensor, Any] = {p: x for p, x in state.items() if x}
+        self.gradients = {p: of_p["grad"] for p, of_p in state.items()}
+        plain = {p: {k: x for k, x in of_p.items() if k != "grad"} for p, of_p in state.items()}
+        remembered: dict[Tensor, Any] = {p: of_p for p, of_p in plain.items() if of_p}
         self.state = defaultdict(dict, remembered)
 
 
@@ -53,12 +62,7 @@ class _Part:
 
 
 class ZeroStep:
-    """One step: its θ, and what the optimizer used.
-
-    Attributes:
-        rounded: θ' − θ less the step in float32, by parameter, where weights are shorter; set
-            while the step is read.
-    """
+    """One step: its θ, and what the optimizer used."""
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         """Begin to keep what the next step uses.
@@ -91,45 +95,41 @@ class ZeroStep:
 
     @contextmanager
     def at_start(self) -> Generator[WholeOptimizer | None]:
-        """A block in which the model is at θ again, with the gradient that the step used.
-
-        All processes must enter it.
+        """A block in which the model is at θ again. All processes must enter it.
 
         Yields:
             The optimizer before the step; None if DeepSpeed skipped it (overflow).
         """
         self._hook.remove()
         groups = self._zero.optimizer.param_groups
-        if any(id(group["params"][0]) not in self._parts for group in groups):
+        skipped = any(id(group["params"][0]) not in self._parts for group in groups)
+        if any(gather(skipped)):
             yield None
             return
+        self._after = together(lambda: {p: p.detach().clone() for p in self._theta})
         wholes = [self._gathered(k, group) for k, group in enumerate(groups)]
-        after = {p: p.detach().clone() for p in self._theta}
         state = {p: x for of_group, _ in wholes for p, x in of_group.items()}
         try:
             for p, theta in self._theta.items():
                 p.data.copy_(theta)
-                p.grad = state[p].pop("grad").to(p.dtype) if p in state else None
-            self._after = after
             yield WholeOptimizer([group for _, group in wholes], state)
         finally:
-            for p, moved in after.items():
+            for p, moved in self._after.items():
                 p.data.copy_(moved)
-                p.grad = None
 
     def rounding(self, policy: Policy, components: Mapping[str, Vector], eta: float) -> Vector:
         """What rounding to the weights' type adds to the step, per unit learning rate.
 
         Args:
             policy: The live policy, at θ.
-            components: v in parts.
-            eta: η, not 0.
+            components: The step that was taken, v, in parts.
+            eta: η.
 
         Returns:
-            (θ' − θ)/η − v by parameter; empty where all weights are float32 or longer.
+            (θ' − θ)/η − v by parameter; empty where all weights are float32 or longer, or η is 0.
         """
         short = {n: policy.model.get_parameter(n) for n in policy.names}
-        if all(p.dtype in (torch.float32, torch.float64) for p in short.values()):
+        if eta == 0 or all(p.dtype in (torch.float32, torch.float64) for p in short.values()):
             return {}
         moved = {n: self._after[p].double() - p.detach().double() for n, p in short.items()}
         return {

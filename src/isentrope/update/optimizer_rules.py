@@ -246,6 +246,11 @@ def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
                     f"Param group {i} has {key}=True, a rule that is not followed here: its step "
                     "cannot be computed."
                 )
+        if group.get("bias_correction") is False:
+            raise ValueError(
+                f"Param group {i} has bias_correction=False, a rule that is not followed here: its "
+                "step cannot be computed."
+            )
         if missing := [key for key in _HYPERPARAMETERS[rule] if key not in group]:
             raise ValueError(
                 f"Param group {i} has no {missing[0]!r}, so it is not one of {rule!r}: all groups "
