@@ -170,7 +170,7 @@ def make(case: Case, folder: Path) -> None:
     config = Qwen2Config(
         **case.config, **ends, tie_word_embeddings=True, max_position_embeddings=32_768
     )
-    base = Qwen2ForCausalLM(config).to(torch.bfloat16).eval()
+    base = Qwen2ForCausalLM(config).eval().bfloat16()
     base.save_pretrained(folder / "base")
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     model: Any = get_peft_model(base, lora)
