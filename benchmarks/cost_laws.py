@@ -1,10 +1,11 @@
 """Time and memory of the verbs' computations against every size, and what follows for large models.
 
     python -m benchmarks.cost_laws --out docs/results/cost_laws.md
+    python -m benchmarks.cost_laws --verbs audit check evaluate  # other rows of the page stay
 
 One size at a time grows by three doublings from a small base. Time is CPU time of one thread, so a
 busy machine moves it little; memory is torch's own count of allocated bytes above the start. Each
-point is written to build/cost_laws.json as soon as it is measured, and is not measured again.
+point is written to build/ as soon as it is measured, and is not measured again.
 
 A law is the exponent over the last doubling, log₂ of the ratio: 1 is in proportion, 0 is free.
 """
@@ -13,127 +14,42 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
 from datetime import date
 from math import log2
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
-import isentrope as ise
 from benchmarks.cost import peak_megabytes, timed
-from isentrope.policy.batching import micro_batches
-
-POINTS = Path("build/cost_laws.json")
-PROMPT, GROUP = 8, 4
-
-
-@dataclass(frozen=True)
-class Size:
-    """A model of random weights with LoRA on every linear layer, and its batches E and U."""
-
-    sequences: int = 16
-    tokens: int = 16  # of a response
-    layers: int = 2
-    width: int = 64
-    vocabulary: int = 512
-    rank: int = 4
-
-    @property
-    def key(self) -> str:
-        return json.dumps(asdict(self))
-
-
-BASE = Size()
-GROWN = tuple(asdict(BASE))
-
-
-def grown(name: str) -> list[Size]:
-    """The base and three doublings of one size."""
-    return [replace(BASE, **{name: getattr(BASE, name) * 2**k}) for k in range(4)]
-
-
-class Subject:
-    """The verbs' computations at a size, float32."""
-
-    def __init__(self, size: Size) -> None:
-        torch.manual_seed(0)
-        config = Qwen2Config(
-            vocab_size=size.vocabulary,
-            hidden_size=size.width,
-            intermediate_size=4 * size.width,
-            num_hidden_layers=size.layers,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-        )
-        lora = LoraConfig(r=size.rank, target_modules="all-linear")
-        model = get_peft_model(Qwen2ForCausalLM(config), lora).eval()
-        for name, p in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(p, std=0.02)
-        self.policy = ise.Policy(model, precision="float32", eos_token_id=1, pad_token_id=0)
-        self.E, U = (self._draw(size) for _ in range(2))
-        weights = torch.randn(size.sequences).double()
-        self.U = U.with_columns(advantages=weights, max_new_tokens=size.tokens)
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        self.step = ise.optimizer_step(self.policy, self.U, torch.optim.AdamW(parameters))
-
-    @staticmethod
-    def _draw(size: Size) -> ise.Rollouts:
-        def tokens(n: int, length: int) -> list[torch.Tensor]:
-            return list(torch.randint(2, size.vocabulary, (n, length)))
-
-        draw = torch.arange(size.sequences // GROUP).repeat_interleave(GROUP)
-        prompts = tokens(size.sequences // GROUP, PROMPT)
-        responses = tokens(size.sequences, size.tokens)
-        return ise.Rollouts([prompts[i] for i in draw], responses, draw)
-
-    def forward(self) -> None:
-        """A plain forward pass over E: the unit."""
-        lm = self.policy.causal_lm
-        with torch.no_grad():
-            for batch in micro_batches(self.E, self.policy.max_tokens):
-                hidden = lm.model(input_ids=batch.input_ids, use_cache=False)[0]
-                lm.lm_head(hidden[batch.rows, batch.columns]).log_softmax(-1)
-
-    def verbs(self) -> dict[str, Callable[[], object]]:
-        """By name of the verb."""
-        p, E, U, step = self.policy, self.E, self.U, self.step
-        etas = [1e-6, 1e-5, 1e-4, 1e-3]
-        return {
-            "measure": lambda: ise.entropy_change(p, E, step.direction, etas, order=2),
-            "influence, tokens": lambda: ise.influence(p, E, U, step, groups=4),
-            "influence, sequences": lambda: ise.influence(p, E, U, step, tokens=False, groups=4),
-            "kernel": lambda: ise.fisher_kernel(p, E, U, preconditioner=step.preconditioner),
-            "noise": lambda: ise.noise_scale(p, U, token_weights=step.token_weights),
-        }
-
+from benchmarks.cost_laws_subject import BASE, GROWN, VERBS, Size, Subject, grown
 
 Point = dict[str, tuple[float, float]]
 """(seconds, MiB) by verb."""
 
 
-def measure(size: Size, repetitions: int) -> Point:
+def measure(size: Size, verbs: Collection[str], repetitions: int) -> Point:
     """A point; the first round is a warm-up."""
     subject = Subject(size)
-    jobs: dict[str, Any] = {"forward": subject.forward, **subject.verbs()}
+    jobs: dict[str, Any] = {"forward": subject.forward, **subject.verbs(verbs)}
     seconds = timed(jobs, repetitions, "cpu")
     return {name: (min(seconds[name]), peak_megabytes(job)) for name, job in jobs.items()}
 
 
-def points(repetitions: int) -> dict[str, Point]:
-    """Every point, read from the file where it is there."""
-    found: dict[str, Point] = json.loads(POINTS.read_text()) if POINTS.exists() else {}
+def points(verbs: Collection[str], repetitions: int) -> dict[str, Point]:
+    """Every point, read from the file of these verbs where it is there."""
+    path = Path(f"build/cost_laws_{'_'.join(verbs)}.json")
+    found: dict[str, Point] = json.loads(path.read_text()) if path.exists() else {}
     for size in dict.fromkeys(size for name in GROWN for size in grown(name)):
         if size.key not in found:
-            found[size.key] = measure(size, repetitions)
-            POINTS.parent.mkdir(exist_ok=True)
-            POINTS.write_text(json.dumps(found))
-            print(size, flush=True)
+            found[size.key] = measure(size, verbs, repetitions)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(found))
+            print(size, f"load {os.getloadavg()[0]:.1f}", flush=True)
     return found
 
 
@@ -143,7 +59,7 @@ def laws(found: dict[str, Point], of: int) -> Iterator[str]:
         exponents = []
         for name in GROWN:
             *_, before, last = (found[size.key][verb][of] for size in grown(name))
-            exponents.append(f"{log2(last / before):.2f}")
+            exponents.append(f"{log2(last / before):.2f}" if before > 0 < last else "–")
         yield f"| {verb} | {' | '.join(exponents)} |"
 
 
@@ -155,24 +71,55 @@ def unit(found: dict[str, Point]) -> Iterator[str]:
         yield f"| {verb} | {' | '.join(f'{x:.1f}' for x in ratios)} |"
 
 
+def by_row(rows: Iterable[str]) -> dict[str, str]:
+    """Rows of a table by their first cell."""
+    return {row.split("|")[1].strip(): row for row in rows}
+
+
+def rows_of(page: str) -> list[dict[str, str]]:
+    """The rows of each table of a page, without heads."""
+    tables: list[list[str]] = []
+    for line in page.splitlines():
+        if line.startswith("|---"):
+            tables.append([])
+        elif line.startswith("| ") and not line.startswith("| computation"):
+            tables[-1].append(line)
+    return [by_row(table) for table in tables]
+
+
+def merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
+    """A table with its new rows; the forward pass, which every run measures, stays as it was."""
+    return old | {name: row for name, row in new.items() if name != "forward"}
+
+
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs/results/cost_laws.md"))
     parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, help="default: all, a new page")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = points(asked.repetitions)
+    found = points(asked.verbs or VERBS, asked.repetitions)
+    tables = [by_row(laws(found, 0)), by_row(laws(found, 1)), by_row(unit(found))]
+    only = f" --verbs {' '.join(asked.verbs)}" if asked.verbs else ""
+    command = f"- `python -m benchmarks.cost_laws --repetitions {asked.repetitions}{only}`,"
+    made_now = f"{command}\n  {date.today()}, torch {torch.__version__}"
+    commands = [made_now]
+    if asked.verbs:
+        page = asked.out.read_text()
+        tables = [merged(*pair) for pair in zip(rows_of(page), tables, strict=True)]
+        earlier = re.findall(r"^- `python -m .*\n.*", page, re.MULTILINE)
+        commands = [*(made for made in earlier if not made.startswith(command)), made_now]
+    time, memory, passes = ("\n".join(table.values()) for table in tables)
     text = TEMPLATE.format(
-        repetitions=asked.repetitions,
-        today=date.today(),
-        torch=torch.__version__,
+        commands="\n".join(commands),
         base=", ".join(f"{name} {value}" for name, value in asdict(BASE).items()),
         names=" | ".join(GROWN),
         line="---|" * (len(GROWN) + 1),
-        time="\n".join(laws(found, 0)),
-        memory="\n".join(laws(found, 1)),
-        unit="\n".join(unit(found)),
+        time=time,
+        memory=memory,
+        unit=passes,
     )
     asked.out.write_text(text)
     print(text)
@@ -180,13 +127,25 @@ def main() -> None:
 
 TEMPLATE = """# Cost laws
 
-`python -m benchmarks.cost_laws --repetitions {repetitions}`, {today}, one CPU thread,
-torch {torch}, float32. One size at a time grows by three doublings from
+One CPU thread, float32. A command with `--verbs` measured the rows of those verbs, with a forward
+pass of its own as their unit; all other rows are those of the commands before it.
+
+{commands}
+
+One size at a time grows by three doublings from
 {base}.
 Prompts have 8 tokens and four responses each, and U has as many sequences as E. Numbers are
 exponents over the last doubling: 1 is in proportion, 0 is free.
 
-Time (measure: four rates and both derivatives; influence: 4 groups):
+- measure: four rates and both derivatives. influence: 4 groups.
+- audit: influence of tokens with 4 groups, then the statistics of all proxies (200 bootstrap
+  draws), which have a row of their own. They run in numpy, whose memory torch does not count.
+- check: the gradient and the step of U, and every check of scorer and sampler, on batches that are
+  there; the files of a checkpoint and drawing are left out.
+- evaluate: responses to E's prompts, as many and as long as E's, drawn in batches of 64, scored and
+  rewarded, with all metrics.
+
+Time:
 
 | computation | {names} |
 |{line}
