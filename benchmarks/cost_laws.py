@@ -141,7 +141,8 @@ exponents over the last doubling: 1 is in proportion, 0 is free.
 - audit: influence of tokens with 4 groups, then the statistics of all proxies (200 bootstrap
   draws), which have a row of their own. They run in numpy, whose memory torch does not count.
 - check: the gradient and the step of U, and every check of scorer and sampler, on batches that are
-  there; the files of a checkpoint and drawing are left out.
+  there; the files of a checkpoint and drawing are left out. E is random tokens, so some statistical
+  checks fail, which takes no other time.
 - evaluate: responses to E's prompts, as many and as long as E's, drawn in batches of 64, scored and
   rewarded, with all metrics.
 
