@@ -84,9 +84,7 @@ class ZeroStep:
                 continue
             used = {"grad": flat.grad, **optimizer.state.get(flat, {})}
             kept = {k: x.detach().clone() if isinstance(x, Tensor) else x for k, x in used.items()}
-            vectors = {
-                k for k, x in kept.items() if isinstance(x, Tensor) and x.shape == flat.shape
-            }
+            vectors = {k for k, x in kept.items() if getattr(x, "shape", None) == flat.shape}
             self._parts[id(flat)] = _Part(
                 {k: x for k, x in group.items() if k != "params"},
                 {k: x for k, x in kept.items() if k in vectors},
@@ -155,8 +153,7 @@ class ZeroStep:
             here = own.to(parameters[0].device)
             parts = [torch.empty_like(here) for _ in range(dist.get_world_size(handle))]
             dist.all_gather(parts, here, group=handle)
-            for p, whole in zip(
-                parameters, split_flat(parts, shapes, behind).values(), strict=True
-            ):
-                found[p][key] = whole
+            whole = split_flat(parts, shapes, behind)
+            for p in parameters:
+                found[p][key] = whole[self._names[p]]
         return found, {**part.settings, "params": parameters}
