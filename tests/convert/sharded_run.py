@@ -57,6 +57,14 @@ def step(model, optimizer, rollouts):
     optimizer.step()
 
 
+def leave_whole(folder, before, after):
+    """Write what all processes hold, and end the group."""
+    if dist.get_rank() == 0:
+        torch.save({"before": before, "after": after}, folder / "whole.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def shard(model):
     """FSDP2: every layer, then the rest."""
     for module in list(model.modules()):
@@ -126,10 +134,7 @@ def main(layout, folder):
     before = {n: x.clone() for n, x in get_model_state_dict(model, options=options).items()}
     step(model, optimizer, rollouts)
     after = get_model_state_dict(model, options=options)
-    if dist.get_rank() == 0:
-        torch.save({"before": before, "after": after}, folder / "whole.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_whole(folder, before, after)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from isentrope.rollouts import Rollouts
 from isentrope.training.training_settings import read_training_settings
 from tests.convert.sharded_run import RATE, SAVE
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
+from tests.training import runs
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +74,9 @@ def test_the_next_step_is_the_one_that_training_took(base, tmp_path, layout):
     step = ise.optimizer_step(policy, U, made.folder, objective="recorded", max_grad_norm=None)
     assert step.matched_by == "names"
     whole = torch.load(tmp_path / "whole.pt")
-    apart = size = 0.0
-    for name, direction in step.direction.items():
-        taken = (whole["after"][name].double() - whole["before"][name].double()) / RATE
-        apart += float((taken - direction).square().sum())
-        size += float(taken.square().sum())
-    assert math.sqrt(apart / size) < 1e-5
+    after, before = whole["after"], whole["before"]
+    taken = {n: (after[n].double() - before[n].double()) / RATE for n in step.direction}
+    assert runs.relative(step.direction, taken) < 1e-5
 
 
 def state_of(base):

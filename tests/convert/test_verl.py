@@ -1,7 +1,6 @@
 """Checkpoints that verl itself wrote: the next step is the one that training took."""
 
 import json
-import math
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from isentrope.policy.checkpoint import load_tokenizer
 from tests.convert.sharded_run import RATE
 from tests.convert.verl_run import CASES
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch
+from tests.training import runs
 
 pytest.importorskip("verl", reason="verl is not installed")
 
@@ -48,9 +48,6 @@ def test_the_next_step_is_the_one_that_training_took(tmp_path, case):
     step = ise.optimizer_step(policy, U, made.folder, objective="recorded", max_grad_norm=None)
     assert step.matched_by == "names"
     whole = torch.load(tmp_path / "whole.pt")
-    apart = size = 0.0
-    for name, direction in step.direction.items():
-        taken = (whole["after"][name].double() - whole["before"][name].double()) / RATE
-        apart += float((taken - direction).square().sum())
-        size += float(taken.square().sum())
-    assert math.sqrt(apart / size) < 1e-5
+    after, before = whole["after"], whole["before"]
+    taken = {n: (after[n].double() - before[n].double()) / RATE for n in step.direction}
+    assert runs.relative(step.direction, taken) < 1e-5

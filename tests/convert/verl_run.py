@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from isentrope.rollouts import Rollouts
-from tests.convert.sharded_run import EPSILON, RATE, step
+from tests.convert.sharded_run import EPSILON, RATE, leave_whole, step
 
 CASES = (
     *("whole", "tied", "adapter", "adapter_tied", "adapter_only", "replicas"),
@@ -77,10 +77,7 @@ def main(case, folder):
     before = weights(model)
     step(model, optimizer, rollouts)
     after = weights(model)
-    if dist.get_rank() == 0:
-        torch.save({"before": before, "after": after}, folder / "whole.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_whole(folder, before, after)
 
 
 if __name__ == "__main__":

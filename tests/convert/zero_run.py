@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from isentrope.rollouts import Rollouts
-from tests.convert.sharded_run import EPSILON, RATE, loss_of, parameters
+from tests.convert.sharded_run import EPSILON, RATE, leave_whole, loss_of, parameters
 
 CASES = {
     "stage_1": {"stage": 1},
@@ -109,10 +109,7 @@ def main(case, folder):
     before = contents(engine, case)
     step()
     after = contents(engine, case)
-    if dist.get_rank() == 0:
-        torch.save({"before": before, "after": after}, folder / "whole.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_whole(folder, before, after)
 
 
 if __name__ == "__main__":

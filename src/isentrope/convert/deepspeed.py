@@ -87,7 +87,7 @@ def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     moments: dict[str, dict[str, Any]] = {}
     paddings = saved[0].get("param_alignment_paddings")
     for k, shapes in enumerate(models[0]["param_shapes"]):
-        split = partial(split_flat, behind=paddings[k] if paddings else [0] * len(shapes))
+        split = partial(split_flat, behind=paddings[k] if paddings else None)
         weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
         of_group = [_states(state, [k])[0] for state in states]
         _add(moments, of_group, shapes, split)

@@ -68,13 +68,16 @@ def by_name(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
 Shapes = Mapping[str, torch.Size]
 
 
-def split_flat(parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]) -> dict[str, Tensor]:
+def split_flat(
+    parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int] | None = None
+) -> dict[str, Tensor]:
     """Parameters that several processes hold as one flat vector, of which each has a part.
 
     Args:
         parts: One vector per process.
         shapes: Shape by name, in the vector's order.
-        behind: Numbers of padding behind each parameter; more is at the vector's end.
+        behind: Numbers of padding behind each parameter, None for none; more may be at the vector's
+            end.
 
     Returns:
         Tensors by name.
@@ -84,7 +87,9 @@ def split_flat(parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int]) -
     """
     vector = torch.cat([part.flatten() for part in parts])
     sizes = [math.prod(shape) for shape in shapes.values()]
-    padded = [size + padding for size, padding in zip(sizes, behind, strict=True)]
+    padded = [
+        size + padding for size, padding in zip(sizes, behind or [0] * len(sizes), strict=True)
+    ]
     if not 0 <= vector.numel() - sum(padded) <= 2 * len(parts):
         raise ValueError(
             f"A flat vector has {vector.numel()} numbers and the parameters of its group "

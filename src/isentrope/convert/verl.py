@@ -115,8 +115,7 @@ def _of_units(
         for key, first in state[number].items():
             is_flat = isinstance(first, Tensor) and first.dim() > 0
             parts = [states[rank]["state"][number][key] for rank in ranks]
-            unpadded = [0] * len(unit)
-            entries = split_flat(parts, shapes, unpadded) if is_flat else dict.fromkeys(unit, first)
+            entries = split_flat(parts, shapes) if is_flat else dict.fromkeys(unit, first)
             for name, entry in entries.items():
                 found.setdefault(name, {})[key] = entry
     return {"state": found, "param_groups": [{**group, "params": list(found)}]}

@@ -145,7 +145,7 @@ class ZeroStep:
             list[nn.Parameter], getattr(zero, "round_robin_bit16_groups", zero.bit16_groups)[k]
         )
         paddings = getattr(zero, "round_robin_bit16_padding", None)
-        behind = paddings[k] if paddings else [0] * len(parameters)
+        behind = paddings[k] if paddings else None
         shapes = {self._names[p]: p.shape for p in parameters}
         found: dict[nn.Parameter, dict[str, Any]] = {p: dict(part.plain) for p in parameters}
         handle = zero.real_dp_process_group[k]
