@@ -114,7 +114,8 @@ def moving_parts(
     coming = coming_step(policy, optimizer, preconditioning=preconditioning)
     parts = dict(coming.components)
     if parts and zero_step is not None:
-        taken = coming_step(policy, optimizer).components
+        as_taken = preconditioning == "this_step"
+        taken = coming.components if as_taken else coming_step(policy, optimizer).components
         parts["rounding"] = zero_step.rounding(policy, taken, coming.learning_rate)
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component

@@ -240,17 +240,12 @@ def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
             f"Unknown rule={rule!r}: the nearest is {nearest!r}; choose one of {', '.join(RULES)}."
         )
     for i, group in enumerate(groups):
-        for key in ("amsgrad", "maximize"):
-            if group.get(key):
+        for key, other in (("amsgrad", True), ("maximize", True), ("bias_correction", False)):
+            if group.get(key, not other) == other:
                 raise ValueError(
-                    f"Param group {i} has {key}=True, a rule that is not followed here: its step "
-                    "cannot be computed."
+                    f"Param group {i} has {key}={other}, a rule that is not followed here: its "
+                    "step cannot be computed."
                 )
-        if group.get("bias_correction") is False:
-            raise ValueError(
-                f"Param group {i} has bias_correction=False, a rule that is not followed here: its "
-                "step cannot be computed."
-            )
         if missing := [key for key in _HYPERPARAMETERS[rule] if key not in group]:
             raise ValueError(
                 f"Param group {i} has no {missing[0]!r}, so it is not one of {rule!r}: all groups "
