@@ -62,6 +62,12 @@ def test_what_cannot_be_followed_exactly_is_refused(make, options, rule, words):
         choose_rule(groups_of(make, **options), rule)
 
 
+def test_moments_that_are_not_corrected_are_refused():
+    groups = [group | {"bias_correction": False} for group in groups_of(Adam)]
+    with pytest.raises(ValueError, match="bias_correction=False"):
+        choose_rule(groups)
+
+
 def test_only_what_a_step_reads_is_asked_of_the_state():
     assert state_keys("sgd", groups_of(SGD)[0]) == ()
     assert state_keys("sgd", groups_of(SGD, momentum=0.9)[0]) == ("momentum_buffer",)
