@@ -24,6 +24,7 @@ FLOORS = (
             "errors",
             "manifest",
             "reading",
+            "inert",
             "strict_json",
             "rollout_columns",
             "rollout_input",

@@ -59,6 +59,8 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
         ImportError: As it is.
     """
     path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UnreadableError(path, "it is a device, a pipe or a socket, not a file", cure)
     verify_file(path)
     try:
         yield path
@@ -235,8 +237,21 @@ def read_torch(path: str | Path, cure: str = CURE) -> Any:
     """What torch.save wrote: tensors and plain values alone, on the CPU."""
     import torch
 
+    from isentrope.inert import require_bounded, require_intact
+
     with reading(path, cure) as file:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        require_intact(file)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        require_bounded(content)
+        return content
+
+
+def read_torch_as_data(path: str | Path, cure: str = CURE) -> Any:
+    """What torch.save wrote; objects of other classes are `inert.Inert`."""
+    from isentrope.inert import load_torch
+
+    with reading(path, cure) as file:
+        return load_torch(file).value
 
 
 def read_columns(path: str | Path, cure: str = CURE) -> list[str]:

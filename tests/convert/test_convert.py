@@ -16,10 +16,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
-from isentrope.convert.inert import Inert, load_as_data
 from isentrope.convert.write import convert
+from isentrope.inert import Inert
 from isentrope.manifest import verify
 from isentrope.policy.checkpoint import load_tokenizer
+from isentrope.reading import read_torch_as_data
 from isentrope.rollouts import Rollouts
 from isentrope.training.training_settings import read_training_settings
 from tests.convert.sharded_run import RATE, SAVE
@@ -226,7 +227,7 @@ def test_what_a_trainer_wrote_of_itself_stays(base, tmp_path):
 
 def test_classes_of_the_file_are_not_loaded(tmp_path):
     torch.save({"scaler": Scaler(), "x": torch.ones(2)}, tmp_path / "a.pt")
-    content = load_as_data(tmp_path / "a.pt")
+    content = read_torch_as_data(tmp_path / "a.pt")
     assert isinstance(content["scaler"], Inert)
     assert torch.equal(content["x"], torch.ones(2))
 

@@ -106,7 +106,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(
     ("content", "words"),
     [
         ([1, 2], "holds a list"),
-        ({"weights": torch.zeros(2)}, "holds tensors"),
+        ({"weights": torch.zeros(2)}, "holds a dict"),
         (b"torn", "cannot be read"),
     ],
 )

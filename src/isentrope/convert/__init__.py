@@ -4,6 +4,5 @@ gathered.py       a checkpoint whose tensors are whole, and the layouts that are
 distributed.py    torch.distributed.checkpoint; FSDP of accelerate and transformers
 verl.py           verl's FSDP2 shards
 deepspeed.py      ZeRO stages 1 to 3, OpenRLHF among its users
-inert.py          pickles read as data: no code of the file runs
 write.py          safetensors, config and an optimizer state by name
 """

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered, Shapes, split_flat
-from isentrope.convert.inert import Inert, load_as_data
-from isentrope.reading import read_text
+from isentrope.reading import UnreadableError, read_text, read_torch_as_data
 
 
 def is_deepspeed(folder: Path) -> bool:
@@ -44,8 +43,10 @@ def read_deepspeed(folder: Path) -> Gathered:
         ValueError: If a vector does not have the length of its parameters.
     """
     folder = _step(folder)
-    saved = [load_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")]
-    models = [load_as_data(f) for f in _ordered(folder, "model_states")]
+    saved = [
+        read_torch_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")
+    ]
+    models = [read_torch_as_data(f) for f in _ordered(folder, "model_states")]
     if not models:
         raise FileNotFoundError(f"{folder} has no *_model_states.pt: names and shapes are in it.")
     count = saved[0]["partition_count"]
@@ -142,7 +143,12 @@ def _is_vector(value: Any) -> bool:
 def _step(folder: Path) -> Path:
     """The folder of the step that `latest` names; the folder itself where there is none."""
     latest = folder / "latest"
-    return folder / read_text(latest).strip() if latest.is_file() else folder
+    if not latest.exists():
+        return folder
+    name = read_text(latest).strip()
+    if name != Path(name).name:
+        raise UnreadableError(latest, "it should hold the name of a folder beside it")
+    return folder / name
 
 
 def _ordered(folder: Path, kind: str) -> list[Path]:
@@ -158,10 +164,7 @@ def _groups(state: Any) -> list[dict[str, Any]]:
             "The checkpoint was written with elastic_checkpoint, which keeps no settings of the "
             "optimizer: save it with zero_optimization.elastic_checkpoint=false."
         )
-    return [
-        {k: v for k, v in group.items() if k != "params" and not isinstance(v, Inert)}
-        for group in state["param_groups"]
-    ]
+    return [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
 
 
 def _states(state: Any, groups: Iterable[int]) -> list[Mapping[str, Any]]:

@@ -8,7 +8,8 @@ pytorch_model_fsdp.bin, optimizer.bin    the same, gathered by the trainer
 
 from __future__ import annotations
 
-import tempfile
+import io
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered
-from isentrope.reading import reading
+from isentrope.inert import Inert, load_pickle, load_torch
+from isentrope.reading import read_torch, reading
 
 METADATA = ".metadata"
 FSDP_WEIGHTS, FSDP_OPTIMIZER = "pytorch_model_fsdp", "optimizer"
@@ -25,7 +27,7 @@ FSDP_WEIGHTS, FSDP_OPTIMIZER = "pytorch_model_fsdp", "optimizer"
 
 def is_dcp(folder: Path) -> bool:
     """Whether a folder is a checkpoint of torch.distributed.checkpoint."""
-    return (folder / METADATA).is_file()
+    return (folder / METADATA).exists()
 
 
 def read_dcp(folder: Path) -> Gathered:
@@ -76,20 +78,109 @@ def _part(folder: Path, name: str) -> Any:
     if is_dcp(folder / f"{name}_0"):
         return _content(folder / f"{name}_0")
     file = folder / f"{name}.bin"
-    if not file.is_file():
-        return None
-    with reading(file):
-        return torch.load(file, map_location="cpu", weights_only=True)
+    return read_torch(file) if file.exists() else None
 
 
 def _content(folder: Path) -> Any:
-    """What was saved, gathered in one process."""
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    """What was saved, gathered in one process.
 
-    with tempfile.TemporaryDirectory() as place, reading(folder):
-        file = Path(place) / "whole.pt"
-        dcp_to_torch_save(folder, file)
-        return torch.load(file, map_location="cpu", weights_only=True)
+    torch's own reader would unpickle .metadata and single values, which runs code, and follow
+    paths out of the folder.
+    """
+    with reading(folder / METADATA) as path:
+        with path.open("rb") as file:
+            metadata = load_pickle(file).value.attributes()
+        places = {
+            (index.attributes()["fqn"], index.attributes().get("offset")): place.attributes()
+            for index, place in metadata["storage_data"].items()
+        }
+        paths = metadata.get("planner_data") or {}
+        items = _Items(folder, places)
+        values = {
+            paths.get(name, (name,)): items.value(name, entry)
+            for name, entry in metadata["state_dict_metadata"].items()
+        }
+        return _nested(values)
+
+
+class _Items:
+    """What the data files of a DCP folder hold.
+
+    Args:
+        folder: The folder.
+        places: File, offset and length of each item, by name and offset in its tensor.
+
+    Raises:
+        ValueError: If items overlap.
+    """
+
+    def __init__(self, folder: Path, places: Mapping[Any, Mapping[str, Any]]) -> None:
+        self.folder, self.places = folder, places
+        files = {place["relative_path"] for place in places.values()}
+        if bad := [f for f in files if Path(f).is_absolute() or ".." in Path(f).parts]:
+            raise ValueError(f"it names a file outside of the folder, {bad[0]!r}")
+        self.sizes = {name: _size(folder / name) for name in files}
+        if sum(place["length"] for place in places.values()) > sum(self.sizes.values()):
+            raise ValueError("it names more bytes than the data files have")
+
+    def value(self, name: str, entry: Inert) -> Any:
+        """A tensor, or another value."""
+        if entry.name == "BytesStorageMetadata":
+            return self._read(name, None)
+        saved = entry.attributes()
+        size, dtype = tuple(saved["size"]), saved["properties"].state[0]
+        chunks = [chunk.attributes() for chunk in saved["chunks"]]
+        parts = [self._read(name, chunk["offsets"]) for chunk in chunks]
+        fits = all(
+            isinstance(part, Tensor) and part.dtype == dtype and part.shape == chunk["sizes"]
+            for part, chunk in zip(parts, chunks, strict=True)
+        )
+        if not fits or sum(part.numel() for part in parts) != math.prod(size):
+            raise ValueError(f"the parts of {name!r} are not those of a tensor of shape {size}")
+        whole = torch.empty(size, dtype=dtype)
+        for part, chunk in zip(parts, chunks, strict=True):
+            here = zip(chunk["offsets"], part.shape, strict=True)
+            whole[tuple(slice(start, start + length) for start, length in here)].copy_(part)
+        return whole
+
+    def _read(self, name: str, offset: Any) -> Any:
+        place = self.places[name, offset]
+        if place.get("transform_descriptors"):
+            raise ValueError(f"{name!r} was written through an extension of torch")
+        path, start, length = place["relative_path"], place["offset"], place["length"]
+        if not 0 <= start <= start + length <= self.sizes[path]:
+            raise ValueError(f"{path} is shorter than it was written")
+        with reading(self.folder / path) as whole, whole.open("rb") as file:
+            file.seek(start)
+            return load_torch(io.BytesIO(file.read(length))).value
+
+
+def _size(file: Path) -> int:
+    with reading(file):
+        return file.stat().st_size
+
+
+class _Node(dict[Any, Any]):
+    """A mapping or a list of the saved content, by key or index."""
+
+
+def _nested(values: Mapping[tuple[Any, ...], Any]) -> Any:
+    """Mappings and lists of values by their paths; a number in a path is an index."""
+    root = _Node()
+    for path, value in values.items():
+        here = root
+        for key in path[:-1]:
+            here = here.setdefault(key, _Node())
+        here[path[-1]] = value
+    return _plain(root)
+
+
+def _plain(node: Any) -> Any:
+    if not isinstance(node, _Node):
+        return node
+    plain = {key: _plain(value) for key, value in node.items()}
+    is_list = bool(plain) and all(isinstance(key, int) for key in plain)
+    return [plain[i] for i in range(len(plain))] if is_list else plain
 
 
 def _weights(content: Any, folder: Path) -> Mapping[str, Tensor]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered, by_name, described_model, split_flat
-from isentrope.reading import read_json, reading
+from isentrope.reading import read_json, read_torch
 
 _FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -131,14 +131,13 @@ def _layers(names: list[str]) -> list[list[str]]:
 
 
 def _load(file: Path) -> Any:
-    import torch.distributed.tensor  # names the classes that may be read
+    import torch.distributed.tensor  # noqa: F401  names the classes that may be read
 
     log = logging.getLogger("torch.distributed.device_mesh")
     level = log.level
     log.setLevel("ERROR")  # it warns of each mesh that is read without its processes
     try:
-        with reading(file):
-            return torch.load(file, map_location="cpu", weights_only=True)
+        return read_torch(file)
     finally:
         log.setLevel(level)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from isentrope.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
 from isentrope.convert.gathered import Gathered, described_model
 from isentrope.convert.verl import is_verl, read_verl
 from isentrope.files import whole_folder, write_json
-from isentrope.reading import read_json
+from isentrope.inert import without_stand_ins
+from isentrope.reading import read_json, reading
 from isentrope.update.name_spelling import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
@@ -28,6 +29,8 @@ _KEPT = (
 TRAINING_ARGS, TRAINER_STATE = "training_args.bin", "trainer_state.json"
 _OF_TRAINING = (TRAINING_ARGS, TRAINER_STATE, "scheduler.pt")
 """What the verbs read of a trainer's settings."""
+
+_AGAIN = "Copy the checkpoint anew, or let its trainer save it again."
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,28 @@ def _read(folder: Path) -> Gathered:
     actor = folder / "actor"
     for known, read in LAYOUTS:
         for place in (folder, actor):
-            if place.is_dir() and known(place):
-                return read(place)
+            with reading(place, _AGAIN):
+                if place.is_dir() and known(place):
+                    return _checked(read(place))
     raise FileNotFoundError(
         f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
         "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
         "*_optim_states.pt (DeepSpeed)."
     )
+
+
+def _checked(gathered: Gathered) -> Gathered:
+    """The same, without objects of other classes; refused where it is no optimizer's state."""
+    if not all(isinstance(n, str) and isinstance(x, Tensor) for n, x in gathered.weights.items()):
+        raise ValueError("its weights are not tensors by name")
+    if (optimizer := gathered.optimizer) is None:
+        return gathered
+    optimizer = without_stand_ins(optimizer)
+    for group in optimizer.get("param_groups", ()):
+        group["params"] = [*map(str, group["params"])]
+    for state in optimizer.get("state", {}).values():
+        state.keys()
+    return replace(gathered, optimizer=optimizer)
 
 
 LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] = (
