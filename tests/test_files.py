@@ -3,12 +3,15 @@ import hashlib
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import isentrope
 from isentrope import files
+from isentrope.errors import FileError
+from isentrope.runs.one_writer import one_writer
 
 SOURCES = Path(isentrope.__file__).parent
 
@@ -91,6 +94,80 @@ def test_a_folder_is_never_written_over(tmp_path):
     assert os.listdir(tmp_path) == ["m"]
 
 
+def test_what_a_killed_process_left_of_a_file_is_cleared(tmp_path):
+    (tmp_path / "f[1].0123456789abcdef.partial").write_text("half")
+    files.write_bytes(tmp_path / "f[1]", b"1")
+    assert os.listdir(tmp_path) == ["f[1]"]
+
+
+# ------------------------------------------------------------------ links are not followed
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A file and a folder of somebody else, beside run/."""
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "run").mkdir()
+    yield tmp_path
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert os.listdir(tmp_path / "folder") == []
+
+
+@pytest.mark.parametrize("name", ["f", "f.partial", "f.0123456789abcdef.partial"])
+def test_a_file_is_not_written_through_a_link(outside, name):
+    (outside / "run" / name).symlink_to(outside / "mine")
+    files.write_bytes(outside / "run" / "f", b"1")
+    assert not (outside / "run" / "f").is_symlink()
+
+
+def test_a_file_is_not_written_through_a_link_whose_name_is_guessed(outside, monkeypatch):
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0" * 15)
+    plain, guessed = os.open, outside / "run" / f"f.{'0' * 15}.partial"
+
+    def raced(path, *arguments):
+        guessed.is_symlink() or guessed.symlink_to(outside / "mine")
+        return plain(path, *arguments)
+
+    monkeypatch.setattr(os, "open", raced)
+    with pytest.raises(FileExistsError):
+        files.write_bytes(outside / "run" / "f", b"1")
+
+
+def test_a_line_is_not_appended_through_a_link(outside):
+    (outside / "run" / "m.jsonl").symlink_to(outside / "mine")
+    with pytest.raises(OSError, match=r"m\.jsonl"):
+        files.append_line(outside / "run" / "m.jsonl", "x")
+
+
+def test_a_folder_is_not_built_through_a_link(outside):
+    (outside / "run" / ".m.partial").symlink_to(outside / "folder")
+    with files.whole_folder(outside / "run" / "m") as here:
+        (here / "r").write_text("1")
+    (outside / "run" / "dangling").symlink_to(outside / "nowhere")
+    with pytest.raises(FileExistsError), files.whole_folder(outside / "run" / "dangling"):
+        pytest.fail("the block ran")
+
+
+def test_a_folder_of_a_run_that_leads_out_of_it_is_refused(outside):
+    run = outside / "run"
+    (run / "report").symlink_to(outside / "folder")
+    with one_writer(run):
+        for write in (files.write_bytes, files.append_line):
+            with pytest.raises(FileError, match=r"run/report leads to .*folder, out of .*run"):
+                write(run / "report" / "f", b"1" if write is files.write_bytes else "1")
+        with pytest.raises(FileError, match="leads to"), files.whole_folder(run / "report" / "m"):
+            pytest.fail("the block ran")
+
+
+def test_a_run_folder_may_be_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    with one_writer(tmp_path / "run"):
+        files.write_bytes(tmp_path / "run" / "a" / "f", b"1")
+    assert (tmp_path / "disk" / "a" / "f").read_bytes() == b"1"
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """What is flushed and renamed, in order."""
@@ -98,7 +175,8 @@ def calls(monkeypatch):
     fsync, replace = os.fsync, os.replace
 
     def noted_fsync(handle):
-        seen.append(("flush", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+        name = Path(os.readlink(f"/proc/self/fd/{handle}")).name
+        seen.append(("flush", re.sub(r"\.[0-9a-f]{16}\.partial", ".*.partial", name)))
         fsync(handle)
 
     def noted_replace(source, target):
@@ -116,7 +194,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="name
 @needs_proc
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, calls):
     files.write_bytes(tmp_path / "run" / "f", b"1")
-    assert calls == [("flush", "f.partial"), ("rename", "f"), ("flush", "run")]
+    assert calls == [("flush", "f.*.partial"), ("rename", "f"), ("flush", "run")]
 
 
 @needs_proc
@@ -129,10 +207,10 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, calls):
         ("flush", "a"),
         ("flush", "inner"),
         ("flush", "b"),
-        ("flush", "isentrope.json.partial"),
+        ("flush", "isentrope.json.*.partial"),
         ("rename", "isentrope.json"),
         ("flush", ".m.partial"),
-        ("flush", "manifest.json.partial"),
+        ("flush", "manifest.json.*.partial"),
         ("rename", "manifest.json"),
         ("flush", ".m.partial"),
         ("rename", "m"),

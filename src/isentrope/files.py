@@ -1,9 +1,12 @@
 """Files and folders that are complete or absent, lines appended to logs, and digests.
 
-This is the only module that writes under a temporary name. A file is written as `NAME.partial`, a
+This is the only module that writes under a temporary name. A file is written as `NAME.*.partial`, a
 folder as `.NAME.partial`, both beside their target. The content is flushed to the disk, then
 renamed, then the rename is flushed. So a name never refers to an incomplete file, even if the
 process is killed or the machine loses power. The next write removes what a killed process left.
+
+No link is followed: a temporary file or folder is created anew, a link under its name is removed,
+and a folder of a run that is a link to somewhere else is refused.
 
 The last file of a folder is manifest.json, the size and SHA-256 of every other one (`manifest`
 verifies it). No file of such a folder is changed afterwards. One of the files, isentrope.json, says
@@ -19,12 +22,16 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from glob import escape
 from pathlib import Path
 from typing import Any
 
+from isentrope.errors import FileError
 from isentrope.file_contents import finite
 
 MANIFEST = "manifest.json"
@@ -34,6 +41,18 @@ _MARKER_TEXT = f'{{"schema": "isentrope/folder/1", "manifest": "{MANIFEST}"}}\n'
 _FULL = 2**16
 """Free bytes below which a disk is full."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_RUN: ContextVar[Path | None] = ContextVar("run", default=None)
+
+
+@contextmanager
+def writing_below(folder: Path) -> Iterator[None]:
+    """Refuse to write, in the block, through a link in a folder that leads out of it."""
+    token = _RUN.set(folder.absolute())
+    try:
+        yield
+    finally:
+        _RUN.reset(token)
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> Path:
@@ -46,10 +65,14 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
     Returns:
         The path.
     """
+    _require_inside(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
+    for left in path.parent.glob(f"{escape(path.name)}.*.partial"):
+        left.unlink()
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with _named(path):
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666))
             write(partial)
             _sync(partial)
         os.replace(partial, path)
@@ -77,8 +100,10 @@ def append_line(path: Path, line: str) -> None:
         path: The log; it is created with its folder if missing.
         line: Text without a line break.
     """
+    _require_inside(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _named(path), path.open("ab") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK
+    with _named(path), open(os.open(path, flags, 0o666), "ab") as file:
         file.write(f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
@@ -99,12 +124,11 @@ def whole_folder(target: Path) -> Iterator[Path]:
     Raises:
         FileExistsError: If `target` exists.
     """
-    if target.exists():
+    if target.exists() or target.is_symlink():
         raise FileExistsError(f"{target} exists already: choose another folder, or remove it.")
     created = [p for p in target.parents if not p.exists()]
     partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    fresh_folder(partial)
     try:
         yield partial
         publish_folder(partial, target)
@@ -112,6 +136,15 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         remove_empty(created)
         raise
+
+
+def fresh_folder(folder: Path) -> None:
+    """Make a folder in place of whatever has its name; a link is removed, not followed."""
+    _require_inside(folder.parent)
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 def publish_folder(complete: Path, target: Path) -> None:
@@ -222,6 +255,19 @@ def sha256_of_files(paths: Iterable[Path]) -> str:
 def short_digest(text: str, size: int) -> bytes:
     """BLAKE2b of a text, for keys and for splits that depend on nothing else."""
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
+
+
+def _require_inside(folder: Path) -> None:
+    """Refuse a folder below that of `writing_below` which a link leads out of it."""
+    run = _RUN.get()
+    if run is None or not folder.absolute().is_relative_to(run):
+        return
+    if not folder.resolve().is_relative_to(run.resolve()):
+        raise FileError(
+            folder,
+            f"{folder} leads to {folder.resolve()}, out of {run}: remove the link, or let the "
+            "whole run folder be one.",
+        )
 
 
 @contextmanager

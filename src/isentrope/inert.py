@@ -197,7 +197,8 @@ def _archive(file: str | Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how much memory it takes
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
 
     def __init__(self, file: BinaryIO, storage: Storage | None, loaded: Loaded) -> None:
         super().__init__(file)
@@ -267,11 +268,11 @@ def _numbers(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:
     """The bytes of one storage."""
     name = f"{top}data/{key}"
     found = torch.empty(archive.getinfo(name).file_size, dtype=torch.uint8)
-    view, start = memoryview(found.numpy()), 0
+    start = 0
     with archive.open(name) as file:
         while part := file.read(_CHUNK):
-            view[start : start + len(part)] = part
-            start += len(part)
+            here = slice(start, start := start + len(part))
+            found[here] = torch.frombuffer(bytearray(part), dtype=torch.uint8)
     return found
 
 

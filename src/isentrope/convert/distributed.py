@@ -82,11 +82,7 @@ def _part(folder: Path, name: str) -> Any:
 
 
 def _content(folder: Path) -> Any:
-    """What was saved, gathered in one process.
-
-    torch's own reader would unpickle .metadata and single values, which runs code, and follow
-    paths out of the folder.
-    """
+    """What was saved, whole; torch's own reader unpickles .metadata and single values freely."""
     with reading(folder / METADATA) as path:
         with path.open("rb") as file:
             metadata = load_pickle(file).value.attributes()

@@ -19,7 +19,13 @@ from typing import Any
 from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.files import publish_folder, sha256_of_file, write_bytes, write_json
+from isentrope.files import (
+    fresh_folder,
+    publish_folder,
+    sha256_of_file,
+    write_bytes,
+    write_json,
+)
 from isentrope.manifest import verify
 from isentrope.reading import read_json, reading
 from isentrope.recording.contract import CONTRACT
@@ -146,8 +152,9 @@ def begin_branch(
     files.rewind(step)
     if not files.checkpoint(step).exists():
         partial = files.checkpoints / ".writing"
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(checkpoint, partial, ignore=shutil.ignore_patterns(NEXT_UPDATE))
+        fresh_folder(partial)
+        ignored = shutil.ignore_patterns(NEXT_UPDATE)
+        shutil.copytree(checkpoint, partial, ignore=ignored, dirs_exist_ok=True)
         publish_folder(partial, files.checkpoint(step))
     write_json(files.folder / BRANCH, asdict(record))
 

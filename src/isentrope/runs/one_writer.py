@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from isentrope.files import remove_empty
+from isentrope.files import remove_empty, writing_below
 from isentrope.processes import gather, rank
 
 LOCK = ".lock"
@@ -58,7 +58,8 @@ def one_writer(folder: str | Path) -> Iterator[None]:
     try:
         if refusal := gather(refusal)[0]:
             raise refusal
-        yield
+        with writing_below(folder):
+            yield
     finally:
         if lock is not None:
             _release(lock)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
-from isentrope.files import publish_folder
+from isentrope.files import fresh_folder, publish_folder
 from isentrope.processes import barrier, rank
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
@@ -192,6 +192,9 @@ class EntropyGRPOTrainer(BatchTrainer):
         partial = writing / f"checkpoint-{step}"
         require_finite_state(step, self.model, self.optimizer, self.files.latest())
         with saving(step, writing, self.files):
+            if rank() == 0:
+                fresh_folder(writing)
+            barrier()
             super()._save_checkpoint(model, trial)
             barrier()
             if rank() == 0:
