@@ -24,6 +24,7 @@ SIGNATURES = {
     "log": ["self", "logs", "start_time"],
     "get_train_dataloader": ["self"],
     "create_model_card": None,
+    "_send_telemetry": ["self"],
     "_wrap_model": ["self", "model", "training", "dataloader"],
 }
 

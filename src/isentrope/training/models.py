@@ -5,6 +5,7 @@ Dropout in an adapter is refused, because the update would be random and could n
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -85,13 +86,18 @@ def load_trainable(
 
 
 class SpreadBase:
-    """A base class of trainers whose model may have a spread base: DDP is then over its adapter.
+    """A base class of TRL's trainers whose model may have a spread base: DDP is over its adapter.
 
-    accelerate refuses to put such a model on GPUs under DDP, and is asked for the rest alone.
+    accelerate refuses to put such a model on GPUs under DDP, and is asked for the rest alone. The
+    trainer sends no telemetry of TRL unless HF_HUB_DISABLE_TELEMETRY is set to false.
     """
 
     model: Any
     accelerator: Any
+
+    def _send_telemetry(self) -> None:
+        if os.environ.get("HF_HUB_DISABLE_TELEMETRY", "").lower() in ("0", "false", "no", "off"):
+            cast(Any, super())._send_telemetry()
 
     def _wrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         if model is not self.model or not is_spread(model):
