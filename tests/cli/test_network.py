@@ -1,17 +1,16 @@
 """Nobody is called: with local models and data, no verb looks up a name on the network."""
 
-import shutil
 import socket
 
 import pytest
+import torch
 import yaml
 from huggingface_hub import constants
 from huggingface_hub.utils import _telemetry
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
-from typer.testing import CliRunner
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
-import torch
 from isentrope.cli.main import app
 from tests.pipelines import evaluating
 from tests.tiny_checkpoint import settings, tiny
@@ -35,7 +34,7 @@ def looked_up(monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.setattr(constants, name, False)
     monkeypatch.setattr(socket, "getaddrinfo", refused)
-    yield asked
+    return asked
 
 
 def call(*words):

@@ -34,6 +34,7 @@ from isentrope.processes import world_size
 from isentrope.reading import read_json_lines
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import find_checkpoints
+from isentrope.sampling.chat_template import render_chat
 from isentrope.sampling.prompts import Prompt, name_prompts
 
 log = logging.getLogger("isentrope")
@@ -204,11 +205,8 @@ def _tokens(tokenizer: Any, prompt: Prompt) -> int:
         return len(prompt.token_ids)
     if prompt.messages is None:
         return _encoded(tokenizer, prompt.text)
-    return len(
-        tokenizer.apply_chat_template(
-            list(prompt.messages), tokenize=True, return_dict=True, **prompt.template
-        )["input_ids"]
-    )
+    text = render_chat(tokenizer, prompt.messages, prompt.template, add_generation_prompt=False)
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _encoded(tokenizer: Any, text: Any) -> int:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from isentrope.files import short_digest
 from isentrope.policy.language_model import Policy
+from isentrope.sampling.chat_template import render_chat
 
 _LOG = logging.getLogger("isentrope")
 _SHORT = 16
@@ -109,9 +110,7 @@ def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
             f"Prompt {prompt.key!r} is a conversation, and the tokenizer has no chat template: "
             "give texts, or save the checkpoint with a tokenizer that has one."
         )
-    text = tokenizer.apply_chat_template(
-        list(prompt.messages), tokenize=False, add_generation_prompt=True, **prompt.template
-    )
+    text = render_chat(tokenizer, prompt.messages, prompt.template)
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has its own
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from isentrope.sampling.chat_template import render_chat
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.splits import (
     in_test,
@@ -141,9 +142,7 @@ class ChatAddition(Addition):
 
     def _prompt(self, a: int, b: int) -> Prompt:
         message = {"role": "user", "content": self._question.format(a=a, b=b)}
-        text = self._tokenizer.apply_chat_template(
-            [message], tokenize=False, add_generation_prompt=True
-        )
+        text = render_chat(self._tokenizer, [message])
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return Prompt(f"addition_chat/{a}+{b}", text, tuple(ids), str(a + b))
 
