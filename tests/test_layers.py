@@ -25,6 +25,7 @@ FLOORS = (
             "manifest",
             "reading",
             "inert",
+            "secrets",
             "strict_json",
             "rollout_columns",
             "rollout_input",

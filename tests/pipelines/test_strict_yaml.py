@@ -24,7 +24,7 @@ def complaint(path):
         ("model: &m\n  path: *m\n", "refers to what it is part of"),
         ("x: &x {path: toy}\nmodel:\n  <<: *x\n", "merge keys"),
         ("model: !!python/object/apply:os.system ['true']", "tag"),
-        ("training: {steps: !!int x}", "the tag 'tag:yaml.org,2002:int' is not read"),
+        ("training: {steps: !!int x}", "a tag is not read"),
         ("model: !!map x", "tag"),
         ("? [a]\n: b\n", "a key must be a text"),
         ("1: 2\n", "a key must be a text, and '1' is not"),

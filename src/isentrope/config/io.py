@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.paths import located
-from isentrope.config.secrets import secrets_in
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
@@ -27,6 +26,7 @@ from isentrope.config.strict_yaml import (
     resolved,
     shortened,
 )
+from isentrope.secrets import secrets_in
 
 __all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
 
@@ -70,8 +70,9 @@ def load_config(
 
 def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:
     """Write a configuration as YAML that `load_config` reads back equal, or finds to be cut."""
-    lines = []
-    for name, section in config.model_dump().items():
+    lines, content = [], config.model_dump()
+    _require_no_secrets(content)
+    for name, section in content.items():
         if section is None:
             continue
         model = _inner_model(type(config), name)

@@ -21,6 +21,7 @@ from typing import Any, cast
 import yaml
 
 from isentrope.errors import IsentropeError
+from isentrope.secrets import without_secrets
 
 FIRST_LINE = "# isentrope configuration"
 LAST_LINE = "# end of configuration"
@@ -76,7 +77,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
         if getattr(event, "tag", None) is not None:
-            raise self._refusal(event, f"the tag {brief(event.tag)} is not read: leave it out")
+            raise self._refusal(event, "a tag is not read: leave it out")
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._refusal(event, f"more than {MAX_DEPTH} levels are nested")
@@ -109,7 +110,7 @@ class _Loader(yaml.SafeLoader):
         if not _is_real(node):
             number = int(text) if len(text) <= 20 else MAX_INTEGER + 1
             if abs(number) > MAX_INTEGER:
-                raise self._refusal(node, f"the number {brief(text)} has more than 63 bits")
+                raise self._refusal(node, "a number has more than 63 bits")
         return Plain(text, number)
 
     def construct_word(self, node: Any) -> Plain:
@@ -169,7 +170,11 @@ def parse(text: str, where: str) -> Any:
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        words = " ".join(str(error).split()).replace('in "<unicode string>", ', "")
+        mark = getattr(error, "problem_mark", None)  # without the text itself
+        what = ", ".join(
+            filter(None, (getattr(error, "context", ""), getattr(error, "problem", "")))
+        )
+        words = f"{what}, line {mark.line + 1}" if mark else " ".join(str(error).split())
         raise ConfigError(f"{where} is not YAML: {shortened(words)}.") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is not YAML: it is nested too deeply.") from error
@@ -233,7 +238,7 @@ def require_plain(content: Any, where: str = "", depth: int = 0) -> None:
     elif isinstance(content, float) and not math.isfinite(content):
         raise ConfigError(f"{where}: should be a finite number, got {content}.")
     elif isinstance(content, int) and abs(content) > MAX_INTEGER:
-        raise ConfigError(f"{where}: the number {brief(content)} has more than 63 bits.")
+        raise ConfigError(f"{where}: the number has more than 63 bits.")
 
 
 def read_text(path: Path) -> str:
@@ -278,12 +283,15 @@ def brief(value: Any) -> str:
     """A value in at most about 100 characters, for messages."""
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         return f"a number of {value.bit_length()} bits"
+    if isinstance(value, str):
+        value = without_secrets(value)
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxother = 3, 80, 80
     return shortened(short.repr(value), 100)
 
 
 def shortened(text: str, limit: int = 200) -> str:
-    """A text, its middle left out where it is longer than the limit."""
+    """A text without secrets, its middle left out where it is longer than the limit."""
+    text = without_secrets(text)
     half = (limit - 5) // 2
     return text if len(text) <= limit else f"{text[:half]} ... {text[-half:]}"

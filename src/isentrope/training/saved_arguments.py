@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.inert import Inert, load_torch
+from isentrope.secrets import secrets_in
 
 TRAINING_ARGS = "training_args.bin"
 _LARGEST = 16 * 2**20
 """Largest size in bytes; the file of a real run has a few thousand."""
 
-_SECRET = ("hub_token", "push_to_hub_token")
 _LIBRARIES = (
     "trl",
     "transformers",
@@ -88,8 +88,8 @@ def read_training_arguments(path: Path) -> SavedArguments:
             "and set the training settings in the configuration."
         )
     state = content.attributes()
-    fields = {key: _plain(v) for key, v in state.items() if key not in _SECRET}
-    fields = {key: value for key, value in fields.items() if value is not _OPAQUE}
+    fields = {key: _plain(value) for key, value in state.items()}
+    fields = {k: v for k, v in fields.items() if v is not _OPAQUE and not any(secrets_in({k: v}))}
     return SavedArguments(content.name, fields, _processes(state))
 
 
