@@ -28,6 +28,7 @@ FLOORS = (
             "rollout_columns",
             "rollout_input",
             "table_schema",
+            "stated_steps",
         ),
         *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
         *("sharded_tensors",),

@@ -26,6 +26,7 @@ from isentrope.files import publish_folder
 from isentrope.processes import barrier, rank
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
+from isentrope.stated_steps import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
@@ -220,7 +221,13 @@ class EntropyGRPOTrainer(BatchTrainer):
         schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         own, rates = hyper_parameters(optimizer), list(schedule.base_lrs)
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not self.branched:
+        if checkpoint is None:
+            return
+        if not self.is_deepspeed_enabled:
+            taken = [float(x["step"]) for x in optimizer.state.values() if "step" in x]
+            last = self.state.global_step if not taken else max(taken)
+            require_own_states(Path(checkpoint), last, schedule.last_epoch)
+        if not self.branched:
             return
         schedule.base_lrs = rates
         factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
