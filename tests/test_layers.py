@@ -29,6 +29,7 @@ FLOORS = (
             "rollout_input",
             "table_schema",
             "stated_steps",
+            "outputs",
         ),
         *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
         *("sharded_tensors",),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from isentrope.config.io import ConfigError, load_config
+from isentrope.config.paths import inputs_of
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl_fields import shards_weights
 from isentrope.files import write_bytes
@@ -58,7 +59,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     """
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
-    with one_writer(files.folder):
+    with one_writer(files.folder, inputs_of(config)):
         _require_no_run(files)
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
@@ -97,7 +98,7 @@ def branch(
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
     changed = changed_settings(flat_settings(then), flat_settings(config))
     files = RunFiles(config.output.directory)
-    with one_writer(files.folder):
+    with one_writer(files.folder, [start, *inputs_of(config)]):
         _require_no_run(files)
         from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})

@@ -19,7 +19,9 @@ from typing import Any, Generic, TypeVar
 
 from isentrope.config.as_trained import refuse, settle
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.paths import inputs_of
 from isentrope.files import write_bytes
+from isentrope.outputs import require_apart
 from isentrope.processes import from_first
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
@@ -135,7 +137,8 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
     logs = config.detailed_logging
     if logs.enabled and logs.output_directory is not None:
         require_writable(logs.output_directory, "detailed_logging.output_directory")
-    with one_writer(folder):
+        require_apart(logs.output_directory, inputs_of(config))
+    with one_writer(folder, inputs_of(config)):
         study = plan_study(verb, config, folder)
         with noted_if_interrupted(study.how_to_go_on):
             yield study
