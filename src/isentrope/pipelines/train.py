@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
 from isentrope.config.train import TrainConfig
@@ -24,6 +25,7 @@ from isentrope.runs.branch import (
     begin_branch,
     changed_settings,
     parent_of,
+    require_steps,
     settings_of,
 )
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
@@ -88,7 +90,8 @@ def branch(
     Raises:
         FileNotFoundError: If there is no such checkpoint.
         FileExistsError: If the folder holds a run.
-        ConfigError: If a setting is changed that the parent's states depend on.
+        ConfigError: If a setting is changed that the parent's states depend on, or that leaves no
+            step to take.
         ValueError: If no folder is given, or the checkpoint lacks a state.
     """
     join_processes()
@@ -97,6 +100,7 @@ def branch(
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
     changed = changed_settings(flat_settings(then), flat_settings(config))
+    require_steps(config, step_of_folder(start.name) or 0)
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         _require_no_run(files)

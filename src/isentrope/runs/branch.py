@@ -35,6 +35,9 @@ FIXED = (
     "training.seed",
     "training.prompt_weighting",
     "trainer.optim",
+    "trainer.fp16",
+    "trainer.fsdp",
+    "trainer.deepspeed",
 )
 """Settings that a branch shares with its parent, whose states depend on them."""
 
@@ -119,6 +122,29 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
             f"{now.get(fixed[0])}): the states it takes over depend on it. Start a new run instead."
         )
     return {key: [then.get(key), now.get(key)] for key in keys}
+
+
+def require_steps(config: TrainConfig, step: int) -> None:
+    """Refuse a branch without a step of its own, or that begins in the middle of a batch's uses.
+
+    Args:
+        config: Of the branch.
+        step: Where it begins.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    last, uses = config.training.steps, config.trainer.get("num_iterations", 1)
+    if last <= step:
+        raise ConfigError(
+            f"training.steps={last} is no later than step {step}, where the branch begins: set "
+            "training.steps to the last step that it should take."
+        )
+    if isinstance(uses, int) and uses > 1 and step % uses:
+        raise ConfigError(
+            f"trainer.num_iterations={uses} cannot begin at step {step}, which is not a multiple "
+            "of it: a checkpoint would be in the middle of a batch's uses."
+        )
 
 
 def begin_branch(

@@ -223,6 +223,8 @@ class EntropyGRPOTrainer(BatchTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        # transformers takes the steps between checkpoints from trainer_state.json
+        self.state.compute_steps(self.args, self.state.max_steps)
         if not self.is_deepspeed_enabled:
             taken = [float(x["step"]) for x in optimizer.state.values() if "step" in x]
             last = self.state.global_step if not taken else max(taken)
