@@ -6,6 +6,7 @@ later command refuses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -28,13 +29,13 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     Raises:
         FileError: Naming both.
     """
-    here = Path(out).expanduser().resolve()
+    here = _real(out)
     places = (here, *here.parents)
     complete = next((p for p in places if (p / MARKER).is_file()), None)
     states = next((p for p in places if p.name == "training_state"), None)
     refused = complete or states
     for path in inputs:
-        folder = Path(path).expanduser().resolve()
+        folder = _real(path)
         above = here == folder.parent and any((folder / name).is_file() for name in _MODEL)
         if folder.is_dir() and (folder in places or above):
             refused = refused or folder
@@ -44,6 +45,12 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
             f"Nothing may be written into {out}, which is {_where(here, refused)}: that is read, "
             "and would be another one afterwards. Choose another folder (--out).",
         )
+
+
+def _real(path: str | Path) -> Path:
+    return Path(
+        os.path.realpath(Path(path).expanduser())
+    )  # which does not fail on a circle of links
 
 
 def _where(here: Path, refused: Path) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.files import publish_folder, sha256_of_file, write_bytes, write_json
+from isentrope.files import files_below, publish_folder, sha256_of_file, write_bytes, write_json
 from isentrope.manifest import verify
 from isentrope.reading import read_json, reading
 from isentrope.recording.contract import CONTRACT
 from isentrope.recording.next_update import NEXT_UPDATE
 from isentrope.training.resumable import require_resumable
-from isentrope.training.run_files import RunFiles
+from isentrope.training.run_files import WRITING, RunFiles
 
 BRANCH = "branch.json"
 
@@ -164,6 +164,7 @@ def begin_branch(
     step = step_of_folder(checkpoint.name)
     assert step is not None  # parent_of has compared the name with the step inside
     parent.require_whole_log(step)
+    files_below(checkpoint)  # refuses links to folders, which a copy would follow
     record = Branch(str(checkpoint), step, sha256_of_file(checkpoint / CONTRACT), changed)
     for mine, theirs in ((files.metrics, parent.metrics), (files.timing, parent.timing)):
         if theirs.exists():
@@ -171,7 +172,7 @@ def begin_branch(
                 write_bytes(mine, theirs.read_bytes())
     files.rewind(step)
     if not files.checkpoint(step).exists():
-        partial = files.checkpoints / ".writing"
+        partial = files.checkpoints / WRITING
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(checkpoint, partial, ignore=shutil.ignore_patterns(NEXT_UPDATE))
         publish_folder(partial, files.checkpoint(step))

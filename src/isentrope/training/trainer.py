@@ -31,7 +31,7 @@ from isentrope.training.batch_trainer import BatchTrainer
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
-from isentrope.training.run_files import RunFiles
+from isentrope.training.run_files import WRITING, RunFiles
 from isentrope.training.saved_state import restore_state, saving, write_state
 from isentrope.training.step_log import StepLog
 from isentrope.training.stops import SaveStart
@@ -180,7 +180,7 @@ class EntropyGRPOTrainer(BatchTrainer):
         """Write no model card: a run folder is described by its config.yaml."""
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.files.checkpoints / ".writing")
+        return str(self.files.checkpoints / WRITING)
 
     def save_start(self) -> None:
         """Save the model and all states before the first step, if that was not done."""
