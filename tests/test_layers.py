@@ -30,6 +30,8 @@ FLOORS = (
             "rollout_columns",
             "rollout_input",
             "table_schema",
+            "stated_steps",
+            "outputs",
         ),
         *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
         *("sharded_tensors",),

@@ -106,12 +106,18 @@ def test_a_manifest_cannot_name_files_elsewhere(folder):
         manifest.verify(folder)
 
 
-def test_a_folder_made_elsewhere_is_read_and_that_is_said_once(tmp_path, caplog):
-    (tmp_path / "config.json").write_text("{}")
-    with caplog.at_level(logging.INFO, "isentrope"):
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [("config.json", "DEBUG"), ("contract.json", "WARNING"), ("results.json", "WARNING")],
+)
+def test_a_folder_without_a_manifest_is_noted_once_and_a_warning_if_ours(
+    tmp_path, caplog, name, level
+):
+    (tmp_path / name).write_text("{}")
+    with caplog.at_level(logging.DEBUG, "isentrope"):
         assert manifest.verify(tmp_path) is None
         assert manifest.verify(tmp_path / "." / "") is None
-    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert [record.levelname for record in caplog.records] == [level]
     assert "has no manifest.json, so its files are not verified" in caplog.text
 
 
@@ -128,11 +134,7 @@ def test_a_folder_of_ours_is_not_taken_for_one_made_elsewhere(folder, tmp_path, 
     with manifest.verification(False):
         assert manifest.verify(folder) is None
         manifest.verify_file(folder / "weights")
-    with caplog.at_level(logging.INFO, "isentrope"):
-        assert (
-            manifest.verify(as_made_elsewhere(folder)) is None
-        )  # an earlier version wrote neither
-    assert "has no manifest.json, so its files are not verified" in caplog.text
+    assert manifest.verify(as_made_elsewhere(folder)) is None  # an earlier version wrote neither
     manifest.verify_file(folder / "weights")
 
 
@@ -180,4 +182,42 @@ def test_a_file_is_hashed_once_unless_it_was_written_again(folder, monkeypatch):
     (folder / "weights").write_bytes(bytes(256))
     os.utime(folder / "weights", ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(FileError, match="weights was changed"):
+        manifest.verify(folder)
+
+
+LINKS = {"self": ".", "up": "..", "absolute": "/", "other": "../other"}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_to_a_directory_is_refused(folder, name):
+    (folder.parent / "other").mkdir()
+    (folder / name).symlink_to(LINKS[name])
+    with pytest.raises(FileError, match=rf"step_4/{name} is a link to a directory"):
+        manifest.verify(folder)
+    as_made_elsewhere(folder)
+    manifest.verify(folder)  # nothing there is read through the link
+
+
+def test_links_that_lead_nowhere_are_refused(folder):
+    for name, target in {"dangling": "nowhere", "circle": "circle"}.items():
+        (folder / name).symlink_to(target)
+        with pytest.raises(FileError, match=f"{name} was added"):
+            manifest.verify(folder)
+        (folder / name).unlink()
+    (folder.parent / "circle").symlink_to("circle")
+    manifest.verify_file(folder.parent / "circle")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "next_update/update.json"])
+def test_other_line_ends_are_said_to_be_the_only_change(folder, name):
+    inner = folder / "next_update"
+    (inner / "manifest.json").unlink()
+    (inner / "update.json").write_text('{"step":\n1}\n')
+    files.write_manifest(inner)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content.replace(b"\n", b"\r\n"))
+    with pytest.raises(FileError, match=r"its line ends alone.*core\.autocrlf"):
+        manifest.verify(folder)
+    (folder / name).write_bytes(content.replace(b"\n", b"\r\n") + b" ")
+    with pytest.raises(FileError, match=r"damaged|changed"):
         manifest.verify(folder)

@@ -201,13 +201,22 @@ def files_below(folder: Path) -> list[Path]:
 
     Returns:
         In the order of their names, the manifest itself not among them.
+
+    Raises:
+        FileError: If one is a link to a directory, which may lead back.
     """
-    found = []
+    found: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name == MANIFEST:
             continue
         if not path.is_dir():
             found.append(path)
+        elif path.is_symlink():
+            raise FileError(
+                path,
+                f"{path} is a link to a directory, which no folder of isentrope holds: put the "
+                "directory itself there, or remove the link.",
+            )
         elif not (path / MANIFEST).exists():
             found += files_below(path)
     return found

@@ -5,7 +5,8 @@ its size and SHA-256, and no other file beside them; inner folders with a manife
 (`next_update` of a checkpoint) are verified too.
 
 A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
-was made elsewhere, or by an earlier version: that is logged once, and it is read.
+was made elsewhere, or by an earlier version, and is read. Where a file in it is one that isentrope
+writes, a warning says so, once.
 
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
@@ -43,6 +44,9 @@ NOT_VERIFIED = (
 
 _CURE = "restore it, or read the folder as it is with --no-verify (verify=False in Python)"
 _LARGEST = 64 * 2**20
+_OURS = ("contract.json", "results.json", "metrics.json", "update.json")
+"""Files of isentrope alone; a folder of another trainer has none of them."""
+_LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not false)"
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 _Stamp = tuple[int, int, int, int]
@@ -88,7 +92,7 @@ def verify(folder: str | Path) -> str | None:
     """
     if not verifying():
         return None
-    folder = Path(folder).resolve()
+    folder = Path(os.path.realpath(folder))
     _verify_inner(folder)
     path = folder / MANIFEST
     if not path.exists():
@@ -118,7 +122,7 @@ def verify_file(path: str | Path) -> None:
     Raises:
         FileError: If it was changed, or the manifest is missing.
     """
-    path = Path(path).resolve()
+    path = Path(os.path.realpath(path))  # which does not fail on a link to itself
     if not verifying() or path.name == MANIFEST or not path.is_file():
         return
     for folder in path.parents[:2]:
@@ -136,7 +140,7 @@ def _verify_inner(folder: Path) -> None:
     if folder.is_dir():
         for inner in sorted(folder.iterdir()):
             whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
-            if whole and not inner.name.startswith("."):
+            if whole and not inner.name.startswith(".") and not inner.is_symlink():
                 verify(inner)
 
 
@@ -152,7 +156,14 @@ def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> Non
     if not path.is_file():
         raise FileError(path, f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        raise FileError(path, f"{path} was changed after it was written: {_CURE}.")
+        how = _LINE_ENDS if _as_written(path) == entry["sha256"] else ""
+        raise FileError(path, f"{path} was changed after it was written{how}: {_CURE}.")
+
+
+def _as_written(path: Path) -> str | None:
+    """Digest of a file with the line ends that isentrope writes; None if it has no others."""
+    content = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
+    return sha256([content.replace(b"\r\n", b"\n")]) if b"\r\n" in content else None
 
 
 def file_digest(path: Path) -> str:
@@ -182,9 +193,10 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
     try:
         return _parsed(path, _stamp(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        how = _LINE_ENDS if path.is_file() and _as_written(path) else ""
         raise FileError(
             path,
-            f"{path} is damaged, or is not a manifest of isentrope, so the folder cannot be "
+            f"{path} is damaged{how}, or is not a manifest of isentrope, so the folder cannot be "
             f"verified: {_CURE}.",
         ) from error
 
@@ -206,4 +218,9 @@ def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
 
 @cache
 def _say_unverified(folder: Path) -> None:
-    log.info("%s has no %s, so its files are not verified.", folder, MANIFEST)
+    ours = next((name for name in _OURS if (folder / name).is_file()), None)
+    why = (
+        f" Its {ours} is isentrope's: an earlier version wrote it, or it was lost." if ours else ""
+    )
+    level = logging.WARNING if ours else logging.DEBUG
+    log.log(level, "%s has no %s, so its files are not verified.%s", folder, MANIFEST, why)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
+from isentrope.errors import FileError
 from isentrope.pipelines.train import branch, resume, train
 from tests.training import runs
 
@@ -109,6 +110,8 @@ def test_bad_places_are_said_in_a_sentence(parent, tmp_path):
     (at(copied) / "optimizer.pt").unlink()
     with pytest.raises(ValueError, match=r"optimizer\.pt"):
         branch(at(copied), [where])
+    with pytest.raises(FileError, match="Nothing may be written"):
+        branch(at(parent), [f"output.directory={at(parent) / 'new'}"])
     with pytest.raises(FileExistsError, match="holds a run"):
         branch(at(parent), [f"output.directory={parent}"])
     with pytest.raises(FileNotFoundError, match="--from"):

@@ -61,6 +61,24 @@ def test_a_step_under_another_steps_name_is_refused(run):
         resume(run)
 
 
+def test_only_what_the_run_left_is_removed_on_resuming(run):
+    places = run / "training_state", run / "logs" / "rollouts"
+    own = [".writing", ".removed_1", ".step_3.partial", ".step_3.a1b2.partial"]
+    for name in (*own, ".mine", ".step_3"):
+        (places[0] / name).mkdir()
+    tables = ["step_3.parquet", "step_3.parquet.partial"]
+    for name in (*tables, "step_3.parquet.old", "step_1.parquet.bak"):
+        (places[1] / name).touch()
+    (places[0] / ".DS_Store").touch()
+    (places[0] / ".removed_2").symlink_to(run)
+    (places[0] / "step_7").touch()
+    resume(run, MORE)
+    left = {path.name for place in places for path in place.iterdir()}
+    assert left >= {".mine", ".step_3", ".DS_Store", ".removed_2", "step_7"}
+    assert left >= {"step_3.parquet.old", "step_1.parquet.bak"}
+    assert not left & {*own, "step_3.parquet.partial"}
+
+
 def test_a_step_under_a_name_that_no_run_gives_is_refused(run):
     (run / "training_state" / "step_2").rename(run / "training_state" / "step_002")
     with pytest.raises(ValueError, match=r"step_002 .*rename it to step_2\b"):

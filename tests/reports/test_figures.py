@@ -32,7 +32,7 @@ def figure_of(tmp_path):
         content = made_up.measure(sweep=list(rows), **orders | more)
         if "linear_range" not in more:
             content["linear_range"]["value"] = 0.07
-        folder = made_up.write(tmp_path, "measure", "step_4", content)
+        folder = made_up.write(tmp_path, "measure", "step_8", content)
         return entropy_change_figure(MeasureResult.load(folder))
 
     return figure

@@ -6,6 +6,7 @@ and `isentrope config show` prints every key with its default and the words belo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -171,6 +172,11 @@ class BatchConfig(PromptsConfig):
         name = self.U_dataset_name or self.dataset_name
         shared = self.dataset_path if name == self.dataset_name else None
         return self.load_task(name, self.U_split, self.U_dataset_path or shared, tokenizer)
+
+
+def repeat_of(seeds: Mapping[str, int]) -> int | None:
+    """Which of the repeats `BatchConfig.seeds` are of; None where they are not recorded."""
+    return (seeds["U"] - seeds["E"] - 1) // 3 if {"E", "U"} <= seeds.keys() else None
 
 
 class MeasureConfig(Section):

@@ -8,11 +8,15 @@ any other configuration, in the current directory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from glob import glob
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+
+from isentrope.manifest import verification
+from isentrope.policy.adapter import adapter_settings
 
 PATHS = {
     "model": ("path",),
@@ -76,6 +80,29 @@ def _mapped(
         elif isinstance(value, list):
             found[key] = [change(path) if isinstance(path, str) else path for path in value]
     return found
+
+
+def inputs_of(config: BaseModel) -> list[Path]:
+    """What a configuration reads: its paths that are there, patterns expanded, and base models."""
+    found: list[Path] = []
+    for name, keys in PATHS.items():
+        section = getattr(config, name, None)
+        for value in (getattr(section, key, None) for key in keys):
+            found += existing([value] if isinstance(value, str) else value or ())
+    return found
+
+
+def existing(paths: Iterable[str]) -> list[Path]:
+    """Paths that are there, patterns expanded, and the base model of each that is an adapter."""
+    given = [
+        path
+        for text in paths
+        for path in (map(Path, glob(text)) if _is_pattern(text) else [Path(text)])
+        if path.expanduser().exists()
+    ]
+    with verification(False):
+        bases = [adapter_settings(p).get("base_model_name_or_path") for p in given if p.is_dir()]
+    return given + [Path(base) for base in bases if isinstance(base, str)]
 
 
 def _is_pattern(path: str) -> bool:

@@ -17,6 +17,7 @@ from isentrope.convert.gathered import Gathered, described_model
 from isentrope.convert.verl import is_verl, read_verl
 from isentrope.files import whole_folder, write_json
 from isentrope.inert import without_stand_ins
+from isentrope.outputs import require_apart
 from isentrope.reading import read_json, reading
 from isentrope.update.name_spelling import plain_name, unwrapped
 
@@ -68,11 +69,13 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
     Raises:
         FileNotFoundError: If the source is not there, incomplete or of no known layout.
         FileExistsError: If `out` exists.
+        FileError: If `out` is in the source or the model.
         ValueError: If weights and configuration do not fit.
     """
     folder, out = Path(source), Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+    require_apart(out, [folder] if model is None else [folder, model])
     gathered = _read(folder)
     config = _config(folder, gathered, None if model is None else Path(model))
     adapter = (config / ADAPTER).is_file()

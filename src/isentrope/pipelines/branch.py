@@ -26,10 +26,12 @@ from isentrope.config.evaluate import (
 )
 from isentrope.config.io import load_config
 from isentrope.config.measure import PolicyConfig
+from isentrope.config.paths import existing, inputs_of
 from isentrope.config.stages import ScoringPrecision
 from isentrope.config.train import TrainConfig
 from isentrope.file_contents import csv
 from isentrope.files import write_bytes
+from isentrope.outputs import require_apart
 from isentrope.pipelines.evaluate import evaluate_checkpoints
 from isentrope.pipelines.train import CONFIG, branch, resume
 from isentrope.processes import barrier, join_processes, rank
@@ -77,8 +79,11 @@ def branch_study(asked: Asked, *, progress: Progress | None = None) -> Branched:
     join_processes()
     progress = progress or Progress()
     kept = f"Finished branches are kept: go on by the same command with --out {asked.folder}."
-    with one_writer(asked.folder), noted_if_interrupted(lambda: kept):
+    inputs = existing(asked.checkpoints)
+    with one_writer(asked.folder, inputs), noted_if_interrupted(lambda: kept):
         starts = plan_branches(asked)
+        for start in starts:
+            require_apart(asked.folder, inputs_of(start.config))
         found: list[Effect] = []
         for start in starts:
             found += _effects(asked, start, progress)

@@ -21,6 +21,7 @@ from isentrope.config.evaluate import (
     EvaluationSampling,
 )
 from isentrope.config.measure import PolicyConfig
+from isentrope.config.paths import inputs_of
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.files import write_bytes
@@ -67,7 +68,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     profile, first = config.evaluation, checkpoints[0]
     directory = evaluation_directory(config.output, config.data.dataset_name, first)
     folder = gather(directory)[0]
-    with one_writer(folder), verification(config.checkpoint.verify):
+    with one_writer(folder, inputs_of(config)), verification(config.checkpoint.verify):
         require_same_evaluation(folder, config)
         engine = None
         if config.sampling.engine == "vllm":

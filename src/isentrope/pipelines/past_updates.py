@@ -132,7 +132,7 @@ def _records(ready: Prepared) -> tuple[list[_Recorded], list[int]]:
     missing: list[int] = []
     for back in range(1, min(ready.analysis.momentum_steps, here) + 1):
         path = by_step.get(here - back)
-        record = None if path is None else _read(path, here - back)
+        record = None if path is None else _read(path)
         if path is None or record is None:
             missing.append(here - back)
             continue
@@ -142,7 +142,7 @@ def _records(ready: Prepared) -> tuple[list[_Recorded], list[int]]:
     return found, missing
 
 
-def _read(checkpoint: Path, step: int) -> tuple[Rollouts, dict[str, float | None]] | None:
+def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, float | None]] | None:
     """The record of the step from a checkpoint; None where it has none that replays."""
     try:
         batch, update = read_next_update(checkpoint)
@@ -150,11 +150,6 @@ def _read(checkpoint: Path, step: int) -> tuple[Rollouts, dict[str, float | None
         raise
     except (FileNotFoundError, ValueError):
         return None
-    if update.get("step", step + 1) != step + 1:
-        raise ValueError(
-            f"{checkpoint / 'next_update'} records step {update['step']}, and the step from that "
-            f"checkpoint is {step + 1}: it is of another run. Restore the folder or remove it."
-        )
     return None if batch.token_weights is None else (batch, update)
 
 

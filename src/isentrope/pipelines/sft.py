@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from isentrope.config.paths import inputs_of
 from isentrope.config.train import DemonstrationConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl_sft import sft_options
 from isentrope.files import write_bytes
@@ -62,7 +63,7 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
         log.warning("This configuration is of a run with %s.", difference)
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
-    with one_writer(files.folder):
+    with one_writer(files.folder, inputs_of(config)):
         _require_no_run(files.folder)
         require_paths(config.model, config.data)
         options = sft_options(config, files.folder)

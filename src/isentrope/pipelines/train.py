@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
+from isentrope.config.paths import inputs_of
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl_fields import shards_weights
 from isentrope.files import write_bytes
@@ -23,6 +25,7 @@ from isentrope.runs.branch import (
     begin_branch,
     changed_settings,
     parent_of,
+    require_steps,
     settings_of,
 )
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
@@ -58,7 +61,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     """
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
-    with one_writer(files.folder):
+    with one_writer(files.folder, inputs_of(config)):
         _require_no_run(files)
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
@@ -87,7 +90,8 @@ def branch(
     Raises:
         FileNotFoundError: If there is no such checkpoint.
         FileExistsError: If the folder holds a run.
-        ConfigError: If a setting is changed that the parent's states depend on.
+        ConfigError: If a setting is changed that the parent's states depend on, or that leaves no
+            step to take.
         ValueError: If no folder is given, or the checkpoint lacks a state.
     """
     join_processes()
@@ -96,8 +100,9 @@ def branch(
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
     changed = changed_settings(flat_settings(then), flat_settings(config))
+    require_steps(config, step_of_folder(start.name) or 0)
     files = RunFiles(config.output.directory)
-    with one_writer(files.folder):
+    with one_writer(files.folder, [start, *inputs_of(config)]):
         _require_no_run(files)
         from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})

@@ -32,6 +32,7 @@ from isentrope.policy.layouts import foreign_layout
 from isentrope.policy.stored_types import base_type
 from isentrope.policy.trainable import train_only
 from isentrope.reading import read_tensor_headers, reading
+from isentrope.stated_steps import checkpoint_step
 
 QUANTIZATIONS = ("4bit", "8bit")
 
@@ -95,7 +96,7 @@ def require_checkpoint(path: str | Path) -> Path:
     Raises:
         FileNotFoundError: If the folder or a weights file is missing.
         ValueError: If the weights are pickled only.
-        FileError: If a file differs from the folder's manifest.
+        FileError: If a file differs from the manifest, or the folder has another step's name.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -116,6 +117,7 @@ def require_checkpoint(path: str | Path) -> Path:
             )
         raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
     manifest.verify(folder)
+    checkpoint_step(folder)
     return folder
 
 

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from safetensors.torch import save_file
 
-from isentrope.files import whole_folder
+from isentrope.files import MANIFEST, sha256_of_file, whole_folder
 from isentrope.manifest import verify
 from isentrope.reading import read_json, read_tensors, require_types
 from isentrope.rollouts import Rollouts
+from isentrope.stated_steps import CHECKPOINT, require_own_update
 from isentrope.vectors import Vector
 
 NEXT_UPDATE = "next_update"
@@ -64,6 +65,8 @@ def write_next_update(
         if control is not None:
             save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)
             update = {**update, "controlled": True}
+        if (manifest := checkpoint / MANIFEST).is_file():
+            update = {**update, CHECKPOINT: sha256_of_file(manifest)}
         (partial / "update.json").write_text(json.dumps(update, indent=2) + "\n")
 
 
@@ -119,4 +122,5 @@ def _read_update(folder: Path) -> dict[str, Any]:
     path = folder / "update.json"
     update = read_json(path, _CURE)
     require_types(path, update, _UpdateTypes, _CURE)
+    require_own_update(folder, update)
     return update

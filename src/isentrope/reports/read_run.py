@@ -24,6 +24,7 @@ from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
 from isentrope.runs.log_lines import read_log
+from isentrope.runs.origin import require_of_run
 from isentrope.runs.result import Result
 from isentrope.runs.results import (
     AuditResult,
@@ -171,6 +172,8 @@ def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measu
             continue
         try:
             result = kinds[verb].load(path)
+            made_from = result.provenance.made_from
+            require_of_run(folder, path, Path(result.policy.checkpoint).name, made_from)
         except IsentropeError as error:
             missing.append(f"{error} {verb} is left out.")
             continue

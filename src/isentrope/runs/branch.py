@@ -20,6 +20,7 @@ from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.files import (
+    files_below,
     fresh_folder,
     publish_folder,
     sha256_of_file,
@@ -31,7 +32,7 @@ from isentrope.reading import read_json, reading
 from isentrope.recording.contract import CONTRACT
 from isentrope.recording.next_update import NEXT_UPDATE
 from isentrope.training.resumable import require_resumable
-from isentrope.training.run_files import RunFiles
+from isentrope.training.run_files import WRITING, RunFiles
 
 BRANCH = "branch.json"
 
@@ -41,6 +42,9 @@ FIXED = (
     "training.seed",
     "training.prompt_weighting",
     "trainer.optim",
+    "trainer.fp16",
+    "trainer.fsdp",
+    "trainer.deepspeed",
 )
 """Settings that a branch shares with its parent, whose states depend on them."""
 
@@ -127,6 +131,29 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
     return {key: [then.get(key), now.get(key)] for key in keys}
 
 
+def require_steps(config: TrainConfig, step: int) -> None:
+    """Refuse a branch without a step of its own, or that begins in the middle of a batch's uses.
+
+    Args:
+        config: Of the branch.
+        step: Where it begins.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    last, uses = config.training.steps, config.trainer.get("num_iterations", 1)
+    if last <= step:
+        raise ConfigError(
+            f"training.steps={last} is no later than step {step}, where the branch begins: set "
+            "training.steps to the last step that it should take."
+        )
+    if isinstance(uses, int) and uses > 1 and step % uses:
+        raise ConfigError(
+            f"trainer.num_iterations={uses} cannot begin at step {step}, which is not a multiple "
+            "of it: a checkpoint would be in the middle of a batch's uses."
+        )
+
+
 def begin_branch(
     checkpoint: Path, parent: RunFiles, files: RunFiles, changed: Mapping[str, list[Any]]
 ) -> None:
@@ -144,6 +171,7 @@ def begin_branch(
     step = step_of_folder(checkpoint.name)
     assert step is not None  # parent_of has compared the name with the step inside
     parent.require_whole_log(step)
+    files_below(checkpoint)  # refuses links to folders, which a copy would follow
     record = Branch(str(checkpoint), step, sha256_of_file(checkpoint / CONTRACT), changed)
     for mine, theirs in ((files.metrics, parent.metrics), (files.timing, parent.timing)):
         if theirs.exists():
@@ -151,7 +179,7 @@ def begin_branch(
                 write_bytes(mine, theirs.read_bytes())
     files.rewind(step)
     if not files.checkpoint(step).exists():
-        partial = files.checkpoints / ".writing"
+        partial = files.checkpoints / WRITING
         fresh_folder(partial)
         ignored = shutil.ignore_patterns(NEXT_UPDATE)
         shutil.copytree(checkpoint, partial, ignore=ignored, dirs_exist_ok=True)

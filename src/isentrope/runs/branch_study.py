@@ -21,7 +21,13 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
 from isentrope.files import sha256, sha256_of_file
 from isentrope.recording.contract import CONTRACT
-from isentrope.runs.branch import Branch, changed_settings, parent_of, settings_of
+from isentrope.runs.branch import (
+    Branch,
+    changed_settings,
+    parent_of,
+    require_steps,
+    settings_of,
+)
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.resumed_training import BY_CONTENT, flat_settings, schedule_has_end
 from isentrope.runs.room import folder_name
@@ -161,6 +167,7 @@ def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path)
         _, config = settings_of(parent, list(changes))
         flat = flat_settings(config)
         changed_settings(flat_settings(then), flat)
+        require_steps(config, step)
         _require_room_in_schedule(then.training.steps, config.trainer, step, asked.steps)
         if flat in known:  # the parent's own value, or another text for the same
             continue

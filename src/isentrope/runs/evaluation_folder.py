@@ -43,6 +43,7 @@ from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.result_coding import ResultsError
 from isentrope.runs.resume import require_same_origin
 from isentrope.runs.table_schemas import RECORDS
+from isentrope.stated_steps import require_own_name
 
 log = logging.getLogger("isentrope")
 
@@ -84,13 +85,16 @@ class StepFolder:
             The result.
 
         Raises:
-            FileError: If the step is done and a file of it was changed, or cannot be read.
+            FileError: If the step is done and a file of it was changed, cannot be read, or has the
+                name of another.
         """
         done = (self.path / MANIFEST).is_file()
         if not done and (self._chunks.exists() or not (self.path / METRICS).is_file()):
             return None
         verify(self.path)
-        return EvaluationResult.load(self.path / METRICS)
+        result = EvaluationResult.load(self.path / METRICS)
+        require_own_name(self.path, result.checkpoint)
+        return result
 
     def require_same_origin(self) -> None:
         """Refuse to continue from results or chunks of other weights or data.

@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from isentrope.files import remove_empty, writing_below
+from isentrope.outputs import require_apart
 from isentrope.processes import gather, rank
 
 LOCK = ".lock"
@@ -29,7 +30,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 @contextmanager
-def one_writer(folder: str | Path) -> Iterator[None]:
+def one_writer(folder: str | Path, inputs: Iterable[str | Path] = ()) -> Iterator[None]:
     """Hold a folder for writing; every process of a distributed run must call this.
 
     The processes of a distributed run are one writer: the first of them holds the lock. A block
@@ -38,15 +39,18 @@ def one_writer(folder: str | Path) -> Iterator[None]:
 
     Args:
         folder: The folder; it is made if need be.
+        inputs: What is read, which the folder must be apart from (`outputs`).
 
     Yields:
         Nothing.
 
     Raises:
+        FileError: If the folder is in or above an input; nothing is made then.
         BlockingIOError: If another process writes there; the message names it.
         OSError: If the folder cannot be made or written into.
     """
     folder = Path(folder)
+    require_apart(folder, inputs)
     created = [p for p in (folder, *folder.parents) if not p.exists()]
     lock: FileLock | None = None
     refusal: OSError | None = None

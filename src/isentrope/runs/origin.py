@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from isentrope.errors import FileError
 from isentrope.files import sha256
 from isentrope.manifest import file_digest
 from isentrope.policy.adapter import adapter_settings
@@ -63,6 +64,28 @@ def checkpoint_digests(
     parts["tokenizer"] = tokenizer_digest(speaks) if speaks else UNKNOWN
     contract = folder / CONTRACT
     return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
+
+
+def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Mapping[str, str]) -> None:
+    """Refuse results in a run's folder that are of a checkpoint of another run.
+
+    Args:
+        run: The run's folder; nothing is compared where it has no such checkpoint.
+        what: The results.
+        checkpoint: Name of the checkpoint that they are of.
+        made_from: Digests that they hold.
+
+    Raises:
+        FileError: If the contract of the run's own checkpoint is another.
+    """
+    contract = run / "training_state" / checkpoint / CONTRACT
+    recorded = made_from.get("contract")
+    if contract.is_file() and recorded is not None and recorded != _of_files([contract]):
+        raise FileError(
+            what,
+            f"{what} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
+            "move it to its own run.",
+        )
 
 
 def base_digests(folder: Path | None, name: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Self
 import pandas as pd
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from isentrope.config.measure import repeat_of
 from isentrope.errors import FileError
 from isentrope.files import write_json
 from isentrope.manifest import verify
@@ -26,6 +27,7 @@ from isentrope.runs.former_names import today
 from isentrope.runs.header import Header
 from isentrope.runs.result_coding import ResultsError, decode, encode
 from isentrope.runs.table_schemas import SCHEMAS
+from isentrope.stated_steps import require_own_name
 from isentrope.strict_json import parse_json
 
 RESULTS = "results.json"
@@ -108,14 +110,24 @@ class Result(Header):
 
         Raises:
             ResultsError: If the file cannot be read, or is of another verb.
-            FileError: If a file of the folder was changed after it was written.
+            FileError: If a file of the folder was changed after it was written, or it has the name
+                of other results.
         """
         verify(folder)
         path, wanted = folder / RESULTS, f"isentrope/{cls.verb}/1"
         text, schema = read_schema(folder)
         if schema != wanted:
             raise ResultsError(f"{path}: its schema is {schema!r}, and it should be {wanted!r}.")
-        return replace(decode(_adapter(cls), text, path), tables=Tables(folder))
+        result = replace(decode(_adapter(cls), text, path), tables=Tables(folder))
+        repeat = repeat_of(result.provenance.seeds)
+        if folder.name.startswith(f"{cls.verb}_") and repeat is not None:
+            require_own_name(folder, f"{cls.verb}_{item_name(result.policy.name, repeat)}")
+        return result
+
+
+def item_name(checkpoint: str, repeat: int) -> str:
+    """What results of a checkpoint are called: step_40, or step_40_repeat_2."""
+    return f"{checkpoint}_repeat_{repeat}" if repeat else checkpoint
 
 
 def read_schema(folder: Path) -> tuple[str, str]:

@@ -19,14 +19,16 @@ from typing import Any, Generic, TypeVar
 
 from isentrope.config.as_trained import refuse, settle
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.paths import inputs_of
 from isentrope.files import write_bytes
+from isentrope.outputs import require_apart
 from isentrope.processes import from_first
 from isentrope.runs.checkpoints import Subject, find_subjects
 from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import noted_if_interrupted, require_new, resolved, run_directory
 from isentrope.runs.one_contract import other_base, require_one_contract
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.result import Result
+from isentrope.runs.result import Result, item_name
 from isentrope.runs.results import load_result
 from isentrope.runs.resume import measurement_origin, require_same_measurement
 from isentrope.runs.room import require_writable
@@ -57,7 +59,7 @@ class Item:
     @property
     def name(self) -> str:
         """step_40, or step_40_repeat_2."""
-        return _name(self.subject, self.repeat)
+        return item_name(self.subject.name, self.repeat)
 
     def result(self) -> Result:
         """What was found; it must be done."""
@@ -135,7 +137,8 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
     logs = config.detailed_logging
     if logs.enabled and logs.output_directory is not None:
         require_writable(logs.output_directory, "detailed_logging.output_directory")
-    with one_writer(folder):
+        require_apart(logs.output_directory, inputs_of(config))
+    with one_writer(folder, inputs_of(config)):
         study = plan_study(verb, config, folder)
         with noted_if_interrupted(study.how_to_go_on):
             yield study
@@ -149,7 +152,7 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
     for subject in subjects:
         for repeat in config.batch_config.repeat_numbers:
             alone, settled = settle(_alone(config, subject, repeat), subject.path)
-            target = folder / "measurements" / f"{verb}_{_name(subject, repeat)}"
+            target = folder / "measurements" / f"{verb}_{item_name(subject.name, repeat)}"
             made_from = measurement_origin(alone, subject.path, subject.optimizer)
             obstacles = (*settled.obstacles, *other_base(subject.path, made_from))
             refuse(obstacles, settled.ignored, subject.name)
@@ -162,10 +165,6 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
         elif item.done:
             require_same_measurement(item.target, item.config, item.subject.made_from)
     return Study(folder, items)
-
-
-def _name(subject: Subject, repeat: int) -> str:
-    return f"{subject.name}_repeat_{repeat}" if repeat else subject.name
 
 
 def _alone(config: MeasureConfig, subject: Subject, repeat: int) -> MeasureConfig:

@@ -9,6 +9,7 @@ from pathlib import Path
 from isentrope.checkpoint_names import step_name
 from isentrope.reading import read_json, reading
 from isentrope.recording.contract import CONTRACT
+from isentrope.stated_steps import checkpoint_step
 
 STATE = "isentrope_state.json"
 CONTROL_STATE = "step_control.safetensors"
@@ -37,12 +38,9 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
             f"{checkpoint} has no {missing}, so the run cannot be resumed from it exactly. "
             f"{_REMEDY}"
         )
-    saved = _step_in(checkpoint / "trainer_state.json")
-    if checkpoint.name != step_name(saved):
-        raise ValueError(
-            f"{checkpoint} holds step {saved} according to its trainer_state.json, which is not "
-            f"the step of its name. {_REMEDY}"
-        )
+    saved = checkpoint_step(checkpoint)
+    if saved is None or checkpoint.name != step_name(saved):
+        raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")
 
 
 def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
@@ -85,9 +83,3 @@ def _processes(contract: Path) -> int:
     content = read_json(contract, _REMEDY)
     with reading(contract, _REMEDY):
         return operator.index(content.get("world_size", 1))
-
-
-def _step_in(file: Path) -> int:
-    content = read_json(file, _REMEDY, finite=False)
-    with reading(file, _REMEDY):
-        return operator.index(content["global_step"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,12 @@ from isentrope.reading import reading
 from isentrope.strict_json import parse_json
 
 log = logging.getLogger("isentrope")
+
+WRITING = ".writing"
+"""Name that a checkpoint has while it is written."""
+_INCOMPLETE = re.compile(r"\.(writing|removed_\d+|step_\d+\..*partial)")
+"""Names of folders that are not complete, which a killed process leaves; `files` gives the last."""
+_TABLE = re.compile(r"parquet(\..*partial)?")
 
 
 class RunFiles:
@@ -49,7 +56,7 @@ class RunFiles:
 
     def steps(self) -> list[int]:
         """Steps with complete checkpoints, ascending."""
-        steps = [written_step(p.name) for p in self.checkpoints.glob("step_*")]
+        steps = [written_step(p.name) for p in self.checkpoints.glob("step_*") if p.is_dir()]
         return sorted(step for step in steps if step is not None)
 
     def latest(self) -> Path | None:
@@ -128,11 +135,13 @@ class RunFiles:
                     log.warning("Line %d of %s is damaged, and was removed.", number, path)
                 write_bytes(path, "".join(line for saved, line in lines if saved <= step).encode())
         for table in self.rollouts.glob("step_*.parquet*"):
-            table_step = written_step(table.name.split(".")[0])
-            if table_step is not None and table_step > step:
+            name, ending = table.name.split(".", 1)
+            table_step = written_step(name)
+            if table_step is not None and table_step > step and _TABLE.fullmatch(ending):
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
-            shutil.rmtree(leftover)
+            if _INCOMPLETE.fullmatch(leftover.name) and not leftover.is_symlink():
+                shutil.rmtree(leftover)
 
 
 def _readable(path: Path) -> tuple[list[tuple[int, str]], list[int]]:

@@ -26,11 +26,12 @@ from isentrope.files import fresh_folder, publish_folder
 from isentrope.processes import barrier, rank
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
+from isentrope.stated_steps import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
-from isentrope.training.run_files import RunFiles
+from isentrope.training.run_files import WRITING, RunFiles
 from isentrope.training.saved_state import restore_state, saving, write_state
 from isentrope.training.step_log import StepLog
 from isentrope.training.stops import SaveStart
@@ -179,7 +180,7 @@ class EntropyGRPOTrainer(BatchTrainer):
         """Write no model card: a run folder is described by its config.yaml."""
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.files.checkpoints / ".writing")
+        return str(self.files.checkpoints / WRITING)
 
     def save_start(self) -> None:
         """Save the model and all states before the first step, if that was not done."""
@@ -223,7 +224,15 @@ class EntropyGRPOTrainer(BatchTrainer):
         schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         own, rates = hyper_parameters(optimizer), list(schedule.base_lrs)
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not self.branched:
+        if checkpoint is None:
+            return
+        # transformers takes the steps between checkpoints from trainer_state.json
+        self.state.compute_steps(self.args, self.state.max_steps)
+        if not self.is_deepspeed_enabled:
+            taken = [float(x["step"]) for x in optimizer.state.values() if "step" in x]
+            last = self.state.global_step if not taken else max(taken)
+            require_own_states(Path(checkpoint), last, schedule.last_epoch)
+        if not self.branched:
             return
         schedule.base_lrs = rates
         factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]

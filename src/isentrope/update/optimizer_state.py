@@ -23,6 +23,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_file
 from isentrope.reading import read_json, read_torch, reading
 from isentrope.sharded_tensors import is_sharded, sharded_like
+from isentrope.stated_steps import require_own_states
 from isentrope.update.optimizer_checks import require_moment, require_plausible, require_steps
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import (
@@ -151,6 +152,8 @@ def _by_name(
             f"{optimizer} holds an empty optimizer state; if a fresh optimizer is meant, pass "
             "the state_dict itself."
         )
+    if isinstance(optimizer, (str, Path)):
+        _require_own_step(file_of(optimizer).parent, saved_states)
     numbers = {id(group): i for i, group in enumerate(groups)}
     return OptimizerState(
         rule=rule,
@@ -217,6 +220,18 @@ def _origin(file: Path, reason: str) -> str:
             "state_dict of the torch optimizer instead."
         )
     return "Save optimizer.state_dict() with torch.save."
+
+
+def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Refuse a state of another step than the checkpoint that its file lies in."""
+    steps = [float(state["step"]) for state in states.values() if state and "step" in state]
+    if not steps:
+        return
+    file, scheduled = checkpoint / "scheduler.pt", None
+    if max(steps) and file.is_file():
+        with reading(file):
+            scheduled = read_torch(file).get("last_epoch")
+    require_own_states(checkpoint, max(steps), scheduled)
 
 
 def read_names(sidecar: Path) -> Names:

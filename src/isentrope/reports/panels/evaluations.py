@@ -19,6 +19,7 @@ from isentrope.reports.panel import Source
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
 from isentrope.runs.evaluation_folder import HEAD, columns_of, finished, rows_of
 from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.runs.origin import require_of_run
 
 TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
 """The first is there where another program held the second open."""
@@ -75,7 +76,7 @@ def find_evaluations(
         known = {other.resolve() for other in folders}
         if folder not in known and _table_file(folder) and _names(read_sections(folder), run):
             folders.append(_short(folder))
-    read = (_read(folder, missing) for folder in folders)
+    read = (_read(run, folder, missing) for folder in folders)
     return [evaluation for evaluation in read if evaluation is not None]
 
 
@@ -96,11 +97,14 @@ def _names(config: Sections, run: Path) -> bool:
     )
 
 
-def _read(folder: Path, missing: list[str]) -> Evaluation | None:
+def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
     path = _table_file(folder)
     assert path is not None
     try:
         results = finished(folder)
+        for result in results:
+            path = folder / result.checkpoint
+            require_of_run(run, path, result.checkpoint, result.made_from)
         table = _table_of(results) if results else read_csv(path)
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
