@@ -62,8 +62,8 @@ class Policy:
         vocab_chunk: Vocabulary entries at a time.
         ranks: The processes that share the work on each batch; every one of them must then make
             the same calls. This process alone, until it is set.
-        compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
-            have been compared with finite differences (`second_order_guard`).
+        compared_derivatives: Ways of taking derivatives, and parameter types, in which they have
+            been compared with finite differences (`derivative_guard`).
     """
 
     ranks: Ranks = ALONE

@@ -35,6 +35,7 @@ from isentrope.attribution.influence.closure import require_agreement
 from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
@@ -267,7 +268,8 @@ def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> No
     try:
         with DerivativeOfTraining() if few.of_training else nullcontext():
             _, slope = score_along(policy, few.rollouts, direction, 1)
-    except UnsupportedModelError:  # no forward mode: nothing to compare with
+    except UnsupportedModelError:  # no forward mode: differences are left
+        require_derivatives(policy, few.rollouts, "backward")
         return
     by_forward = (few.logprob_weights * slope.logprobs).sum()
     if few.entropy_weights is not None:
