@@ -223,16 +223,21 @@ class SequenceGradients:
         """
         policy, few = self.policy, first_tokens(token_sum)
         policy.require_own_logits(few.rollouts)
-        gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
-        _require_forward_mode(policy, few, gradient)
+        unlike = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
+        twice = few.times(unlike)
+        weights = twice.logprob_weights, twice.entropy_weights
+        gradient = policy.weighted_gradient(few.rollouts, *weights)
+        _require_forward_mode(policy, twice, gradient)
         if self._layers is None:
             return
         by_hooks = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
         visited = set()
+
+        def add(name: str, rows: Tensor, g: Tensor) -> None:
+            by_hooks[name].add_(torch.tensordot(unlike.to(g)[rows], g, 1))
+
         for batch in micro_batches(few.rollouts, self.policy.max_tokens):
-            visited |= self._visit_batch(
-                batch.to(self.policy.device), few, lambda name, _, g: by_hooks[name].add_(g.sum(0))
-            )
+            visited |= self._visit_batch(batch.to(self.policy.device), few, add)
         if unused := sorted(set(self.policy.names) - visited):
             raise ValueError(
                 f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
