@@ -85,9 +85,7 @@ def derivative_gap(
         ahead, behind = (_at(f, h, len(claimed), device) for h in (step, -step))
         scale = float(value.abs().max())
         gaps: list[Gap] = []
-        for at_zero, there, back, derivative in zip(
-            here, ahead, behind, claimed, strict=True
-        ):
+        for at_zero, there, back, derivative in zip(here, ahead, behind, claimed, strict=True):
             difference = (there - back).double() / (2 * step)
             scale = max(float(difference.abs().max()), float(derivative.abs().max()), 1e-3 * scale)
             bound = (there + back - 2 * at_zero).double().abs().max() / step

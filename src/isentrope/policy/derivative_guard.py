@@ -57,9 +57,7 @@ class DerivativeError(ValueError):
     """torch differentiates a part of the model wrongly."""
 
 
-def require_derivatives(
-    policy: Policy, rollouts: Rollouts, mode: Mode = "forward"
-) -> None:
+def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forward") -> None:
     """Refuse a policy whose derivatives are wrong. Later calls with the policy cost nothing.
 
     Args:
