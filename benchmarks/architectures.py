@@ -10,6 +10,10 @@ enumerated responses, its derivatives are central differences, extrapolated by R
 transformers keeps float64 because `torch.float32` names float64 while the reference runs. The
 prompts hold the padding token, so that a tied head has a gradient in the padding row.
 
+Then the calls that users make: `entropy_change` at a tiny and an ordinary rate against the same F
+of the model's own logits, `influence` of sequences and of tokens against their budgets,
+`fisher_kernel` and `noise_scale` against gradients of the model's own logits.
+
 An architecture is equal to enumeration, or refused by a sentence that names it. Anything else, a
 foreign error or another number, fails (tests/benchmarks/test_architectures.py).
 """
@@ -21,8 +25,8 @@ import copy
 import itertools
 import platform
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +41,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
 from benchmarks.architecture_settings import SETTINGS
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.estimators.functional import Functionals, along
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.language_model import Policy
@@ -51,6 +56,9 @@ STEPS = [0.05 / 2**k for k in range(8)]
 """Central differences by halving steps: a step across a kink of relu is dropped for a shorter."""
 
 COLUMNS = ("h", "δH₁", "δH₂", *(f"ΔH({rate})" for rate in RATES))
+VERBS = ("entropy_change", "influence", "of tokens", "kernel", "noise")
+SHORT_AND_ORDINARY = (1e-9, 0.01)
+"""Rates of `entropy_change`, whose largest error is its column."""
 SEEDS = 20
 """Random weights tried until central differences converge: none do next to a kink."""
 
@@ -66,22 +74,24 @@ class Outcome:
         kind: Its model type.
         traits: Norm, experts and tied head, in words.
         errors: Largest errors against enumeration, by COLUMNS; None if it is refused.
-        closure: Relative gap of influence's budget, and of its δH₁ against forward mode.
+        verbs: Errors of public calls by VERBS, all but the first relative.
+        backend: How the gradients of sequences were computed: by hooks, or one by one.
         refusal: The sentence; None if it is supported.
     """
 
     kind: str
     traits: tuple[str, str, str]
     errors: list[float] | None = None
-    closure: tuple[float, float] | None = None
+    verbs: list[float] | None = None
+    backend: str = "hooks"
     refusal: str | None = None
 
     @property
     def equal(self) -> bool:
         """Whether every number is that of the enumeration."""
         assert self.errors is not None
-        assert self.closure is not None
-        return max(self.errors) < CLOSE and max(self.closure) < CLOSE
+        assert self.verbs is not None
+        return max(self.errors) < CLOSE and max(self.verbs) < CLOSE
 
 
 def tiny_model(kind: str, seed: int = 0) -> Any:
@@ -147,6 +157,17 @@ def exact_numbers(model: nn.Module, v: Vector) -> list[float]:
             tokens += float(weights @ lengths.double())
         return entropy / tokens
 
+    with float64_throughout():
+        here = h(0.0)
+        sides = {e: (h(e), h(-e)) for e in STEPS}
+        first = _extrapolated(lambda e: (sides[e][0] - sides[e][1]) / (2 * e))
+        second = _extrapolated(lambda e: (sides[e][0] - 2 * here + sides[e][1]) / e**2)
+        return [here, first, second / 2, *(h(e) - here for e in RATES)]
+
+
+@contextmanager
+def float64_throughout() -> Generator[None]:
+    """A block in which model code that asks for float32 gets float64."""
     with ExitStack() as stack:
         for target, name, value in (
             (torch, "float32", torch.float64),
@@ -156,11 +177,57 @@ def exact_numbers(model: nn.Module, v: Vector) -> list[float]:
             stack.enter_context(patch.object(target, name, value))
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)
-        here = h(0.0)
-        sides = {e: (h(e), h(-e)) for e in STEPS}
-        first = _extrapolated(lambda e: (sides[e][0] - sides[e][1]) / (2 * e))
-        second = _extrapolated(lambda e: (sides[e][0] - 2 * here + sides[e][1]) / e**2)
-        return [here, first, second / 2, *(h(e) - here for e in RATES)]
+        yield
+
+
+def own_scores(model: nn.Module, rollouts: Rollouts, theta: Vector) -> tuple[Tensor, Tensor]:
+    """(n, t) s and H by the model's own logits, one sequence at a time."""
+    rows = []
+    for prompt, response in zip(rollouts.prompt_ids, rollouts.response_ids, strict=True):
+        ids = torch.cat((prompt, response))[None]
+        logits = functional_call(model, theta, (ids,), {"use_cache": False}).logits
+        log_p = logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        rows.append((log_p.gather(1, response[:, None])[:, 0], -(log_p.exp() * log_p).sum(1)))
+    width = rollouts.mask.shape[1]
+    s, entropy = (
+        torch.stack([nn.functional.pad(x, (0, width - len(x))) for x in of])
+        for of in zip(*rows, strict=True)
+    )
+    return s, entropy
+
+
+def own_changes(model: nn.Module, E: Rollouts, v: Vector) -> list[float]:
+    """ΔH at SHORT_AND_ORDINARY by the library's F of the model's own logits."""
+    theta = {n: p.detach() for n, p in model.named_parameters()}
+    with float64_throughout(), torch.no_grad():
+        here = own_scores(model, E, theta)
+        f = Functionals("per_token", "prefix", E.mask.double())
+        omega, zero = torch.ones(len(E), dtype=torch.float64), torch.zeros_like(here[0])
+        changes = []
+        for eta in SHORT_AND_ORDINARY:
+            there = own_scores(model, E, {n: p + eta * v[n] for n, p in theta.items()})
+            changes.append(f(omega, there[0] - here[0], there[1]) - f(omega, zero, here[1]))
+    return [float(x) for x in changes]
+
+
+def own_gram(model: nn.Module, U: Rollouts, weights: Tensor, rows: Tensor) -> Tensor:
+    """Inner products of the gradients of Σ c s, by row, one backward pass each."""
+    theta = dict(model.named_parameters())
+    gradients = []
+    with float64_throughout():
+        s, _ = own_scores(model, U, theta)
+        for row in rows.unique():
+            total = (weights * s)[rows == row].sum()
+            found = torch.autograd.grad(
+                total,
+                list(theta.values()),
+                retain_graph=True,
+                materialize_grads=True,
+                allow_unused=True,
+            )
+            gradients.append(torch.cat([g.flatten() for g in found]))
+    stacked = torch.stack(gradients)
+    return stacked @ stacked.T
 
 
 def _extrapolated(difference: Callable[[float], float]) -> float:
@@ -200,19 +267,51 @@ def library_numbers(policy: Policy, v: Vector) -> list[float]:
     return numbers
 
 
-def closures(policy: Policy) -> tuple[float, float]:
-    """How well influence's parts sum to its total, and its total to measure's δH₁; relative."""
+def verb_errors(policy: Policy, plain: nn.Module) -> tuple[list[float], str]:
+    """Errors of what users call, by VERBS; and how gradients of sequences were computed."""
     E = ise.sample(policy, PROMPTS, n=12, max_new_tokens=LENGTH, seed=0)
-    U = ise.sample(policy, [[2, 1, 1], [4, 1]], 2, 4, max_new_tokens=LENGTH, seed=1)
-    U = U.with_columns(advantages=torch.arange(8.0).double() - 3.5)
-    plain = torch.optim.SGD(policy.model.parameters(), lr=1.0)
-    step = ise.optimizer_step(policy, U, plain, max_grad_norm=None)
-    found = ise.influence(policy, E, U, step, groups=2, overlap="independent")
-    change = ise.entropy_change(policy, E, step.direction, [], order=1)
+    U = ise.sample(policy, [[2, 1, 1], [4, 1], [1, 3], [3]], 4, 4, max_new_tokens=LENGTH, seed=1)
+    U = U.with_columns(advantages=torch.arange(16.0).double() % 5 - 2)
+    step = ise.optimizer_step(
+        policy, U, torch.optim.SGD(policy.model.parameters(), lr=1.0), max_grad_norm=None
+    )
+    change = ise.entropy_change(policy, E, step.direction, SHORT_AND_ORDINARY)
+    truth = own_changes(plain, E, step.direction)
+    errors = [abs(p.change.value - x) for p, x in zip(change.points, truth, strict=True)]
     assert change.first_order is not None
-    scale = float(found.per_sequence.abs().sum())
-    gaps = found.entropy.closure, found.total.value - change.first_order.value
-    return abs(gaps[0]) / scale, abs(gaps[1]) / scale
+    options = {"groups": 2, "overlap": "independent"}
+    try:
+        whole = ise.influence(policy, E, U, step, tokens=False, **options)
+        gradients = GradientOptions()
+    except ValueError as refusal:
+        if "GradientOptions('loop')" not in str(refusal):
+            raise
+        gradients = GradientOptions("loop")
+        whole = ise.influence(policy, E, U, step, tokens=False, gradients=gradients, **options)
+    tokens = ise.influence(policy, E, U, step, gradients=gradients, **options)
+    scale = float(tokens.per_sequence.abs().sum())
+    apart = [
+        max(
+            abs(found.entropy.closure),
+            abs(found.total.value - change.first_order.value),
+            float((found.per_sequence - whole.per_sequence).abs().max()),
+        )
+        / scale
+        for found in (whole, tokens)
+    ]
+    noise = ise.noise_scale(policy, U, token_weights=step.token_weights, gradients=gradients)
+    groups = own_gram(plain, U, 4 * step.token_weights, U.prompt_index)
+    for module in plain.modules():
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None  # the kernel is of the scores, not of training
+    kernel = ise.fisher_kernel(policy, E, gradients=gradients).matrix
+    sequences = own_gram(plain, E, E.mask.double(), torch.arange(len(E)))
+    grams = [_relative(kernel, sequences), _relative(noise.gram, groups)]
+    return [max(errors), *apart, *grams], gradients.backend
+
+
+def _relative(found: Tensor, truth: Tensor) -> float:
+    return float((found - truth).abs().max() / truth.abs().max())
 
 
 def examine(kind: str) -> Outcome:
@@ -230,8 +329,9 @@ def examine(kind: str) -> Outcome:
         traits, v = _traits(model), random_direction(model)
         try:
             policy = Policy(model, eos_token_id=EOS)
-            ours, closure = library_numbers(policy, v), closures(policy)
+            ours = library_numbers(policy, v)
             truth = exact_numbers(plain, v)
+            verbs, backend = verb_errors(policy, plain)
         except UnsupportedModelError as refusal:
             return Outcome(kind, traits, refusal=str(refusal))
         except NotSmoothError:
@@ -239,7 +339,7 @@ def examine(kind: str) -> Outcome:
                 raise
             continue
         errors = [abs(a - b) for a, b in zip(ours, truth, strict=True)]
-        return Outcome(kind, traits, errors, closure)
+        return Outcome(kind, traits, errors, verbs, backend)
     raise AssertionError("unreachable")
 
 
@@ -256,17 +356,17 @@ def _traits(model: Any) -> tuple[str, str, str]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """The outcomes as a Markdown table."""
     lines = [
-        f"| model type | norm | experts | head | {' | '.join(COLUMNS)} | influence |",
-        f"|{'---|' * (len(COLUMNS) + 5)}",
+        f"| model type | norm | experts | head | {' | '.join((*COLUMNS, *VERBS))} | gradients |",
+        f"|{'---|' * (len(COLUMNS) + len(VERBS) + 5)}",
     ]
     for found in outcomes:
         head = f"| {found.kind} | {' | '.join(found.traits)} |"
-        if found.errors is None or found.closure is None:
+        if found.errors is None or found.verbs is None:
             reason = (found.refusal or "").replace("|", "\\|")
-            lines.append(f"{head} refused: {reason} |{' |' * len(COLUMNS)}")
+            lines.append(f"{head} refused: {reason} |{' |' * (len(COLUMNS) + len(VERBS))}")
         else:
-            numbers = [f"{x:.0e}" for x in (*found.errors, max(found.closure))]
-            lines.append(f"{head} {' | '.join(numbers)} |")
+            numbers = [f"{x:.0e}" for x in (*found.errors, *found.verbs)]
+            lines.append(f"{head} {' | '.join(numbers)} | {found.backend} |")
     return "\n".join(lines)
 
 
@@ -281,9 +381,17 @@ def page(outcomes: Sequence[Outcome], command: str) -> str:
 A tiny random model of each model type of transformers ({VOCABULARY} tokens, responses of at most
 {LENGTH}), measured at exact weights and compared with plain transformers calls in float64 that
 enumerate every response; derivatives of the reference are central differences. Entries are absolute
-errors in nats per token (per unit η and η²); `influence` is the relative gap between the budget of
-influence and its total, or measure's δH₁ on the same batch. {len(supported)} of {len(outcomes)}
-model types are equal to the enumeration within {CLOSE:.0e}; the others are refused by name.
+errors in nats per token (per unit η and η²).
+
+The columns from `entropy_change` on are the calls that users make, on sampled responses: ΔH at
+η = {SHORT_AND_ORDINARY[0]:g} and {SHORT_AND_ORDINARY[1]:g} along a step, against the same F of the
+model's own logits (nats per token); the influence of sequences and of tokens against their
+budgets, each other and measure's δH₁; the kernel and the noise scale's Gram matrix against
+gradients of the model's own logits (all relative). `gradients` is how those of sequences were
+computed: by hooks, or one backward pass each where a layer is of another kind.
+
+{len(supported)} of {len(outcomes)} model types are right within {CLOSE:.0e}; the others are refused
+by name.
 
 {table(outcomes)}
 """

@@ -33,7 +33,7 @@ from benchmarks.mutants_page import PAGE, Outcome, Sample, page
 from benchmarks.mutations import Mutant
 
 ROOMS = ("estimators", "update", "attribution")
-_GUARDS = ("test_padding", "test_second_order_guard")
+_GUARDS = ("test_padding", "test_derivative_guard")
 ELSEWHERE = {
     "attribution": ("tests/test_deprecated.py", *(f"tests/policy/{x}.py" for x in _GUARDS))
 }

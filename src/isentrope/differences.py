@@ -2,8 +2,8 @@
 
     f'(0)  against  [f(h) − f(−h)] / 2h,         f''(0)  against  [f'(h) − f'(−h)] / 2h
 
-The first difference checks f' by single forward mode against plain values. The second uses that f';
-f'' is by forward over forward or by backward over backward. Second differences of values would do
+The first difference checks f' against plain values: that of the mode, and where f'' is checked too
+the f' by single forward mode that the second difference uses. Second differences of values would do
 for a smooth f; but they do not show a kink (ReLU, top-k routing) between −h and h until h is so
 short that rounding dominates, where differences of slopes are still accurate.
 
@@ -22,7 +22,9 @@ from torch import Tensor
 
 from isentrope.forward_mode import derivatives_at_zero
 
-Mode = Literal["forward over forward", "backward over backward"]
+Mode = Literal["forward", "backward", "forward over forward", "backward over backward"]
+"""How derivatives are computed: the first alone, or the second, which is checked with its first."""
+
 Function = Callable[[Tensor], Tensor]
 
 TOLERANCE = 1e-4
@@ -60,36 +62,30 @@ def derivative_gap(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Gap:
-    """Compare the first and second derivative of f at 0 with differences.
+    """Compare the first, or the first and second, derivative of f at 0 with differences.
 
     Args:
         f: Maps a float64 scalar tensor to a floating-point tensor.
-        mode: How the second derivative is computed. Backward over backward differentiates a sum of
-            the outputs with random signs.
+        mode: How the derivatives are computed. Reverse mode differentiates a sum of the outputs
+            with random signs.
         dtype: What f is computed in. Its arguments too may be rounded to it, in opposite ways ahead
             and behind, which no difference reveals: eps/h is added to the bound.
         device: Where the scalar lives.
 
     Returns:
-        The worse of the two derivatives, at the sharpest step.
+        The worse of the derivatives, at the sharpest step.
     """
-    if mode == "backward over backward":
+    if mode.startswith("backward"):
         f = _summed(f)
-        second = _backward_twice(f, device)
-        value, first = derivatives_at_zero(f, 1, device)
-        claimed = first
-    else:
-        _, claimed, second = derivatives_at_zero(f, 2, device)
-        value, first = derivatives_at_zero(f, 1, device)
+    here, claimed = _claims(f, mode, device)
+    value = here[0]
     best: list[Gap] = []
     for step in STEPS[dtype]:
         rounding = torch.finfo(dtype).eps / step
-        ahead, behind = (_at(f, h, device) for h in (step, -step))
+        ahead, behind = (_at(f, h, len(claimed), device) for h in (step, -step))
         scale = float(value.abs().max())
         gaps: list[Gap] = []
-        for at_zero, there, back, derivative in zip(
-            (value, first), ahead, behind, (claimed, second), strict=True
-        ):
+        for at_zero, there, back, derivative in zip(here, ahead, behind, claimed, strict=True):
             difference = (there - back).double() / (2 * step)
             scale = max(float(difference.abs().max()), float(derivative.abs().max()), 1e-3 * scale)
             bound = (there + back - 2 * at_zero).double().abs().max() / step
@@ -103,9 +99,28 @@ def derivative_gap(
     return max(best, key=lambda g: g.error - 3 * g.bound)
 
 
-def _at(f: Function, h: float, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    value, slope = derivatives_at_zero(lambda e: f(e + h), 1, device)
-    return value, slope
+def _claims(
+    f: Function, mode: Mode, device: torch.device | str
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What is differenced at 0, f or (f, f'), and the derivatives of each by autograd."""
+    if mode == "forward":
+        value, first = derivatives_at_zero(f, 1, device)
+        return (value,), (first,)
+    if mode == "backward":
+        return _at(f, 0.0, 1, device), (_backward(f, device)[0],)
+    here = _at(f, 0.0, 2, device)
+    if mode == "backward over backward":
+        return here, (here[1], _backward(f, device, twice=True)[1])
+    _, first, second = derivatives_at_zero(f, 2, device)
+    return here, (first, second)
+
+
+def _at(f: Function, h: float, count: int, device: torch.device | str) -> tuple[Tensor, ...]:
+    """f, or (f, f'), at h."""
+    if count == 1:
+        with torch.no_grad():
+            return (f(torch.full((), h, dtype=torch.float64, device=device)),)
+    return derivatives_at_zero(lambda e: f(e + h), 1, device)
 
 
 def _summed(f: Function) -> Function:
@@ -120,9 +135,14 @@ def _summed(f: Function) -> Function:
     return total
 
 
-def _backward_twice(f: Function, device: torch.device | str) -> Tensor:
+def _backward(
+    f: Function, device: torch.device | str, *, twice: bool = False
+) -> tuple[Tensor, ...]:
+    """f' by reverse mode, and f'' by reverse mode over it where asked for."""
     e = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
     with torch.enable_grad():
-        (slope,) = torch.autograd.grad(f(e), e, create_graph=True)
+        (slope,) = torch.autograd.grad(f(e), e, create_graph=twice)
+        if not twice:
+            return (slope,)
         (curvature,) = torch.autograd.grad(slope, e, materialize_grads=True, allow_unused=True)
-    return curvature
+    return slope, curvature

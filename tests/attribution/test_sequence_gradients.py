@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
@@ -25,6 +26,14 @@ def gpt2(precision="float64"):
     return Policy(model, precision=precision, eos_token_id=0, pad_token_id=0)
 
 
+def heads(kind, **more):
+    """A norm of every head: after its axis (Qwen3), or before it (Gemma 3)."""
+    torch.manual_seed(0)
+    settings = cases.SMALL | {"head_dim": 8, "vocab_size": 5, "pad_token_id": None, **more}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).eval()
+    return Policy(model, eos_token_id=0, pad_token_id=0)
+
+
 POLICIES = {
     "qwen2": lambda: full("qwen2"),
     "llama": lambda: full("llama"),
@@ -32,6 +41,8 @@ POLICIES = {
     "llama with LoRA": lambda: cases.lora_policy("llama"),
     "LoRA on the head": lambda: cases.lora_policy("qwen2", modules_to_save=["lm_head"]),
     "gpt2, tied embeddings": gpt2,
+    "qwen3": lambda: heads("qwen3"),
+    "gemma3": lambda: heads("gemma3_text"),
 }
 
 
@@ -140,4 +151,24 @@ def test_a_layer_that_does_more_than_its_kind_is_found_out():
     with torch.no_grad():
         norm.weight.mul_(1.3)
     with pytest.raises(ValueError, match=r"'model.norm.weight' .*autograd"):
+        gradients(policy, weighted())
+
+
+class HeadsFirst(nn.Module):
+    """The same norm on an input whose first axis is the heads: two, as the sequences of a check."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):
+        return self.norm(x.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
+
+
+def test_gradients_that_would_go_to_another_sequence_are_found_out():
+    policy = heads("qwen3")
+    attention = policy.model.model.layers[0].self_attn
+    attention.q_norm = HeadsFirst(attention.q_norm)
+    policy = Policy(policy.model, eos_token_id=0, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"q_norm.norm.weight.*loop"):
         gradients(policy, weighted())

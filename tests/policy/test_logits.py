@@ -1,6 +1,7 @@
 """Scales and caps of logits are part of the head; what is not declared is refused by name."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ DECLARED = {
     "cohere": {"logit_scale": 0.3},
     "granite": {"logits_scaling": 8.0},
 }
+NOT_A_HEAD = {"policy/logits.py", "policy/adapter.py", "training/models.py", "oracle/tabular.py"}
+"""The head itself; and rows of a vocabulary, the rank of an adapter, and the table's own method."""
 
 
 def model(kind):
@@ -40,6 +43,31 @@ def test_scores_are_those_of_the_models_own_logits(kind):
             ]
         own = (logits / 0.7).log_softmax(-1).gather(1, response[:, None])[:, 0]
         torch.testing.assert_close(found.logprobs[i, : len(own)], own, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("kind", DECLARED)
+def test_a_step_of_nothing_changes_nothing_and_a_short_one_its_derivatives(kind, frozen):
+    lm = model(kind)
+    for embedding in (lm.get_input_embeddings(), lm.get_output_embeddings()):
+        torch.nn.init.normal_(embedding.weight)  # a row of zeros is far from straight in RMSNorm
+    lm.get_output_embeddings().weight.requires_grad_(not frozen)
+    policy = ise.Policy(lm, temperature=0.7)
+    v, batch = cases.direction(policy), cases.ragged(4, 7)
+    change = ise.entropy_change(policy, batch, v, [0.0, 1e-6])
+    still, short = change.points
+    assert abs(still.change.value) < 1e-14
+    assert abs(short.residual.value) < 1e-4 * abs(short.change.value)
+
+
+def test_logits_are_made_in_one_place():
+    source = Path(ise.__file__).parent
+    readers = {
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if ".get_output_embeddings" in file.read_text() or "lm_head(" in file.read_text()
+    }
+    assert readers <= NOT_A_HEAD
 
 
 @pytest.mark.parametrize("frozen", [True, False])

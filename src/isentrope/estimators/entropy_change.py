@@ -26,6 +26,7 @@ from isentrope.estimators.sweep_statistics import (
 )
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
+from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.progress import Report, silent
 from isentrope.rollouts import Rollouts
@@ -170,6 +171,8 @@ def entropy_change(
 
     Raises:
         ValueError: If a learning rate is not finite or `order` is not 0, 1 or 2.
+        DerivativeError: If the scores at the smallest learning rate are not those of their
+            derivatives, or these not those of differences.
     """
     if order not in (0, 1, 2) or not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"etas must be finite and order 0, 1 or 2; got {list(etas)}, {order}.")
@@ -190,6 +193,7 @@ def entropy_change(
         remainder=order == 2,
     )
     moved = [None if one is None else one[0] for one in results]
+    require_short_steps(policy, rollouts, direction, sample.series, etas, moved)
     divergences = [None if one is None else one[1] for one in results]
     change = change_of_sample(sample, etas, moved, divergences, confidence=confidence)
     return replace(change, moved=results)

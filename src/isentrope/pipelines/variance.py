@@ -19,6 +19,7 @@ from isentrope.estimators.variance import VarianceStudy, variance_study
 from isentrope.pipelines.prepare import Prepared
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.scoring import score_with_features
+from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.progress import Progress
 from isentrope.runs.results import VarianceResult
@@ -58,6 +59,7 @@ def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
         with clock.stage("control_variate"):
             samples = _by_method(ready, sample)
     moved, divergence = found
+    require_short_steps(policy, E, ready.step.direction, sample.series, [eta], [moved])
     study = variance_study(
         samples,
         eta,

@@ -39,7 +39,7 @@ from isentrope.policy.gradient import _root
 from isentrope.policy.head import is_frozen_linear
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.precision import Precision
-from isentrope.policy.second_order_guard import TOKENS
+from isentrope.policy.derivative_guard import TOKENS
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
 from isentrope.rollouts import Rollouts
 

@@ -31,7 +31,7 @@ class Reference:
 
     Attributes:
         hidden: (m, d) hidden states at θ.
-        head: Output embedding at θ.
+        head: The policy's head at θ.
         temperature: Temperature of the sampler.
     """
 
@@ -53,7 +53,7 @@ class DivergentScorer(Scorer):
         remainder: bool,
     ) -> Tensor:
         """(m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4, a few tokens at a time."""
-        hidden, head = self.hidden(batch), self.lm.get_output_embeddings()
+        hidden, head = self.hidden(batch), self.head
         rows = max(1, LOGITS_HELD // self.lm.config.vocab_size)
         parts: list[Tensor] = []
         pieces = (torch.split(x, rows) for x in (hidden, reference.hidden, batch.targets))

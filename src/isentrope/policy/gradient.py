@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isentrope.heap import give_back_free_memory, mapped_blocks
+from isentrope.policy.architecture import refusal_by_name
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.layerwise import layer_gradients
@@ -72,7 +73,8 @@ def weighted_gradient(
                 )
             if not batch.counted:
                 cotangent = torch.zeros_like(root)
-            grads = _backward(root, cotangent, parameters, of_layers)
+            with refusal_by_name(policy.causal_lm):
+                grads = _backward(root, cotangent, parameters, of_layers)
         for name, grad in grads.items():
             if batch.counted or is_sharded(grad):  # a sharded one is a sum over processes
                 total[name] += grad.double()

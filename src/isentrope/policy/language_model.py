@@ -24,6 +24,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.layerwise import Moved, Point, layers_at, moved_along
 from isentrope.policy.own_logits import require_own_logits
 from isentrope.policy.precision import Precision
+from isentrope.policy.quantised import require_exact_inputs, write_out_products
 from isentrope.policy.requirements import (
     active_dropout,
     require_finite_weights,
@@ -45,8 +46,8 @@ from isentrope.vectors import Vector, require_same_names
 class Policy:
     """A causal LM as a function of its trainable parameters.
 
-    The model is converted in place to the runtime dtype of `precision`, its experts run as plain
-    matrix products if it has any, and is not changed otherwise. It must be in evaluation mode
+    The model is converted in place to the runtime dtype of `precision`, its experts and
+    layers of 4-bit weights run as plain matrix products if it has any, and is not changed otherwise. It must be in evaluation mode
     wherever it has dropout.
 
     Attributes:
@@ -62,8 +63,8 @@ class Policy:
         vocab_chunk: Vocabulary entries at a time.
         ranks: The processes that share the work on each batch; every one of them must then make
             the same calls. This process alone, until it is set.
-        compared_derivatives: Ways of taking second derivatives, and parameter types, in which they
-            have been compared with finite differences (`second_order_guard`).
+        compared_derivatives: Ways of taking derivatives, and parameter types, in which they have
+            been compared with finite differences (`derivative_guard`).
     """
 
     ranks: Ranks = ALONE
@@ -405,6 +406,8 @@ class Policy:
             self.model.to(precision.runtime)
             exchange_as_stored(self.model)
         use_eager_experts(self.causal_lm)
+        require_exact_inputs(self.causal_lm)
+        write_out_products(self.causal_lm)
         self.precision = precision
         if precision.runtime_dtype == "float64":
             require_float64(self.scorer, precision)

@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isentrope.heap import mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
@@ -58,7 +58,7 @@ def require_own_logits(
     else:
         sequences, rows = rollouts, [drawn_first.index(max(drawn_first))]
     for row in rows:
-        one = _start(sequences, row, most)
+        one = first_tokens_of(sequences, row, most)
         m = len(one.response_ids[0])
         drawn = sequences.mask[row][:m]  # what the policy did not draw has no score
         if scores is None:
@@ -76,6 +76,12 @@ def require_own_logits(
             _require_equal(scorer, float(gap.square().mean().sqrt()), logits.dtype)
 
 
+def rounding_of(model: nn.Module) -> float:
+    """Root mean square difference of two scores of a token that rounding explains, nats."""
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return max(OWN_LOGITS.get(dtype, 0.3) for dtype in types)
+
+
 def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
     if not gap < OWN_LOGITS.get(dtype, 0.3):
         raise UnsupportedModelError(
@@ -85,8 +91,8 @@ def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
         )
 
 
-def _start(sequences: Rollouts, row: int, most: int) -> Rollouts:
-    """One sequence with the first tokens of its response."""
+def first_tokens_of(sequences: Rollouts, row: int, most: int = OWN_TOKENS) -> Rollouts:
+    """One sequence with the first tokens of its response, all of them taken as drawn."""
     response = sequences.response_ids[row][:most]
     return Rollouts([sequences.prompt_ids[row]], [response], torch.zeros(1, dtype=torch.long))
 

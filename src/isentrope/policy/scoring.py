@@ -18,7 +18,7 @@ from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layerwise import Point
 from isentrope.policy.scoring_batches import scoring_batches
-from isentrope.policy.second_order_guard import require_second_derivatives
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 from isentrope.rollouts import Rollouts
@@ -95,11 +95,10 @@ def score_along(
         the latter hold derivatives per unit η and η².
 
     Raises:
-        SecondDerivativeError: If the model's second derivatives are wrong.
+        DerivativeError: If the model's derivatives are wrong.
     """
     policy.require_direction(direction)
-    if order == 2:
-        require_second_derivatives(policy, rollouts)
+    require_derivatives(policy, rollouts, "forward" if order == 1 else "forward over forward")
     at_params = policy.packed_scores_and_variances if variances else policy.packed_scores
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
@@ -136,6 +135,7 @@ def score_along_each(
     if policy.spreads_theta:
         pairs = [score_along(policy, rollouts, direction, 1) for direction in directions]
         return (pairs[0][0], *(slope for _, slope in pairs))
+    require_derivatives(policy, rollouts)
     stacked = stack_directions(policy, directions)
     count = len(next(iter(stacked.values())))
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each, stack_directions
@@ -94,6 +95,7 @@ def _through_hidden(
     along: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Scores, list[Scores]]:
     """Scores, and (directions, m) slopes of s and H by the slopes of the hidden states."""
+    require_derivatives(policy, rollouts)
     stacked = stack_directions(policy, directions)
     count = len(next(iter(stacked.values())))
 

@@ -11,13 +11,13 @@ from functools import wraps
 from typing import Any, Protocol, TypeVar
 
 from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.second_order_guard import SecondDerivativeError
+from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.processes import together
 
 Hook = Callable[..., None]
 T = TypeVar("T")
-ALIKE = (UnsupportedModelError, SecondDerivativeError, NotFiniteError)
+ALIKE = (UnsupportedModelError, DerivativeError, NotFiniteError)
 """Errors of a model, or of numbers that all processes have."""
 
 

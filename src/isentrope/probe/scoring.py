@@ -21,6 +21,7 @@ from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, t
 from isentrope.policy.chi_square import Divergence, Sampler, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.processes import gather, rank, world_size
@@ -127,7 +128,11 @@ def look_ahead(
         if second_order:
             parts += score_along(policy, mine, v, 2)[1:]
         policy.require_own_logits(mine, parts[0])
-        return parts if eta is None else parts + _moments(policy, mine, v, eta)
+        if eta is None:
+            return parts
+        first = _sum(parts[1 : 1 + len(components)])
+        series = [parts[0], first, *parts[2 + len(components) :]]
+        return parts + _moments(policy, mine, v, eta, series)
 
     base, *rest = _joined(policy, on_every_process(policy.sharded, scored))
     slopes, rest = rest[: len(components)], rest[len(components) :]
@@ -153,9 +158,17 @@ def look_ahead(
     )
 
 
-def _moments(policy: Policy, mine: Rollouts, v: Vector, eta: float) -> list[Scores]:
+def _sum(parts: Sequence[Scores]) -> Scores:
+    total = (torch.stack([getattr(x, n) for x in parts]).sum(0) for n in ("logprobs", "entropies"))
+    return Scores(*total, parts[0].mask)
+
+
+def _moments(
+    policy: Policy, mine: Rollouts, v: Vector, eta: float, series: Sequence[Scores]
+) -> list[Scores]:
     """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
     (result,) = score_moved(policy, mine, v, [eta], remainder=True)
+    require_short_steps(policy, mine, v, series, [eta], [result and result[0]])
     if result is None:
         mask = mine.mask
         nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask

@@ -12,6 +12,7 @@ import torch
 from peft import PeftModel
 
 from isentrope.policy.architecture import eager_experts
+from isentrope.policy.quantised import products_written_out
 from isentrope.processes import world_size
 
 
@@ -24,7 +25,7 @@ def bare(model: Any) -> Any:
 def evaluating(model: Any) -> Iterator[None]:
     """Evaluation mode, without the hooks of gradient checkpointing on the embeddings.
 
-    Dropout does not act inside, and experts run by plain operations. Those hooks (transformers and
+    Dropout does not act inside, and experts and 4-bit layers run by plain operations. Those hooks (transformers and
     peft each add theirs, more than once) call requires_grad_ inside the forward pass, which forward
     mode refuses. Afterwards every module's mode, every hook and every random state is restored.
 
@@ -43,7 +44,7 @@ def evaluating(model: Any) -> Iterator[None]:
     model.eval()
     try:
         base = model.get_base_model() if isinstance(model, PeftModel) else model
-        with eager_experts(base), _same_randomness():
+        with eager_experts(base), products_written_out(base), _same_randomness():
             yield
     finally:
         for module, training in modes.items():

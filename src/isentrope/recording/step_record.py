@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.language_model import Policy
+from isentrope.policy.logits import head_of
 from isentrope.processes import gather, rank, together, world_size
 from isentrope.recording.contract import optimizer_names, write_names
 from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
@@ -133,7 +134,7 @@ class StepRecorder:
             return
         together(self._raise_failure)
         pieces, self._pieces = self._pieces, []
-        head = _causal_lm(model).get_output_embeddings()
+        head = head_of(_causal_lm(model))
         temperature = _temperature(self.trainer.args)
         with evaluating(model):
             rows = together(lambda: [sequences_of(p, head, temperature) for p in pieces])

@@ -29,7 +29,7 @@ from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.second_order_guard import require_second_derivatives
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -56,14 +56,14 @@ def second_order_kernel(
 
     Raises:
         ValueError: If the weights do not fit E.
-        SecondDerivativeError: If the model's second derivatives are wrong.
+        DerivativeError: If the model's second derivatives are wrong.
     """
     if policy.sharded:
         raise ValueError(
             "fisher_kernel.second_order differentiates a backward pass, and layers that are spread "
             "are there for one backward pass only: set it or checkpoint.shard_base to false."
         )
-    require_second_derivatives(policy, E, "backward over backward")
+    require_derivatives(policy, E, "backward over backward")
     weights = _normalised(omega, len(E))
     surprise = score(policy, E).logprobs.sum(1)
     centred = surprise - weights @ surprise

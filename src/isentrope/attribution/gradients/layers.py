@@ -3,7 +3,7 @@
 For a micro-batch with inputs x (b, l, in) and output gradients g (b, l, out):
 
     linear      W: Σ_l g_l x_lᵀ      bias: Σ_l g_l          (stored transposed in a Conv1D)
-    embedding   W: g_l added to the row of its token
+    embedding   W: g_l, times its constant scale if it has one, added to the row of its token
     norm        w: Σ_l g_l ⊙ x̂_l    bias: Σ_l g_l          x̂ = y(w = 1) − y(w = 0), no bias
 
 Padding needs no mask: a causal model's output gradients are exactly zero there.
@@ -75,6 +75,7 @@ class Layer:
         assert isinstance(self.module, nn.Embedding)
         if self.module.padding_idx is not None:
             g = g.masked_fill((ids == self.module.padding_idx)[..., None], 0.0)
+        g = g * getattr(self.module, "embed_scale", 1.0)  # as transformers calls a constant factor
         out = g.new_zeros(len(ids), *self.module.weight.shape)
         rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
         return out.index_put_((rows, ids), g, accumulate=True)
@@ -125,8 +126,11 @@ def _is_norm(module: nn.Module) -> bool:
 def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
     """Bring a layer's input or output gradient to (b, l, ...): packed tokens are put in place.
 
+    Axes between the first and the last count as positions: those of a norm over each head, (b, l,
+    heads, d) or (b, heads, l, d).
+
     Args:
-        x: (b, l), (b, l, d), or packed (m, d) as the output embedding has it.
+        x: (b, l), (b, l, d), (b, ..., d), or packed (m, d) as the output embedding has it.
         batch: The micro-batch.
 
     Returns:
@@ -137,6 +141,8 @@ def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:
     """
     size, longest = batch.input_ids.shape
     packed = x.ndim == 2 and x.is_floating_point()
+    if len(x) == size and x.ndim > 3:
+        return x.flatten(1, -2)
     if x.shape[:2] == (size, longest) and not packed:
         return x
     if packed and len(x) == len(batch.rows):

@@ -35,6 +35,7 @@ from isentrope.attribution.influence.closure import require_agreement
 from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
@@ -222,16 +223,21 @@ class SequenceGradients:
         """
         policy, few = self.policy, first_tokens(token_sum)
         policy.require_own_logits(few.rollouts)
-        gradient = policy.weighted_gradient(few.rollouts, few.logprob_weights, few.entropy_weights)
-        _require_forward_mode(policy, few, gradient)
+        unlike = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
+        twice = few.times(unlike)
+        weights = twice.logprob_weights, twice.entropy_weights
+        gradient = policy.weighted_gradient(few.rollouts, *weights)
+        _require_forward_mode(policy, twice, gradient)
         if self._layers is None:
             return
         by_hooks = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
         visited = set()
+
+        def add(name: str, rows: Tensor, g: Tensor) -> None:
+            by_hooks[name].add_(torch.tensordot(unlike.to(g)[rows], g, 1))
+
         for batch in micro_batches(few.rollouts, self.policy.max_tokens):
-            visited |= self._visit_batch(
-                batch.to(self.policy.device), few, lambda name, _, g: by_hooks[name].add_(g.sum(0))
-            )
+            visited |= self._visit_batch(batch.to(self.policy.device), few, add)
         if unused := sorted(set(self.policy.names) - visited):
             raise ValueError(
                 f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
@@ -267,7 +273,8 @@ def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> No
     try:
         with DerivativeOfTraining() if few.of_training else nullcontext():
             _, slope = score_along(policy, few.rollouts, direction, 1)
-    except UnsupportedModelError:  # no forward mode: nothing to compare with
+    except UnsupportedModelError:  # no forward mode: differences are left
+        require_derivatives(policy, few.rollouts, "backward")
         return
     by_forward = (few.logprob_weights * slope.logprobs).sum()
     if few.entropy_weights is not None:

@@ -47,6 +47,12 @@ class TokenSum:
         """Number of rows."""
         return int(self.row_of.max()) + 1
 
+    def times(self, factors: Tensor) -> TokenSum:
+        """The functions of the sequences times (n,) numbers."""
+        a, b = self.logprob_weights, self.entropy_weights
+        scaled = None if b is None else factors[:, None] * b
+        return replace(self, logprob_weights=factors[:, None] * a, entropy_weights=scaled)
+
     def select(self, indices: Tensor, rows: Tensor | None = None) -> TokenSum:
         """Some of the sequences, in rows of their own or in the rows given.
 

@@ -1,11 +1,12 @@
-"""Compares a model's second derivatives with finite differences, once per policy.
+"""Compares a model's derivatives with finite differences, once per policy and way to take them.
 
 Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
-differentiated twice by e in the mode that will be used, and compared (`differences`). The model is
-evaluated in float64, on a copy of its tensors; the model itself is not changed. Where that
-is impossible (no memory, an operation that has no float64, or a base that is spread over processes)
-a float32 policy is compared as it is, which finds errors of some per cent, and a shorter one not at
-all.
+differentiated by e in the mode that will be used, and compared (`differences`): an operation
+without a rule for a mode has a derivative of 0 there, without an error. The model is evaluated in
+float64, on a copy of its tensors; the model itself is not changed. Where that is impossible (no
+memory, an operation that has no float64, or a base that is spread over processes), and for first
+derivatives of a float32 policy, it is compared as it is, which finds errors of some per cent. A
+shorter one is then not compared at all.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -31,6 +32,7 @@ from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import name_of
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.layerwise import Moved, layers_at, moved_along
+from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.precision import Precision
 from isentrope.rollouts import Rollouts
 from isentrope.sharded_tensors import is_sharded, sharded_like
@@ -48,32 +50,35 @@ MASKED = 1e6
 """Inputs of a module from this size on are masks, and are not moved."""
 
 
-class SecondDerivativeError(ValueError):
+_FIRST_ORDER = "Ask for the first order only (order=1; `measure.order: 1`). "
+
+
+class DerivativeError(ValueError):
     """torch differentiates a part of the model wrongly."""
 
 
-def require_second_derivatives(
-    policy: Policy, rollouts: Rollouts, mode: Mode = "forward over forward"
-) -> None:
+def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forward") -> None:
     """Refuse a policy whose derivatives are wrong. Later calls with the policy cost nothing.
 
     Args:
         policy: The policy.
         rollouts: The first two sequences are used, cut short.
-        mode: How second derivatives are about to be computed.
+        mode: How derivatives are about to be computed.
 
     Raises:
-        SecondDerivativeError: If they are wrong, naming the class of the module at fault.
+        DerivativeError: If they are wrong, naming the class of the module at fault.
         RuntimeError: What torch raised, where layers are spread over processes.
     """
-    key = (mode, next(iter(policy.theta.values())).dtype)
-    if key in policy.compared_derivatives:
+    dtype_of_theta = next(iter(policy.theta.values())).dtype
+    known = {way for way, dtype in policy.compared_derivatives if dtype == dtype_of_theta}
+    if mode in known or (mode == "forward" and "forward over forward" in known):
         return
     policy.require_no_dropout()
     (batch,) = micro_batches(_short(rollouts), 4 * TOKENS**2, padding=4 * TOKENS**2)
     batch = batch.to(policy.device)
-    for dtype in _types(policy):
-        with mapped_blocks(), _precision(dtype):
+    first = mode in ("forward", "backward")
+    for dtype in _types(policy, first=first):
+        with mapped_blocks(), _precision(dtype), derivative_of_scores(policy.model):
             try:
                 gap = _gap(policy, batch, dtype, mode)
             except RuntimeError:  # an operation that has no such type, or no memory
@@ -81,21 +86,22 @@ def require_second_derivatives(
                     raise
                 continue
             if gap.wrong:
-                raise SecondDerivativeError(
+                raise DerivativeError(
                     f"The derivatives of {_culprit(policy, batch, dtype, mode)} are wrong: {mode}, "
                     f"on two short sequences, the model's are {gap.error:.1%} from differences. "
-                    "Ask for the first order only (order=1; `measure.order: 1`), or write that "
-                    "module in elementary operations of torch."
+                    f"{'' if first else _FIRST_ORDER}Write that module in elementary operations of "
+                    "torch, or load the model without custom kernels."
                 )
         break
     else:
         log.warning(
-            "Second derivatives of %s are not compared with finite differences: that takes a copy "
-            "in float64, or a model in float32.",
+            "Derivatives (%s) of %s are not compared with finite differences: that takes a copy in "
+            "float64, or a model in float32.",
+            mode,
             name_of(policy.causal_lm),
         )
     give_back_free_memory()  # of the copy of all weights
-    policy.compared_derivatives.add(key)
+    policy.compared_derivatives.add((mode, dtype_of_theta))
 
 
 def _short(rollouts: Rollouts) -> Rollouts:
@@ -107,13 +113,19 @@ def _short(rollouts: Rollouts) -> Rollouts:
     )
 
 
-def _types(policy: Policy) -> Iterator[torch.dtype]:
-    """float64 where there is room for a copy, then the policy's own type if it is float32."""
+def _types(policy: Policy, *, first: bool) -> Iterator[torch.dtype]:
+    """float64 where there is room for a copy, then the policy's own type if it is float32.
+
+    That alone for first derivatives, whose differences it shows well enough.
+    """
     tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
     shorter = [p for p in tensors if p.dtype != torch.float64]
     where: Any = policy.device.index or 0 if policy.device.type == "cuda" else "cpu"
     # the layers of a sharded base are exchanged in their own type
     room = 0 if policy.sharded else get_max_memory()[where] / 2
+    if first and {p.dtype for p in tensors} == {torch.float32}:
+        yield torch.float32
+        return
     if not shorter or 8 * sum(p.numel() for p in shorter) < room:
         yield torch.float64
     if {p.dtype for p in tensors} == {torch.float32}:

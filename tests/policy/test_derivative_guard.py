@@ -6,19 +6,23 @@ import pytest
 import torch
 from torch import nn
 
+import isentrope as ise
 from isentrope import forward_mode
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.supervised import supervised_loss_change
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.differences import derivative_gap
-from isentrope.policy import second_order_guard
+from isentrope.policy import derivative_guard
+from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
-from isentrope.policy.second_order_guard import SecondDerivativeError, require_second_derivatives
+from isentrope.policy.slopes import logprob_jvp
+from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 
-MODES = ("forward over forward", "backward over backward")
+TWICE = ("forward over forward", "backward over backward")
+MODES = ("forward", "backward", *TWICE)
 
 
 class Doubled(torch.autograd.Function):
@@ -44,11 +48,33 @@ class Doubled(torch.autograd.Function):
         return 2.06 * ctx.saved_tensors[0] * tangent
 
 
+class Still(Doubled):
+    """x ↦ x², of which forward mode sees nothing, and reverse mode what it should."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return torch.zeros_like(tangent)
+
+
+@torch.library.custom_op("isentrope_tests::squares", mutates_args=())
+def squares(x: torch.Tensor) -> torch.Tensor:
+    """A kernel without any rule."""
+    return x * x
+
+
 class Squares(nn.Module):
     """The activation of a user's own kernel."""
 
+    def __init__(self, kernel=Doubled.apply):
+        super().__init__()
+        self.kernel = kernel
+
     def forward(self, x):
-        return Doubled.apply(x)
+        return self.kernel(x)
 
 
 class Rectified(nn.Module):
@@ -73,22 +99,22 @@ def torchs_layer_norm(monkeypatch):
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
 def test_layer_norm_as_torch_differentiates_it_is_refused(torchs_layer_norm, precision):
     policy = cases.policy("gpt2", precision=precision)
-    with pytest.raises(SecondDerivativeError, match=r"LayerNorm \(transformer.h.0.ln_1\)"):
+    with pytest.raises(DerivativeError, match=r"LayerNorm \(transformer.h.0.ln_1\)"):
         score_along(policy, cases.ragged(), cases.direction(policy), 2)
     score_along(policy, cases.ragged(), cases.direction(policy), 1)
 
 
 def test_without_room_for_a_copy_float32_is_compared_as_it_is(torchs_layer_norm, monkeypatch):
-    monkeypatch.setattr(second_order_guard, "get_max_memory", lambda: {"cpu": 0})
-    with pytest.raises(SecondDerivativeError, match="LayerNorm"):
-        require_second_derivatives(cases.policy("gpt2", precision="float32"), cases.ragged())
-    require_second_derivatives(cases.policy("qwen2", precision="float32"), cases.ragged())
+    monkeypatch.setattr(derivative_guard, "get_max_memory", lambda: {"cpu": 0})
+    with pytest.raises(DerivativeError, match="LayerNorm"):
+        require_derivatives(cases.policy("gpt2", precision="float32"), cases.ragged(), TWICE[0])
+    require_derivatives(cases.policy("qwen2", precision="float32"), cases.ragged(), TWICE[0])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_derivative_wrong_by_three_per_cent_is_refused_with_its_class(mode):
-    with pytest.raises(SecondDerivativeError, match=r"Squares \(transformer.h.0.mlp.act\)"):
-        require_second_derivatives(own_activation(Squares()), cases.ragged(), mode)
+    with pytest.raises(DerivativeError, match=r"Squares \(transformer.h.0.mlp.act\)"):
+        require_derivatives(own_activation(Squares()), cases.ragged(), mode)
 
 
 def test_a_scripted_normalisation_which_cannot_be_written_out_is_refused():
@@ -96,14 +122,14 @@ def test_a_scripted_normalisation_which_cannot_be_written_out_is_refused():
     norm = model.transformer.ln_f
     scripted = torch.jit.script(nn.functional.layer_norm)
     norm.forward = lambda x: scripted(x, [16], norm.weight, norm.bias, norm.eps)
-    with pytest.raises(SecondDerivativeError, match=r"LayerNorm \(transformer.ln_f\)"):
-        require_second_derivatives(Policy(model, eos_token_id=0), cases.ragged())
+    with pytest.raises(DerivativeError, match=r"LayerNorm \(transformer.ln_f\)"):
+        require_derivatives(Policy(model, eos_token_id=0), cases.ragged(), TWICE[0])
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("mode", MODES)
 def test_kinks_and_rounding_raise_no_alarm(mode, precision):
-    require_second_derivatives(own_activation(Rectified(), precision), cases.ragged(), mode)
+    require_derivatives(own_activation(Rectified(), precision), cases.ragged(), mode)
 
 
 @pytest.mark.parametrize("name", cases.ARCHITECTURES)
@@ -111,15 +137,39 @@ def test_no_architecture_raises_an_alarm_and_the_model_is_left_alone(name):
     policy = cases.policy(name, precision="float32")
     before = {n: x.clone() for n, x in policy.model.state_dict().items()}
     for mode in MODES:
-        require_second_derivatives(policy, cases.ragged(), mode)
+        require_derivatives(policy, cases.ragged(), mode)
     after = policy.model.state_dict()
     assert all(torch.equal(x, after[n]) and x.dtype == after[n].dtype for n, x in before.items())
+
+
+def first_orders(policy, E, v):
+    """Everything that takes a first derivative in forward mode."""
+
+    def draw():
+        U = ise.sample(policy, [[k + 1, 1] for k in range(4)], 4, 2, max_new_tokens=3, seed=0)
+        return U.with_columns(advantages=torch.linspace(-1, 1, len(U)).double())
+
+    def influence(tokens):
+        U = draw()
+        step = ise.optimizer_step(policy, U, torch.optim.SGD(policy.model.parameters(), lr=1.0))
+        return ise.influence(policy, E, U, step, groups=2, tokens=tokens)
+
+    return {
+        "entropy_change": lambda: ise.entropy_change(policy, E, v, [], order=1),
+        "influence": lambda: influence(False),
+        "influence of tokens": lambda: influence(True),
+        "kernel": lambda: ise.fisher_kernel(policy, draw()),
+        "noise": lambda: ise.noise_scale(policy, draw()),
+        "slopes": lambda: logprob_jvp(policy, E, [v]),
+        "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False),
+    }
 
 
 def refused(policy, E):
     v = cases.direction(policy)
     return {
         "score_along": lambda: score_along(policy, E, v, 2),
+        **first_orders(policy, E, v),
         "kernel, one direction": lambda: second_order_change(policy, E, v),
         "kernel, pairs": lambda: second_order_kernel(policy, E, E),
         "supervised": lambda: supervised_loss_change(
@@ -130,19 +180,45 @@ def refused(policy, E):
 
 
 @pytest.mark.parametrize("name", refused(cases.policy("table"), cases.ragged()))
-def test_every_second_order_of_the_library_is_guarded(name):
+def test_every_derivative_of_the_library_is_guarded(name):
     policy = own_activation(Squares())
-    with pytest.raises(SecondDerivativeError):
+    with pytest.raises(DerivativeError):
         refused(policy, cases.ragged(3))[name]()
+
+
+@pytest.mark.parametrize("name", first_orders(cases.policy("table"), cases.ragged(), {}))
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_a_kernel_without_a_forward_rule_is_refused_in_every_verb(precision, name):
+    policy, E = own_activation(Squares(Still.apply), precision), cases.ragged(4)
+    with pytest.raises(DerivativeError, match=r"Squares \(transformer.h.0.mlp.act\)"):
+        first_orders(policy, E, cases.direction(policy))[name]()
+
+
+def test_a_kernel_without_any_rule_is_refused_in_both_modes():
+    policy, E = own_activation(Squares(squares)), cases.ragged(4)
+    verbs = first_orders(policy, E, cases.direction(policy))
+    with pytest.raises(DerivativeError, match="Squares"):
+        verbs["entropy_change"]()
+    with pytest.raises(UnsupportedModelError, match="GPT2LMHeadModel .*isentrope_tests"):
+        verbs["noise"]()
+
+
+def test_a_norm_without_a_forward_rule_is_refused():
+    model = cases.model("qwen2")
+    norm = model.model.layers[1].post_attention_layernorm
+    norm.forward = lambda x: norm.weight * x * (Still.apply(x).mean(-1, keepdim=True) + 1) ** -0.5
+    with pytest.raises(DerivativeError, match=r"Qwen2RMSNorm \(model.layers.1.post_attention"):
+        require_derivatives(Policy(model, eos_token_id=0), cases.ragged())
 
 
 def test_a_policy_is_compared_once(monkeypatch):
     policy, E = cases.policy("table"), cases.ragged(3)
-    require_second_derivatives(policy, E)
-    monkeypatch.setattr(second_order_guard, "derivative_gap", None)
-    require_second_derivatives(policy, E)
+    require_derivatives(policy, E)
+    require_derivatives(policy, E, "forward over forward")
+    monkeypatch.setattr(derivative_guard, "derivative_gap", None)
+    require_derivatives(policy, E)
     with pytest.raises(TypeError):
-        require_second_derivatives(policy, E, "backward over backward")
+        require_derivatives(policy, E, "backward over backward")
 
 
 @pytest.mark.parametrize("mode", MODES)

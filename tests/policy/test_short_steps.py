@@ -1,0 +1,90 @@
+"""A change of scores that is not that of its derivatives is refused, whatever the rate."""
+
+import pytest
+
+import isentrope as ise
+from isentrope.estimators.paired import PairedSteps
+from isentrope.policy import chi_square, short_steps
+from isentrope.policy.architecture import UnsupportedModelError
+from isentrope.policy.derivative_guard import DerivativeError
+from isentrope.policy.divergence import DivergentScorer
+from isentrope.policy.scoring import score_along
+from isentrope.policy.short_steps import require_short_steps
+from isentrope.probe.scoring import look_ahead
+from tests import cases
+
+RATES = [1e-9, 1e-4, 1.0, 30.0]
+
+
+def drawn(policy):
+    return ise.sample(policy, [[1, 2], [3]], n=12, max_new_tokens=4, seed=0)
+
+
+class Scaled(DivergentScorer):
+    """A moved policy whose scores are those of another head."""
+
+    factor = 1.01
+
+    @property
+    def head(self):
+        embedding = super().head
+        return lambda hidden: self.factor * embedding(hidden)
+
+
+def verbs(policy, E, v, eta):
+    return {
+        "measure": lambda: ise.entropy_change(policy, E, v, [eta]),
+        "first order": lambda: ise.entropy_change(policy, E, v, [eta], order=1),
+        "no order": lambda: ise.entropy_change(policy, E, v, [eta], order=0),
+        "try": lambda: PairedSteps(policy, E, eta).add("step", v),
+        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True, eta),
+    }
+
+
+@pytest.mark.parametrize("eta", RATES)
+@pytest.mark.parametrize("verb", verbs(None, None, None, 0))
+def test_scores_of_a_moved_policy_that_are_not_its_own_are_refused(monkeypatch, verb, eta):
+    monkeypatch.setattr("isentrope.policy.language_model.DivergentScorer", Scaled)
+    policy = cases.policy("qwen2")
+    E, v = drawn(policy), cases.direction(policy)
+    with pytest.raises(UnsupportedModelError, match="by two passes differ"):
+        verbs(policy, E, v, eta)[verb]()
+
+
+@pytest.mark.parametrize("eta", RATES)
+@pytest.mark.parametrize("kind", ["another head", "half the slope", "no slope"])
+def test_a_change_that_is_not_that_of_its_derivatives_is_refused(monkeypatch, kind, eta):
+    policy = cases.policy("qwen2")
+    E, v = drawn(policy), cases.direction(policy)
+    series = list(score_along(policy, E, v, 1))
+    if kind == "another head":
+        monkeypatch.setattr("isentrope.policy.language_model.DivergentScorer", Scaled)
+        monkeypatch.setattr(Scaled, "factor", 1.5)
+        monkeypatch.setattr(chi_square, "_require_scores", lambda *_: None)
+    else:
+        part = 0.5 if kind == "half the slope" else 0.0
+        series[1] = short_steps.replace(
+            series[1], logprobs=part * series[1].logprobs, entropies=part * series[1].entropies
+        )
+    (there,) = chi_square.score_moved(policy, E, v, [eta])
+    with pytest.raises(DerivativeError, match="Qwen2ForCausalLM"):
+        require_short_steps(policy, E, v, series, [eta], [there and there[0]])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "mixtral"])
+def test_no_rate_raises_an_alarm(name, precision, order):
+    policy = cases.policy(name, precision=precision)
+    E, v = drawn(cases.policy(name)), cases.direction(policy)
+    for eta in [1e-30, *RATES]:
+        ise.entropy_change(policy, E, v, [eta], order=order)
+
+
+def test_no_sequence_is_scored_again_where_the_step_is_short(monkeypatch):
+    policy = cases.policy("qwen2")
+    E, v = drawn(policy), cases.direction(policy)
+    monkeypatch.setattr(short_steps, "score_moved", None)
+    ise.entropy_change(policy, E, v, [1e-3, 10.0])
+    with pytest.raises(TypeError):
+        ise.entropy_change(policy, E, v, [10.0])
