@@ -24,6 +24,7 @@ CONTRACT = {
     "max_new_tokens": 2,
     "max_grad_norm": None,
     "objective": "dr_grpo_longest",
+    "advantages": "dr_grpo",
     "group_size": 3,
     "replayable": True,
 }
