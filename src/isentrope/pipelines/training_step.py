@@ -106,7 +106,7 @@ def optimizer_step(
     given = {key: value for key, value in given.items() if value is not None}
     given |= {} if max_grad_norm == _AS_TRAINED else {"max_grad_norm": max_grad_norm}
     given |= {} if clip == _AS_TRAINED else {"clip": clip}
-    config = _config(policy, rollouts, "." if file is None else str(file.parent), given)
+    config = _config(policy, "." if file is None else str(file.parent), given)
     longest = rollouts.max_new_tokens
     if file is None:
         U, _ = weighted(policy, rollouts, config.estimator, longest)
@@ -129,19 +129,14 @@ def optimizer_step(
     return real.step
 
 
-def _config(
-    policy: Policy, rollouts: Rollouts, checkpoint: str, estimator: dict[str, Any]
-) -> MeasureConfig:
-    """What a measurement of this policy and batch would be configured by."""
-    sampling: dict[str, Any] = {"temperature": policy.temperature}
-    if rollouts.max_new_tokens is not None:
-        sampling["max_new_tokens"] = rollouts.max_new_tokens
+def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> MeasureConfig:
+    """What a measurement with this policy would be configured by."""
     amp = {"use_amp": True, "amp_dtype": policy.precision.autocast}
     return load_config(
         {
             "checkpoint": {"checkpoint_path": checkpoint},
             "estimator": estimator,
-            "sampling": sampling,
+            "sampling": {"temperature": policy.temperature},
             "precision": {"update_vector": amp} if policy.precision.autocast else {},
         }
     )
