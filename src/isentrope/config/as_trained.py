@@ -9,16 +9,15 @@ that no file says. The command line and `ise.optimizer_step` both go through `se
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isentrope.config.acting import acting_keys, assumable_keys, given_keys, value_of
 from isentrope.config.estimator import ADVANTAGES_OF
+from isentrope.config.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.config.measure import MeasureConfig
-from isentrope.reading import read_columns, read_text
-from isentrope.rollouts import saved_length
 from isentrope.training.settings_rules import Obstacle
 from isentrope.training.trainer_facts import Use
 from isentrope.training.trainer_fields import KEYS
@@ -27,9 +26,6 @@ from isentrope.training.training_settings import TrainingSettings, read_training
 ASSUMED = "assumed"
 OURS = ("configuration", "default", ASSUMED)
 """Sources that are not a file of the checkpoint."""
-
-_NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
-"""Keys whose null leaves the value to others."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +84,6 @@ class AsTrained:
         )
 
 
-@dataclass(frozen=True)
-class GivenBatch:
-    """What an update batch brings that is not drawn here.
-
-    Attributes:
-        advantages: Whether it has advantages that are not to be computed anew.
-        entropy_weights: Whether it has a recorded entropy term.
-        max_new_tokens: Where its sampler cut responses; None where it does not say.
-    """
-
-    advantages: bool
-    entropy_weights: bool
-    max_new_tokens: int | None = None
-
-
 def settle(
     config: MeasureConfig, checkpoint: Path, given_batch: GivenBatch | None = None
 ) -> tuple[MeasureConfig, AsTrained]:
@@ -116,8 +97,8 @@ def settle(
     Returns:
         The configuration in force, and what became of it; nothing is refused yet.
     """
-    batch = given_batch or _batch_in_file(config)
-    given = _given(config)
+    batch = given_batch or batch_in_file(config)
+    given = given_keys(config)
     training, of_control = _training(config, checkpoint, given, batch)
     objective, missing = _objective(config, training, given, batch)
     use = Use(
@@ -127,12 +108,12 @@ def settle(
         batch is not None and batch.entropy_weights,
         config.precision.updating.autocast,
     )
-    acting = _acting(config, training, use, batch)
-    assumed = _assumable(config, use, batch, given | set(training.keys)) & acting
+    acting = acting_keys(config, training, use, batch)
+    assumed = assumable_keys(config, use, batch, given | set(training.keys)) & acting
     origins: dict[str, Origin] = {}
-    obstacles = list(missing)
+    obstacles = [*missing, *of_another_step(config, training, batch)]
     for key in KEYS:
-        own = _value(config, key)
+        own = value_of(config, key)
         trained = training.keys[key] if key in acting and key in training.keys else None
         if key in given:
             origins[key] = Origin(own, "configuration", trained)
@@ -210,24 +191,6 @@ def _training(
     )
 
 
-def _given(config: MeasureConfig) -> set[str]:
-    """Keys that the configuration itself sets."""
-    keys = set()
-    for key in KEYS:
-        section, name = key.split(".")
-        is_set = (
-            section in config.model_fields_set and name in getattr(config, section).model_fields_set
-        )
-        if is_set and not (key in _NULL_IS_UNSET and _value(config, key) is None):
-            keys.add(key)
-    return keys
-
-
-def _value(config: MeasureConfig, key: str) -> Any:
-    section, name = key.split(".")
-    return config.estimator.clip_pair if name == "clip" else getattr(getattr(config, section), name)
-
-
 def _objective(
     config: MeasureConfig, training: TrainingSettings, given: set[str], batch: GivenBatch | None
 ) -> tuple[str, list[Obstacle]]:
@@ -261,80 +224,15 @@ def _objective(
     return trained, []
 
 
-def _acting(
-    config: MeasureConfig, training: TrainingSettings, use: Use, batch: GivenBatch | None
-) -> set[str]:
-    """Keys that act on the step in question, or on the batches that it is measured on."""
-    objective, trained = use.objective, training.keys.get("estimator.objective")
-    same = trained in (None, objective)
-    weighted = objective not in ("recorded", "sft")
-    sampled = batch is None or config.batch_config.E_file is None
-    if same:
-        of_objective = objective != "recorded" or trained is not None
-    else:
-        of_objective = "estimator.objective" in _given(config) and objective != "recorded"
-    acts = {
-        "sampling.temperature": True,
-        "sampling.max_new_tokens": sampled,
-        "estimator.max_grad_norm": True,
-        "estimator.objective": of_objective,
-        "batch_config.G": weighted and batch is None,
-        "estimator.advantages": weighted and same and not use.own_advantages,
-        "estimator.max_response_length": same and objective == "dr_grpo",
-        "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
-        "estimator.micro_batch": (same and objective == "bnpo") or use.autocast is not None,
-    }
-    return {key for key, does in acts.items() if does}
-
-
-def _assumable(
-    config: MeasureConfig, use: Use, batch: GivenBatch | None, known: set[str]
-) -> set[str]:
-    """Keys whose default would act on the step; G and the length of E's responses do not."""
-    constant = use.objective == "dr_grpo" and "estimator.max_response_length" not in known
-    cut = "sampling.max_new_tokens" in known or (batch is not None and batch.max_new_tokens)
-    keys = {"sampling.temperature", "estimator.objective", "estimator.advantages"}
-    keys |= {"estimator.max_grad_norm", "estimator.clip"}
-    if use.objective == "bnpo":
-        keys.add("estimator.micro_batch")
-    if (batch is None or constant) and not cut:
-        keys.add("sampling.max_new_tokens")
-    return keys
-
-
 def _in_force(config: MeasureConfig, key: str, objective: str) -> Any:
     """The value of a key that is not set."""
     if key == "estimator.advantages":
         return ADVANTAGES_OF[objective]
-    return _value(config, key)
+    return value_of(config, key)
 
 
 def _text(value: Any) -> str:
     return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
-
-
-def _batch_in_file(config: MeasureConfig) -> GivenBatch | None:
-    """What U's file brings; None where U is drawn."""
-    path = config.batch_config.U_file
-    if path is None:
-        return None
-    columns = _columns(file := Path(path))
-    own = config.estimator.advantages is None and bool({"advantage", "advantages"} & columns)
-    length = saved_length(file) if file.suffix == ".parquet" and columns else None
-    return GivenBatch(own, "entropy_weights" in columns, length)
-
-
-def _columns(path: Path) -> set[str]:
-    """Names of the columns of a batch's file; none where it is not there or cannot be read."""
-    if not path.is_file():
-        return set()
-    if path.suffix == ".parquet":
-        return set(read_columns(path))
-    try:
-        first = json.loads(read_text(path).partition("\n")[0])
-    except ValueError:
-        return set()  # reading the batch says what is wrong with it
-    return set(first) if isinstance(first, dict) else set()
 
 
 def _same(own: Any, trained: Any) -> bool:

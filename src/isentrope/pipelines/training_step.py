@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from isentrope.config.as_trained import GivenBatch, allowed, refuse, settle
+from isentrope.config.as_trained import allowed, refuse, settle
 from isentrope.config.estimator import AnyObjective, EstimatorConfig
+from isentrope.config.given_batch import GivenBatch
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.manifest import NOT_VERIFIED, verifying
