@@ -23,7 +23,7 @@ _HOMES = {
     "with_advantages": "isentrope.sampling.advantages",
     # The step of an optimizer
     "Step": "isentrope.update.step",
-    "optimizer_step": "isentrope.update.step",
+    "optimizer_step": "isentrope.pipelines.training_step",
     # Entropy, its change and its gradient
     "Estimate": "isentrope.estimate",
     "EntropyChange": "isentrope.estimators.entropy_change",
@@ -79,6 +79,7 @@ else:
     from isentrope.evaluation.evaluate import Evaluation, evaluate
     from isentrope.evaluation.pass_at_k import pass_at_k
     from isentrope.pipelines.legacy import EntropyMeasurements
+    from isentrope.pipelines.training_step import optimizer_step
     from isentrope.policy.language_model import Policy
     from isentrope.policy.precision import Precision
     from isentrope.policy.scoring import score
@@ -90,7 +91,7 @@ else:
     from isentrope.sampling.prompts import Prompt
     from isentrope.sampling.tasks import load_task
     from isentrope.sampling.tasks.task import Task
-    from isentrope.update.step import Step, optimizer_step
+    from isentrope.update.step import Step
 
 __all__ = [
     "EntropyChange",

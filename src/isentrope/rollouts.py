@@ -251,6 +251,15 @@ class Rollouts:
 _COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
 _LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
 _LENGTH = b"max_new_tokens"
+
+
+def saved_length(path: str | Path) -> int | None:
+    """Where the sampler cut the responses of a parquet file; None where it does not say."""
+    with reading(path, _CURE) as file:
+        metadata = pq.read_schema(file).metadata or {}
+        return int(metadata[_LENGTH]) if _LENGTH in metadata else None
+
+
 _CURE = "Restore the file, or draw the batch again."
 
 

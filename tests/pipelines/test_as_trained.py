@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -24,6 +25,7 @@ CONTRACT = {
     "max_new_tokens": 2,
     "max_grad_norm": None,
     "objective": "dr_grpo_longest",
+    "advantages": "dr_grpo",
     "group_size": 3,
     "replayable": True,
 }
@@ -389,3 +391,61 @@ def test_trls_disable_dropout_is_honoured_where_it_acts(trained):
     kept = training_dropout(model, {"disable_dropout": True})
     assert kept
     assert all(name.endswith("self_attn") for name in kept)
+
+
+def logged(folder, step):
+    """A file as TRL writes it after a step, with another step's beside it."""
+    rows = {"step": [step] * 2, "prompt": ["1+1="] * 2, "completion": ["1", "2"]}
+    path = folder / f"completions_{step:05d}.parquet"
+    pd.DataFrame(rows | {"advantage": [0.5, -0.5]}).to_parquet(path)
+    return f"batch_config.U_file={path}"
+
+
+def test_completions_of_another_step_are_refused_with_the_name_of_the_right_file(trained):
+    with_arguments(trained, max_grad_norm=1.0, logging_steps=2)
+    here = logged(trained, 4)
+    assert "next step of this checkpoint is the one to 5: its own batch was not" in refused(
+        trained, here
+    )
+    assert "logging_steps is 2" in refused(trained, here)
+    assert refused(trained, logged(trained, 5)) == ""
+    assert "give completions_00005.parquet" in refused(trained, here)
+    assert refused(trained, here, "estimator.ignore_training_settings=[stale_batch]") == ""
+
+
+def test_responses_of_another_step_in_a_jsonl_are_refused(trained):
+    row = {"prompt": "1+1=", "response": "1", "advantage": 1.0, "step": 4}
+    (trained / "U.jsonl").write_text(json.dumps(row))
+    assert "the batch of the step to 4" in refused(
+        trained, f"batch_config.U_file={trained}/U.jsonl"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_advantages_in_a_logged_file_count_as_given(trained, suffix):
+    with_arguments(trained, scale_rewards="batch")
+    (trained / "U.jsonl").write_text(
+        json.dumps({"prompt": "1+1=", "response": "1", "advantage": 1.0})
+    )
+    path = f"batch_config.U_file={trained}/U.jsonl"
+    assert refused(trained, logged(trained, 5) if suffix == "parquet" else path) == ""
+    assert "scale_rewards" in refused(trained)
+
+
+def test_settings_that_no_file_says_are_named_in_one_line(tiny):
+    _, found = settled(tiny)
+    (line,) = found.warnings
+    for key in ("objective=dr_grpo", "advantages=dr_grpo", "max_grad_norm=1.0", "temperature=1.0"):
+        assert key in line
+    assert "max_new_tokens=150" in line
+    every = [
+        f"{key}={value}"
+        for key, value in (
+            ("estimator.objective", "dapo"),
+            ("estimator.advantages", "grpo"),
+            ("estimator.max_grad_norm", 1.0),
+            ("sampling.temperature", 1.0),
+            ("sampling.max_new_tokens", 3),
+        )
+    ]
+    assert settled(tiny, *every)[1].warnings == ()

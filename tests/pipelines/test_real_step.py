@@ -137,7 +137,7 @@ def test_a_match_by_order_is_confirmed_or_refused(folder, config):
     (folder / "parameter_names.json").unlink()
     (said,) = measure(config(folder, "batch_config.B_U=6")).results
     assert said.step.order_confirmed is True
-    assert any("second moments fit the gradients" in w for w in said.warnings)
+    assert any("second moments fit these parameters" in w for w in said.warnings)
 
 
 def switch_off(folder, moments):

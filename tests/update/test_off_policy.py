@@ -61,8 +61,7 @@ def surrogate_gradient_of(model, names, batch, clip):
 
 def off_policy_weights(policy, batch, objective="dr_grpo", length=None, clip=(0.2, 0.2)):
     """The batch with the token weights of the clipped surrogate; "cispo" caps and drops nothing."""
-    ratios = importance_ratios(policy, batch, None if objective == "cispo" else clip)
-    return ratios.weighted(batch, objective, length, cap=clip[1] if clip else None)
+    return importance_ratios(policy, batch, clip).weighted(batch, objective, length)
 
 
 @pytest.mark.parametrize("name", ["table", "qwen2"])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from isentrope.checks.finding import Finding
+from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
 from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.language_model import Policy
-from isentrope.sharded_tensors import whole
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.saved_state import before_first_step
 from isentrope.vectors import Vector
@@ -20,10 +17,6 @@ from isentrope.vectors import Vector
 SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "square_avg"}
 ZERO_AT_START = ("lora_B", "lora_embedding_A", "vera_lambda_b", "oft_R")
 """Factors of adapters that PEFT starts at zero."""
-COMPARED = 65536
-"""Entries of a tensor that are compared, at most; at even distances."""
-MARGIN = 0.05
-"""Share by which another order must fit better before the stored one is called wrong."""
 
 
 def check_adapter(
@@ -104,10 +97,8 @@ def check_optimizer(
 ) -> Finding:
     """Check that the stored second moments belong to the parameters they were matched to.
 
-    Parameters of one shape can be exchanged without any shape failing. But the second moment is a
-    running mean of squared gradients, so of all ways to match moments to equally shaped
-    parameters, the correct one has the smallest squared distance of log moments from log squared
-    gradients (an assignment problem).
+    Parameters of one shape can be exchanged without any shape failing; `state_order` compares the
+    fit of every exchange.
 
     Args:
         policy: The policy.
@@ -125,80 +116,40 @@ def check_optimizer(
     except (ValueError, FileNotFoundError) as error:
         return Finding(name, False, str(error))
     detail = f"matched by {state.matched_by}"
-    wrong = misplaced_states(state, gradient)
-    if wrong is None:
+    order = fit_of_order(state, gradient)
+    if order is None:
         return Finding(name, None, f"{detail}; {state.rule} has no second moments to compare")
-    if wrong and not like_training:
+    if order.wrong and not like_training:
         detail += "; their order is not confirmed by these prompts, which are not those of training"
         return Finding(name, None, detail)
-    if wrong:
+    if order.wrong:
         return Finding(
             name,
             False,
-            f"{detail}; {describe_misplaced(wrong)}",
+            f"{detail}; {describe_misplaced(order.wrong)}",
             "The optimizer state is in the wrong order: save its parameter names beside it "
             "(parameter_names.json) or build the optimizer from named_parameters().",
         )
-    return Finding(name, True, f"{detail}; second moments fit the gradients of their parameters")
+    if order.open:
+        detail += (
+            f"; not contradicted by second moments, to which {order.open[0]} and {order.open[1]} "
+            "exchanged would fit about as well"
+        )
+        return Finding(name, None if state.matched_by == "order" else True, detail)
+    return Finding(name, True, f"{detail}; second moments fit their parameters better than others")
 
 
-def misplaced_states(state: OptimizerState, gradient: Vector) -> dict[str, str] | None:
-    """States that fit another parameter better than the one they were matched to.
+def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
+    """How well an optimizer's second moments fit the parameters they were matched to.
 
     Args:
         state: The optimizer's state.
         gradient: Gradient of the loss by parameter name.
 
     Returns:
-        As `misplaced`; None for an optimizer without second moments, or a fresh one.
+        As `state_order`; None for an optimizer without second moments, or a fresh one.
     """
     key = SECOND_MOMENTS.get(state.rule)
     if key is None or not all(state.moments.values()):
         return None
-    return misplaced(gradient, {name: moments[key] for name, moments in state.moments.items()})
-
-
-def describe_misplaced(wrong: Mapping[str, str]) -> str:
-    """The first of the states that fit other parameters better, in words."""
-    first, better = next(iter(wrong.items()))
-    return (
-        f"{len(wrong)} states fit other parameters better, the first is that of {first}, which "
-        f"fits {better}"
-    )
-
-
-def misplaced(gradient: Vector, moments: Vector) -> dict[str, str]:
-    """Parameters whose stored second moment fits another parameter of their shape better.
-
-    Args:
-        gradient: Gradient by parameter name.
-        moments: Second moments by the parameter name they were matched to.
-
-    Returns:
-        Parameter name → the name that its state fits; empty if the stored order is the best or
-        no other is clearly better.
-    """
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for name, moment in moments.items():
-        groups.setdefault(tuple(moment.shape), []).append(name)
-    wrong: dict[str, str] = {}
-    stored = best = 0.0
-    for names in groups.values():
-        squares = [_log(gradient[n].square()) for n in names]
-        costs = torch.stack([_distances(_log(moments[n]), squares) for n in names]).numpy()
-        rows, columns = linear_sum_assignment(costs)
-        stored += float(costs.trace())
-        best += float(costs[rows, columns].sum())
-        wrong |= {names[r]: names[c] for r, c in zip(rows, columns, strict=True) if r != c}
-    return wrong if best < (1 - MARGIN) * stored else {}
-
-
-def _log(values: Tensor) -> Tensor:
-    values = whole(values).flatten()[:: 1 + values.numel() // COMPARED]
-    floor = values[values > 0].min() if bool((values > 0).any()) else 1e-300
-    return values.double().clamp_min(float(floor)).log().flatten()
-
-
-def _distances(moment: Tensor, squares: list[Tensor]) -> Tensor:
-    """Mean squared distance of one log moment from each log squared gradient."""
-    return torch.stack([(moment - s).square().mean() for s in squares])
+    return state_order(gradient, {name: moments[key] for name, moments in state.moments.items()})

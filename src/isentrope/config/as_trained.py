@@ -3,7 +3,8 @@
 A key that the configuration does not set has training's value, where a file of the checkpoint says
 it (`training.training_settings`). One that is set otherwise is refused, and so is what training's
 step has and the computed one has not. `estimator.ignore_training_settings` lists what may differ
-all the same; each then leaves a warning in the result.
+all the same; each then leaves a warning in the result, and so does a default in place of a setting
+that no file says. The command line and `ise.optimizer_step` both go through `settle`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isentrope.config.acting import acting_keys, assumable_keys, given_keys, value_of
+from isentrope.config.estimator import ADVANTAGES_OF
+from isentrope.config.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.config.measure import MeasureConfig
-from isentrope.reading import read_columns, read_text
 from isentrope.training.settings_rules import Obstacle
 from isentrope.training.trainer_facts import Use
 from isentrope.training.trainer_fields import KEYS
 from isentrope.training.training_settings import TrainingSettings, read_training_settings
 
-_NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
-"""Keys whose null leaves the value to others."""
+ASSUMED = "assumed"
+OURS = ("configuration", "default", ASSUMED)
+"""Sources that are not a file of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class Origin:
 
     Attributes:
         value: What is in force.
-        source: "configuration", "default", or the checkpoint's file.
+        source: "configuration", "default" (it does not act, or only elsewhere than in the step),
+            "assumed" (a default that acts on the step), or the checkpoint's file.
         training: Training's own value; None where it is not known, or where the key does not act.
     """
 
@@ -49,6 +54,7 @@ class AsTrained:
         ignored: Names that the configuration lets differ.
         notes: Sentences on smaller differences.
         arguments: The trainer's own arguments; empty where the checkpoint has none.
+        advantages: Training's rule of advantages where it has a name; None where it has none.
     """
 
     origins: dict[str, Origin] = field(default_factory=dict)
@@ -56,53 +62,76 @@ class AsTrained:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    advantages: str | None = None
 
     @property
     def filled(self) -> dict[str, Any]:
         """Values taken from the checkpoint's files, by key."""
-        ours = ("configuration", "default")
-        return {key: o.value for key, o in self.origins.items() if o.source not in ours}
+        return {key: o.value for key, o in self.origins.items() if o.source not in OURS}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the result."""
-        return (*allowed(self.obstacles, self.ignored), *self.notes)
+        assumed = [f"{k}={_text(o.value)}" for k, o in self.origins.items() if o.source == ASSUMED]
+        sentence = (
+            f"ASSUMED, because no file of the checkpoint says it: {', '.join(assumed)}. Where "
+            "training had other values, this is not its step: set them."
+        )
+        return (
+            *([sentence] if assumed else []),
+            *allowed(self.obstacles, self.ignored),
+            *self.notes,
+        )
 
 
-def settle(config: MeasureConfig, checkpoint: Path) -> tuple[MeasureConfig, AsTrained]:
+def settle(
+    config: MeasureConfig, checkpoint: Path, given_batch: GivenBatch | None = None
+) -> tuple[MeasureConfig, AsTrained]:
     """Fill a configuration's unset keys with training's values, and compare the others.
+
+    Args:
+        config: The configuration.
+        checkpoint: The folder.
+        given_batch: U, where it is in memory; None: as the configuration says.
 
     Returns:
         The configuration in force, and what became of it; nothing is refused yet.
     """
-    given = _given(config)
-    training, of_control = _training(config, checkpoint, given)
-    objective, missing = _objective(config, training, given)
+    batch = given_batch or batch_in_file(config)
+    given = given_keys(config)
+    training, of_control = _training(config, checkpoint, given, batch)
+    objective, missing = _objective(config, training, given, batch)
     use = Use(
         objective,
         config.estimator.off_policy,
-        _brings_advantages(config),
-        _brings_entropy_weights(config),
+        batch is not None and batch.advantages,
+        batch is not None and batch.entropy_weights,
         config.precision.updating.autocast,
     )
-    acting = _acting(config, training, use)
+    acting = acting_keys(config, training, use, batch)
+    assumed = assumable_keys(config, use, batch, given | set(training.keys)) & acting
     origins: dict[str, Origin] = {}
-    obstacles = list(missing)
+    obstacles = [*missing, *of_another_step(config, training, batch)]
     for key in KEYS:
-        own = _value(config, key)
-        trained = training.keys[key] if key in acting else None
-        if key in given or key not in acting:
-            origins[key] = Origin(own, "configuration" if key in given else "default", trained)
-            if key in given and key in acting and not _same(own, trained):
+        own = value_of(config, key)
+        trained = training.keys[key] if key in acting and key in training.keys else None
+        if key in given:
+            origins[key] = Origin(own, "configuration", trained)
+            if key in acting and key in training.keys and not _same(own, trained):
                 obstacles.append(_difference(key, own, trained, training.sources[key]))
-        else:
+        elif key in acting and key in training.keys:
             origins[key] = Origin(trained, training.sources[key], trained)
+        elif key in assumed:
+            origins[key] = Origin(_in_force(config, key, objective), ASSUMED)
+        else:
+            origins[key] = Origin(own, "default")
     settled = AsTrained(
         origins=origins,
         obstacles=(*obstacles, *training.obstacles(use)),
         ignored=tuple(config.estimator.ignore_training_settings),
         notes=(*of_control, *training.notes(use)),
         arguments=training.arguments.fields if training.arguments else {},
+        advantages=training.keys.get("estimator.advantages"),
     )
     return _filled(config, settled.filled), settled
 
@@ -140,7 +169,7 @@ def allowed(obstacles: Iterable[Obstacle], ignored: Iterable[str]) -> list[str]:
 
 
 def _training(
-    config: MeasureConfig, checkpoint: Path, given: set[str]
+    config: MeasureConfig, checkpoint: Path, given: set[str], batch: GivenBatch | None
 ) -> tuple[TrainingSettings, tuple[str, ...]]:
     """Training's settings, and a sentence where they are those without the run's control.
 
@@ -153,7 +182,7 @@ def _training(
     training = read_training_settings(checkpoint)
     plain, estimator = training.uncontrolled, config.estimator
     by_name = "estimator.objective" in given and estimator.objective == plain
-    fresh = config.batch_config.U_file is None and "estimator.objective" not in given
+    fresh = batch is None and "estimator.objective" not in given
     if plain is None or not (by_name or fresh):
         return training, ()
     return read_training_settings(checkpoint, without_control=True), (
@@ -162,26 +191,8 @@ def _training(
     )
 
 
-def _given(config: MeasureConfig) -> set[str]:
-    """Keys that the configuration itself sets."""
-    keys = set()
-    for key in KEYS:
-        section, name = key.split(".")
-        is_set = (
-            section in config.model_fields_set and name in getattr(config, section).model_fields_set
-        )
-        if is_set and not (key in _NULL_IS_UNSET and _value(config, key) is None):
-            keys.add(key)
-    return keys
-
-
-def _value(config: MeasureConfig, key: str) -> Any:
-    section, name = key.split(".")
-    return config.estimator.clip_pair if name == "clip" else getattr(getattr(config, section), name)
-
-
 def _objective(
-    config: MeasureConfig, training: TrainingSettings, given: set[str]
+    config: MeasureConfig, training: TrainingSettings, given: set[str], batch: GivenBatch | None
 ) -> tuple[str, list[Obstacle]]:
     """The objective in force, and why training's is not where it cannot be."""
     own, key = config.estimator.objective, "estimator.objective"
@@ -204,7 +215,7 @@ def _objective(
             "estimator.max_response_length acts with dr_grpo only"
         )
         return own, [Obstacle(key, words)]
-    if trained in needed and config.batch_config.U_file is None:
+    if trained in needed and batch is None:
         words = (
             f"training's objective is {trained} ({training.sources[key]}), which needs "
             f"batch_config.U_file: {needed[trained]}"
@@ -213,45 +224,15 @@ def _objective(
     return trained, []
 
 
-def _acting(config: MeasureConfig, training: TrainingSettings, use: Use) -> set[str]:
-    """Keys of training that act on the step in question."""
-    batch, objective = config.batch_config, use.objective
-    same = objective == training.keys.get("estimator.objective")
-    weighted = objective not in ("recorded", "sft")
-    sampled = batch.U_file is None or batch.E_file is None
-    acts = {
-        "sampling.temperature": True,
-        "sampling.max_new_tokens": sampled,
-        "estimator.max_grad_norm": True,
-        "estimator.objective": objective != "recorded" or same,
-        "batch_config.G": weighted and batch.U_file is None,
-        "estimator.advantages": weighted and same and not use.own_advantages,
-        "estimator.max_response_length": same and objective == "dr_grpo",
-        "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
-        "estimator.micro_batch": (same and objective == "bnpo") or use.autocast is not None,
-    }
-    if objective != training.keys.get("estimator.objective"):
-        given = "estimator.objective" in _given(config)
-        acts["estimator.objective"] = given and objective != "recorded"
-    return {key for key, does in acts.items() if does and key in training.keys}
+def _in_force(config: MeasureConfig, key: str, objective: str) -> Any:
+    """The value of a key that is not set."""
+    if key == "estimator.advantages":
+        return ADVANTAGES_OF[objective]
+    return value_of(config, key)
 
 
-def _brings_advantages(config: MeasureConfig) -> bool:
-    """Whether U's file has advantages that are not to be computed anew."""
-    path = config.batch_config.U_file
-    if path is None or config.estimator.advantages is not None or Path(path).suffix != ".parquet":
-        return False
-    return "advantages" in read_columns(path)
-
-
-def _brings_entropy_weights(config: MeasureConfig) -> bool:
-    """Whether U's file has a recorded entropy term."""
-    path = None if config.batch_config.U_file is None else Path(config.batch_config.U_file)
-    if path is None or not path.is_file():
-        return False
-    if path.suffix == ".parquet":
-        return "entropy_weights" in read_columns(path)
-    return '"entropy_weights"' in read_text(path).partition("\n")[0]
+def _text(value: Any) -> str:
+    return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
 
 
 def _same(own: Any, trained: Any) -> bool:

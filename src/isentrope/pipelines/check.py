@@ -25,9 +25,9 @@ from isentrope.manifest import verification
 from isentrope.pipelines.batches import Sampler
 from isentrope.pipelines.check_batches import check_batches
 from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.prepare import normalising_length, update_step
 from isentrope.pipelines.real_step import Rounding, check_rounding
 from isentrope.pipelines.replayable import model_obstacles, stale_batch, training_dropout
+from isentrope.pipelines.training_step import update_step
 from isentrope.policy.language_model import Policy
 from isentrope.processes import all_ranks, join_processes
 from isentrope.progress import Progress
@@ -99,7 +99,8 @@ def check_subject(
         findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
         if (state := _readable_state(policy, subject)) is not None:
             findings.append(check_rates(state, subject.path))
-            step = update_step(sampler, batches.U, subject.optimizer, direct)
+            longest = sampler.longest(batches.U)
+            step = update_step(policy, batches.U, subject.optimizer, direct, longest)
             rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
             findings.append(check_rounding(subject, rounding, step, estimator))
     dropped = {}
@@ -167,7 +168,7 @@ def _objective_gradient(sampler: Sampler, U: Rollouts, estimator: EstimatorConfi
     weights = token_weights(
         U,
         estimator.objective,
-        normalising_length(sampler, U, estimator),
+        estimator.max_response_length or sampler.longest(U),
         clip_high=clip[1] if clip else None,
         micro_batch=estimator.micro_batch,
     )

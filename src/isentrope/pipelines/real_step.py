@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from isentrope.checks.checkpoint import describe_misplaced, misplaced_states
+from isentrope.checks.checkpoint import fit_of_order
 from isentrope.checks.finding import Finding
 from isentrope.checks.rates import describe_groups, disagreement
+from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.stored_types import stored_types
@@ -143,25 +144,32 @@ def check_rounding(
 
 
 def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, ...]]:
-    """Whether second moments confirm a match by order."""
-    if state.matched_by != "order":
+    """Whether second moments confirm a match that no name in the optimizer's file confirms."""
+    if state.matched_by not in ("order", "sidecar"):
         return None, ()
-    wrong = misplaced_states(state, step.loss_gradient)
-    if wrong is None:
-        return None, (
-            "The optimizer's parameters were matched by their order, which no name confirms: put "
-            "parameter_names.json beside the optimizer's file to be sure.",
-        )
-    if wrong:
+    order = fit_of_order(state, step.loss_gradient)
+    if order is not None and order.wrong:
         raise ValueError(
-            "The optimizer's parameters were matched by their order, and "
-            f"{describe_misplaced(wrong)}: put their names, in the optimizer's order, into "
+            f"The optimizer's parameters were matched by {_MATCH[state.matched_by]}, and "
+            f"{describe_misplaced(order.wrong)}: put their names, in the optimizer's order, into "
             "parameter_names.json beside its file."
         )
+    if state.matched_by != "order":
+        return None, ()
+    if order is None or order.open:
+        exchange = f" (exchanged, {' and '.join(order.open)} would fit)" if order else ""
+        return None, (
+            "The optimizer's parameters were matched by their order, which no name confirms and "
+            f"second moments do not decide{exchange}: put parameter_names.json beside the "
+            "optimizer's file to be sure.",
+        )
     return True, (
-        "The optimizer's parameters were matched by their order; its second moments fit the "
-        "gradients of these parameters.",
+        "The optimizer's parameters were matched by their order; its second moments fit these "
+        "parameters better than any exchange of two.",
     )
+
+
+_MATCH = {"order": "their order", "sidecar": "parameter_names.json"}
 
 
 def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:

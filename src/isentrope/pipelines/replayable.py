@@ -11,16 +11,19 @@ from typing import Any
 
 from torch import nn
 
+from isentrope.config.as_trained import AsTrained
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import dropout_rates
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Subject
+from isentrope.sampling.advantages import rules_of_advantages
 from isentrope.training.settings_rules import Obstacle
+from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
 
-_NO_SAMPLER = ("recorded", "sft")
-"""Objectives to which it does not matter who drew the batch."""
+_NO_SAMPLER = (RECORDED, SFT)
+"""Objectives to which it does not matter who drew the batch, and with which advantages."""
 
 
 def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
@@ -61,6 +64,22 @@ def stale_batch(
     if gap > SAMPLER_ROUNDING:
         return [], [f"{measured}: {way_out}; a sampler in bfloat16 differs as much."]
     return [], []
+
+
+def unlike_advantages(U: Rollouts, settled: AsTrained) -> list[Obstacle]:
+    """Advantages by another rule than training's, which computing them anew shows."""
+    trained = settled.advantages or settled.arguments.get("scale_rewards")
+    unlike = {"estimator.objective", "estimator.advantages"} & {o.name for o in settled.obstacles}
+    objective = settled.origins["estimator.objective"].value if settled.origins else RECORDED
+    if U.rewards is None or U.advantages is None or objective in _NO_SAMPLER:
+        return []
+    if trained is None or unlike:
+        return []
+    rules = rules_of_advantages(U)
+    if not rules or trained in rules:
+        return []
+    words = f"U's advantages are those of {rules[0]}, training had {trained}"
+    return [Obstacle("estimator.advantages", words)]
 
 
 def training_dropout(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, float]:

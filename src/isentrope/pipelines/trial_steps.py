@@ -12,7 +12,7 @@ import torch
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.pipelines.batches import prompts_of
-from isentrope.pipelines.prepare import Prepared, normalising_length
+from isentrope.pipelines.prepare import Prepared
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.averages import BLOCKS, GradientMeans
 from isentrope.training.control.controls import FIELDS, STEP, TOKEN, build
@@ -101,7 +101,7 @@ class TrialSteps:
             ready.policy,
             ready.batches.U,
             ready.estimator.objective,
-            normalising_length(sampler, ready.batches.U, ready.estimator),
+            ready.estimator.max_response_length or sampler.longest(ready.batches.U),
             seed=sampler.data.seeds["control"],
         )
         if "kept_mass" in needs:

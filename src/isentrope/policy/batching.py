@@ -6,6 +6,9 @@ tokens, that is few in a plain pass on a CPU, more in forward mode, and many on 
 A causal model never looks right, so right padding needs no attention mask and changes nothing.
 Only response tokens that the policy drew are predicted: `rows`, `columns` say where, packed to one
 axis.
+
+A pass that is rounded to 16 bits depends on what is read together and where: `as_trained` pads as
+TRL does.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from isentrope.processes import ALONE, Ranks
@@ -54,6 +58,7 @@ class MicroBatch:
         prompt: Tokens that all sequences begin with and that are read once (`shared_prompts`); 0
             for whole sequences.
         parts: How the rest is read after a shared prompt, from the first row to the last.
+        attention_mask: (b, l) int64, 1 at tokens; None where padding is on the right alone.
     """
 
     sequences: Tensor
@@ -65,6 +70,7 @@ class MicroBatch:
     counted: bool = True
     prompt: int = 0
     parts: tuple[Part, ...] = ()
+    attention_mask: Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same micro-batch on another device."""
@@ -199,3 +205,51 @@ def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
         targets=targets,
         positions=positions,
     )
+
+
+def as_trained(
+    rollouts: Rollouts, micro_batch: int | None, max_tokens: int, ranks: Ranks = ALONE
+) -> list[MicroBatch]:
+    """Micro-batches as TRL reads them: prompts padded on the left, responses on the right.
+
+    Args:
+        rollouts: n sequences in training's order, to whose longest prompt and response all are
+            padded.
+        micro_batch: Sequences per pass of training; None for all in one.
+        max_tokens: Padded tokens of a pass; longer ones are cut.
+        ranks: The processes that share them.
+
+    Returns:
+        Micro-batches; equally many on every process, some of which may not be counted.
+    """
+    pairs = list(zip(rollouts.prompt_ids, rollouts.response_ids, strict=True))
+    left, right = (max(map(len, texts)) for texts in zip(*pairs, strict=True))
+    ids = torch.stack(
+        [F.pad(torch.cat(pair), (left - len(pair[0]), right - len(pair[1]))) for pair in pairs]
+    )
+    seen = torch.stack(
+        [
+            F.pad(torch.ones(len(p) + len(r), dtype=torch.long), (left - len(p), right - len(r)))
+            for p, r in pairs
+        ]
+    )
+    rows_held = max(1, max_tokens // (left + right))
+    parts = [
+        part
+        for whole in torch.arange(len(pairs)).split(micro_batch or len(pairs))
+        for part in whole.split(rows_held)
+    ]
+    batches = []
+    for part in parts:
+        plain = padded(rollouts, part.tolist())
+        batches.append(
+            replace(
+                plain,
+                input_ids=ids[part],
+                columns=left - 1 + plain.positions,
+                attention_mask=seen[part],
+            )
+        )
+    own = batches[ranks.own :: ranks.size]
+    idle = replace(batches[0], counted=False)
+    return own + [idle] * (-(-len(batches) // ranks.size) - len(own))

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isentrope.heap import give_back_free_memory, mapped_blocks
 from isentrope.policy.architecture import refusal_by_name
-from isentrope.policy.batching import MicroBatch, micro_batches
-from isentrope.policy.head import hidden_gradient, is_frozen_linear
+from isentrope.policy.batching import MicroBatch, as_trained, micro_batches
+from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
 from isentrope.policy.layerwise import layer_gradients
 from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.short_memory import smaller_where_memory_is_short
@@ -33,8 +33,11 @@ def weighted_gradient(
     a: Tensor,
     b: Tensor | None = None,
     ranks: Ranks | None = None,
+    micro_batch: int | None = None,
 ) -> Vector:
     """The gradient by the trainable parameters.
+
+    Under autocast the passes are training's own, because each of them is rounded.
 
     Args:
         policy: The policy.
@@ -42,6 +45,7 @@ def weighted_gradient(
         a: (n, t) weights of the log-probabilities.
         b: (n, t) weights of the entropies, or None for no entropy term.
         ranks: The processes that share the work; None for those of the policy.
+        micro_batch: Sequences per pass of training, under autocast; None for all in one.
 
     Returns:
         The gradient by parameter name, float64; 0 for a parameter that is not used.
@@ -54,7 +58,12 @@ def weighted_gradient(
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
     ranks = policy.ranks if ranks is None else ranks
-    for batch in micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding):
+    batches = (
+        micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding)
+        if policy.precision.autocast is None
+        else as_trained(rollouts, micro_batch, policy.max_tokens, ranks)
+    )
+    for batch in batches:
         here = batch.to(policy.device)
         packed_a = here.pack(a.to(policy.device))
         packed_b = None if b is None else here.pack(b.to(policy.device))
@@ -110,6 +119,18 @@ def _root(
     if is_frozen_linear(head):
         hidden = policy.packed_hidden(batch)
         return hidden, hidden_gradient(hidden, head, batch.targets, a, b, policy.temperature)
+    if policy.precision.autocast and _has_weights_alone(head):
+        hidden = policy.packed_hidden(batch)
+        of = hidden, head, batch.targets, a, b, policy.temperature
+        parts = (hidden * hidden_gradient(*of)).sum(), (head.weight * weight_gradient(*of)).sum()
+        return sum(parts), None  # has these gradients, which are rounded as training's are
     s, entropy = policy.packed_scores(batch, parameters)
     objective = (a * s).sum()
     return objective if b is None else objective + (b * entropy).sum(), None
+
+
+def _has_weights_alone(head: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether an output embedding is a plain linear layer of which the weights are trained."""
+    if type(head) is not nn.Linear or is_sharded(head.weight):
+        return False
+    return not any(p.requires_grad for p in head.parameters() if p is not head.weight)

@@ -60,6 +60,38 @@ def hidden_gradient(
     return gradient
 
 
+def weight_gradient(
+    hidden: Tensor,
+    head: nn.Linear,
+    targets: Tensor,
+    a: Tensor,
+    b: Tensor | None,
+    temperature: float,
+) -> Tensor:
+    """∂ Σ_k (a_k s_k + b_k H_k) / ∂W under autocast, as TRL's fused head takes it.
+
+    Args:
+        hidden: (m, d) hidden states.
+        head: Output embedding.
+        targets: (m,) predicted tokens.
+        a: (m,) weights of the log-probabilities.
+        b: (m,) weights of the entropies, or None.
+        temperature: Sampling temperature T.
+
+    Returns:
+        (v, d) at the dtype of the weights.
+    """
+    gradient = torch.zeros_like(head.weight)
+    with torch.no_grad():
+        for here, logits in logit_rows(hidden, head):
+            b_here = None if b is None else b[here]
+            of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
+            of, read = (x.to(logits.dtype).to(gradient.dtype) for x in (of, hidden[here]))
+            with torch.autocast(of.device.type, enabled=False):
+                gradient += of.T @ read
+    return gradient
+
+
 def logprob_grad_hidden(
     hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
 ) -> Tensor:

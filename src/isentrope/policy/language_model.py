@@ -366,6 +366,7 @@ class Policy:
         rollouts: Rollouts,
         logprob_weights: Tensor,
         entropy_weights: Tensor | None = None,
+        micro_batch: int | None = None,
     ) -> Vector:
         """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) by one backward pass over the rollouts.
 
@@ -373,11 +374,14 @@ class Policy:
             rollouts: n sequences.
             logprob_weights: a, (n, t).
             entropy_weights: b, (n, t), or None for no entropy term.
+            micro_batch: Sequences per pass of training, under autocast; None for all in one.
 
         Returns:
             The gradient by parameter name, float64.
         """
-        return weighted_gradient(self, rollouts, logprob_weights, entropy_weights)
+        return weighted_gradient(
+            self, rollouts, logprob_weights, entropy_weights, micro_batch=micro_batch
+        )
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).

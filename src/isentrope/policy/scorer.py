@@ -42,7 +42,8 @@ class Scorer(nn.Module):
         decoder = decoder_of(self.lm)
         if batch.prompt:
             return hidden_after_prompt(decoder, batch)
-        hidden = decoder(input_ids=batch.input_ids, use_cache=False)[0]
+        mask = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
+        hidden = decoder(input_ids=batch.input_ids, use_cache=False, **mask)[0]
         return hidden[batch.rows, batch.columns]
 
     def forward(

@@ -110,6 +110,16 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     return rollouts.with_columns(advantages=centred)
 
 
+def rules_of_advantages(rollouts: Rollouts) -> list[str]:
+    """The rules by which the rewards give the advantages that rollouts have; none of their own."""
+    given = rollouts.advantages
+    groups = rollouts.prompt_index.unique(return_counts=True)[1]
+    if rollouts.rewards is None or given is None or int(groups.min()) < 2:
+        return []
+    anew = {rule: with_advantages(rollouts, rule).advantages for rule in ADVANTAGES}
+    return [r for r, x in anew.items() if x is not None and torch.allclose(x, given, 1e-5, 1e-7)]
+
+
 def _require_range(rollouts: Rollouts, rewards: Tensor, values: Tensor, rule: str) -> None:
     """Refuse rewards too large for the rule; warn of differences too small for any gradient."""
     if not bool(values.isfinite().all()):

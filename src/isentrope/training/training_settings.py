@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint_names import step_of_folder
 from isentrope.reading import read_json
 from isentrope.recording.contract import CONTRACT, read_contract
 from isentrope.training.saved_arguments import (
@@ -52,6 +53,7 @@ class TrainingSettings:
         arguments: The trainer's own arguments, or None if the checkpoint does not have them.
         uncontrolled: The objective without the run's control; None without a control, or if the
             objective has no name.
+        step: The training step of the checkpoint; None where no file and no name says it.
     """
 
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class TrainingSettings:
     replayable: bool = True
     arguments: SavedArguments | None = None
     uncontrolled: str | None = None
+    step: int | None = None
 
     def obstacles(self, use: Use) -> list[Obstacle]:
         """The parts of training's step that the computed step lacks, one obstacle per field."""
@@ -101,9 +104,11 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     if (path := checkpoint / TRAINING_ARGS).is_file():
         arguments = read_training_arguments(path)
         add(_argument_keys(arguments, keys.get("estimator.objective")), TRAINING_ARGS)
-    add(_contract_keys(_json(checkpoint / TRAINER_STATE)), TRAINER_STATE)
+    state = _json(checkpoint / TRAINER_STATE)
+    add(_contract_keys(state), TRAINER_STATE)
     replayable = contract.get("replayable", True)
-    return TrainingSettings(keys, sources, replayable, arguments, uncontrolled)
+    step = contract.get("step", state.get("global_step", step_of_folder(checkpoint.name)))
+    return TrainingSettings(keys, sources, replayable, arguments, uncontrolled, step)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -6,9 +6,9 @@
 
 A token is clipped, and has no gradient, where A > 0 and r > 1 + hi, or A < 0 and r < 1 − lo. A
 ratio beyond the other bound is let through: there the clip does not act. "cispo" clips no token
-and caps the ratio: c_ik = w_i A_i min(r_ik, hi). The weights are written to
-`Rollouts.token_weights`, so that `optimizer_step(..., objective="recorded")` replays the step. At
-r = 1 they are those of the first update on a fresh batch.
+and caps the ratio by hi alone (not by 1 + hi): c_ik = w_i A_i min(r_ik, hi). The weights are
+written to `Rollouts.token_weights`, so that `optimizer_step(..., objective="recorded")` replays the
+step. At r = 1 they are those of the first update on a fresh batch.
 
 "sapo", "luspo" and "vespo" are other functions of the ratio, and "sft" has none: they are refused.
 """
@@ -50,6 +50,7 @@ class ImportanceRatios:
         n_clipped: How many of them are clipped.
         lowest: Smallest ratio.
         highest: Largest ratio.
+        cap: Upper bound of the clip, which caps the ratios of "cispo"; None for no clip.
         warnings: Sentences on what limits the weights' use.
     """
 
@@ -59,6 +60,7 @@ class ImportanceRatios:
     n_clipped: int
     lowest: float
     highest: float
+    cap: float | None = None
     warnings: tuple[str, ...] = ()
 
     def weighted(
@@ -76,7 +78,7 @@ class ImportanceRatios:
             rollouts: The batch of the ratios.
             objective: One of `CLIPPED`, which gives w_i.
             max_response_length: L of "dr_grpo".
-            cap: ε_high of "cispo"; None for no cap.
+            cap: ε_high of "cispo", which drops no token; None for the upper bound of the clip.
             micro_batch: Responses per backward pass of "bnpo".
 
         Returns:
@@ -97,10 +99,10 @@ class ImportanceRatios:
                 "(rollouts.with_columns(entropy_weights=None)) for a step without that term."
             )
         weights = token_weights(rollouts, objective, max_response_length, micro_batch=micro_batch)
-        ratios = self.ratios
-        if objective == "cispo" and cap is not None:
-            ratios = ratios.clamp(max=cap)
-        weights = (weights * ratios).masked_fill(self.clipped, 0.0)
+        if objective == "cispo":
+            weights = weights * self.ratios.clamp(max=cap or self.cap or float("inf"))
+        else:
+            weights = (weights * self.ratios).masked_fill(self.clipped, 0.0)
         rows = zip(weights, rollouts.lengths.tolist(), strict=True)
         return rollouts.with_columns(token_weights=[row[:length] for row, length in rows])
 
@@ -146,6 +148,7 @@ def importance_ratios(
         n_clipped=dropped,
         lowest=float(here.min()),
         highest=float(here.max()),
+        cap=None if clip is None else clip[1],
         warnings=_warnings(dropped, len(here), here),
     )
 

@@ -164,7 +164,7 @@ def optimizer_step(
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
     of_entropies = entropy_weights(rollouts, objective)
     negative = None if of_entropies is None else -of_entropies
-    loss_gradient = _gradient(policy, rollouts, -coefficients, negative, micro_batch)
+    loss_gradient = policy.weighted_gradient(rollouts, -coefficients, negative, micro_batch)
     size = norm(loss_gradient)
     clip = clip_factor(size, max_grad_norm)
     with mapped_blocks():  # the pieces of one parameter leave no room for those of the next
@@ -186,22 +186,6 @@ def optimizer_step(
         warnings=state.warnings + short + _notes(rollouts, objective, coefficients, of_entropies),
         entropy_weights=of_entropies,
     )
-
-
-def _gradient(
-    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None, micro_batch: int | None
-) -> Vector:
-    # under autocast by training's micro-batches, because each of them is rounded
-    if policy.precision.autocast is None or micro_batch is None:
-        return policy.weighted_gradient(rollouts, a, b)
-    total: Vector = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-    for first in range(0, len(rollouts), micro_batch):
-        rows = torch.arange(first, min(first + micro_batch, len(rollouts)))
-        part = rollouts.select(rows)
-        here = (rows, slice(int(part.lengths.max())))
-        weights = None if b is None else b[here]
-        total = axpy(1.0, policy.weighted_gradient(part, a[here], weights), total)
-    return total
 
 
 def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from isentrope.config.train import TrainConfig
 from isentrope.estimators.paired import PairedSteps
 from isentrope.pipelines.loop import run_verb
 from isentrope.pipelines.measure import measure
-from isentrope.pipelines.prepare import with_control
 from isentrope.pipelines.train import resume, train
+from isentrope.pipelines.training_step import with_control
 from isentrope.pipelines.trial import find_trial
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import CONTROL, read_control, read_next_update
@@ -69,19 +69,18 @@ def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(f
 
 def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch(folder):
     here = checkpoint(folder / "held", 2)
-    own = str(here / "next_update" / "rollouts.parquet")
     policy = Policy.from_checkpoint(here, precision="float64")
     U, _ = read_next_update(here)
     plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
-    step, (note,) = with_control(policy, here, own, plain)
+    step, (note,) = with_control(policy, here, U, plain)
     assert "Attributions" in note
     assert set(step.components) == {"momentum", "decay", "gradient", "control"}
     assert runs.relative(step.components["control"], read_control(here)) == 0
-    step, (note,) = with_control(policy, here, None, plain)
+    step, (note,) = with_control(policy, here, U.select([0]), plain)
     assert "U is another batch" in note
     assert step is plain
     unchanged = checkpoint(folder / "plain", 1)
-    assert with_control(policy, unchanged, None, plain) == (plain, ())
+    assert with_control(policy, unchanged, U, plain) == (plain, ())
 
 
 def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder, tmp_path):

@@ -2,7 +2,8 @@
 
 Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional;
             with "response": "4" in every line they are demonstrations too
-Responses:  the same with "response": "4", and "reward", "advantage" and "finished" optional
+Responses:  the same with "response": "4", and "reward", "advantage", "finished" and "step" optional
+            (the training step taken on them, from 1, which is compared with the checkpoint's)
 
 Instead of a text, "messages" (or a list as "prompt") gives a conversation for the tokenizer's chat
 template, and "prompt_ids" and "response_ids" give token ids. With "response_ids" a line may hold
@@ -31,7 +32,7 @@ _DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
 _PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
 _NUMBERS = {"reward": "rewards", "advantage": "advantages"}
 _RESPONSE_FIELDS = (
-    _PROMPT_FIELDS | {"response", "response_ids", "finished"} | {*_NUMBERS, *_PER_TOKEN}
+    _PROMPT_FIELDS | {"response", "response_ids", "finished", "step"} | {*_NUMBERS, *_PER_TOKEN}
 )
 
 
@@ -121,6 +122,11 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
         if (values := _complete(rows, name))
     }
     columns |= {name: values for name in _PER_TOKEN if (values := _complete(rows, name))}
+    if len(steps := {row.get("step") for _, row in rows}) > 1:
+        raise ValueError(
+            f"{path} holds the responses of {len(steps)} training steps: an update batch is the "
+            "responses of one step."
+        )
     references = [p.reference for p in prompts]
     rollouts = Rollouts(
         prompt_ids=[torch.tensor(p.token_ids) for p in prompts],

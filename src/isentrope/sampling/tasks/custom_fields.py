@@ -80,6 +80,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a list of 0 and 1, or of true and false",
         _is_list_of(lambda value: isinstance(value, int) and value in (0, 1)),
     ),
+    "step": ("the number of a training step", lambda value: _is_integer(value) and value > 0),
     "sampler_logprobs": _NUMBERS,
     "token_weights": _NUMBERS,
     "entropy_weights": _NUMBERS,

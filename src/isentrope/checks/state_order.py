@@ -1,0 +1,135 @@
+"""Whether second moments are in the order of their parameters, by the fit of every exchange.
+
+A second moment v is a running mean of squared gradients g², so log v and log g² share a pattern
+over the entries of a tensor. For two parameters i and j of one shape
+
+    Δ_ij = mean (log v_i − log v_j)(log g_i² − log g_j²)
+
+is half of what an exchange of their states adds to the squared distances of log v from log g²: it
+is positive in the given order and negative in the exchanged one. Its standard error is the larger
+one of those over blocks of rows and of columns. Differences of scale between whole tensors (and of
+rows or columns too few to make blocks) are taken out: those of one batch are noise.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import t
+from torch import Tensor
+
+from isentrope.sharded_tensors import whole
+from isentrope.vectors import Vector
+
+SIDE = 128
+"""Rows and columns of a tensor that are compared, at most; at even distances."""
+BLOCKS = 32
+FEWEST = 16
+"""Blocks of rows or columns; with fewer of them there is no standard error."""
+MARGIN = 0.05
+"""Share by which another order must fit better before the stored one is called wrong."""
+BETTER = 1e-3
+"""Largest probability by chance of a pair that fits better as it is."""
+EXCHANGED = 1e-4
+"""The same of any pair that fits better exchanged, over all pairs."""
+
+
+@dataclass(frozen=True)
+class StateOrder:
+    """How stored second moments fit the parameters that they were matched to.
+
+    Attributes:
+        wrong: Parameter name → the name that its state fits clearly better.
+        open: A pair of which the exchange is not clearly worse; None where there is none.
+    """
+
+    wrong: dict[str, str] = field(default_factory=dict)
+    open: tuple[str, str] | None = None
+
+
+def state_order(gradient: Vector, moments: Vector) -> StateOrder:
+    """Compare the stored order with other orders of equally shaped parameters.
+
+    Args:
+        gradient: Gradient by parameter name.
+        moments: Second moments by the parameter name they were matched to.
+
+    Returns:
+        What fits better, and what is not decided.
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, moment in moments.items():
+        groups.setdefault(tuple(moment.shape), []).append(name)
+    several = [names for names in groups.values() if len(names) > 1]
+    pairs = sum(len(names) * (len(names) - 1) // 2 for names in several)
+    wrong: dict[str, str] = {}
+    better: dict[str, str] = {}
+    undecided: tuple[str, str] | None = None
+    stored = best = 0.0
+    for names in several:
+        v = torch.stack([_log(moments[n]) for n in names])
+        g = torch.stack([_log(gradient[n].square()) for n in names])
+        costs = torch.stack([(x - g).square().mean((1, 2)) for x in v]).numpy()
+        rows, columns = linear_sum_assignment(costs)
+        stored += float(costs.trace())
+        best += float(costs[rows, columns].sum())
+        better |= {names[r]: names[c] for r, c in zip(rows, columns, strict=True) if r != c}
+        chance = _chance(v, g)
+        for i, j in torch.triu_indices(len(names), len(names), 1).T.tolist():
+            if float(chance[i, j]) > 1 - EXCHANGED / pairs:
+                wrong |= {names[i]: names[j], names[j]: names[i]}
+            elif float(chance[i, j]) > BETTER:
+                undecided = undecided or (names[i], names[j])
+    return StateOrder(better if best < (1 - MARGIN) * stored else wrong, undecided)
+
+
+def describe_misplaced(wrong: Mapping[str, str]) -> str:
+    """The first of the states that fit other parameters better, in words."""
+    first, better = next(iter(wrong.items()))
+    return (
+        f"{len(wrong)} states fit other parameters better, the first is that of {first}, which "
+        f"fits {better}"
+    )
+
+
+def _log(values: Tensor) -> Tensor:
+    """(rows, columns) logarithms of some entries; zeros count as the smallest positive one."""
+    values = whole(values).double()
+    values = values.flatten(1) if values.ndim > 1 else values.reshape(-1, 1)
+    for axis in (0, 1):
+        size = values.shape[axis]
+        values = values.index_select(axis, torch.arange(0, size, -(-size // SIDE)))
+    floor = values[values > 0].min() if bool((values > 0).any()) else 1e-300
+    return values.clamp_min(float(floor)).log()
+
+
+def _chance(v: Tensor, g: Tensor) -> Tensor:
+    """(n, n) probability that Δ_ij is as large by chance, of (n, rows, columns) logarithms."""
+    axes = [axis for axis in (1, 2) if v.shape[axis] >= FEWEST]
+    for axis in {1, 2} - set(axes):  # each row or column around its own mean
+        v, g = (x - x.mean(3 - axis, keepdim=True) for x in (v, g))
+    v, g = (x - x.mean((1, 2), keepdim=True) for x in (v, g))
+    chance = torch.zeros(len(v), len(v), dtype=torch.float64)
+    low = torch.ones_like(chance)
+    for axis in axes:
+        parts = []
+        for block in torch.arange(v.shape[axis]).tensor_split(min(BLOCKS, v.shape[axis])):
+            of_v, of_g = (x.index_select(axis, block).flatten(1) for x in (v, g))
+            product = of_v @ of_g.T / of_v.shape[1]
+            own = product.diagonal()
+            parts.append(own[:, None] + own[None, :] - product - product.T)
+        delta = torch.stack(parts)
+        error = delta.std(0) / len(parts) ** 0.5
+        ratio = (delta.mean(0) / error).where(error > 0, 0.0)
+        p = torch.from_numpy(t.sf(ratio.numpy(), len(parts) - 1))
+        chance, low = torch.maximum(chance, p), torch.minimum(low, p)
+    if not axes:
+        return torch.full_like(chance, 0.5)
+    # both axes must agree: the one nearer to 1/2 counts
+    return torch.where(chance <= 0.5, chance, torch.where(low >= 0.5, low, 0.5))

@@ -1,0 +1,82 @@
+"""What an update batch from a file or from memory brings: advantages, its length, its step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isentrope.config.measure import MeasureConfig
+from isentrope.reading import read_arrow, read_columns, read_text
+from isentrope.rollouts import saved_length
+from isentrope.training.settings_rules import Obstacle
+from isentrope.training.training_settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class GivenBatch:
+    """What an update batch brings that is not drawn here.
+
+    Attributes:
+        advantages: Whether it has advantages that are not to be computed anew.
+        entropy_weights: Whether it has a recorded entropy term.
+        max_new_tokens: Where its sampler cut responses; None where it does not say.
+        step: Training's step on it, from 1; None where it does not say.
+    """
+
+    advantages: bool
+    entropy_weights: bool
+    max_new_tokens: int | None = None
+    step: int | None = None
+
+
+def batch_in_file(config: MeasureConfig) -> GivenBatch | None:
+    """What U's file brings; None where U is drawn."""
+    if config.batch_config.U_file is None:
+        return None
+    path = Path(config.batch_config.U_file)
+    columns = _first_row(path)
+    own = config.estimator.advantages is None and bool({"advantage", "advantages"} & set(columns))
+    length = saved_length(path) if path.suffix == ".parquet" and columns else None
+    step = columns.get("step")
+    logged = int(step) if isinstance(step, (int, str)) and str(step).isdecimal() else None
+    return GivenBatch(own, "entropy_weights" in columns, length, logged)
+
+
+def _first_row(path: Path) -> dict[str, Any]:
+    """The first row of a batch's file; empty where it is not there or cannot be read."""
+    if not path.is_file():
+        return {}
+    if path.suffix == ".parquet":
+        names = read_columns(path)
+        (step,) = read_arrow(path)["step"][:1].to_pylist() if "step" in names else (None,)
+        return dict.fromkeys(names) | {"step": step}
+    try:
+        first = json.loads(read_text(path).partition("\n")[0])
+    except ValueError:
+        return {}  # reading the batch says what is wrong with it
+    return first if isinstance(first, dict) else {}
+
+
+def of_another_step(
+    config: MeasureConfig, training: TrainingSettings, batch: GivenBatch | None
+) -> list[Obstacle]:
+    """Whether U's file was logged at another step than the one from this checkpoint."""
+    file = config.batch_config.U_file
+    if file is None or batch is None or batch.step is None or training.step is None:
+        return []
+    following = training.step + 1
+    if batch.step == following:
+        return []
+    words = (
+        f"{file} is the batch of the step to {batch.step}, and the next step of this checkpoint is "
+        f"the one to {following}: "
+    )
+    right = Path(file).with_name(Path(file).name.replace(f"{batch.step:05d}", f"{following:05d}"))
+    if right.is_file() and right != Path(file):
+        return [Obstacle("stale_batch", f"{words}give {right.name}")]
+    every = training.arguments.fields.get("logging_steps") if training.arguments else None
+    logged = f" (logging_steps is {every:g})" if isinstance(every, (int, float)) else ""
+    words += f"its own batch was not logged beside it{logged}; logging_steps=1 logs every one"
+    return [Obstacle("stale_batch", words)]
