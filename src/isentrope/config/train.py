@@ -146,11 +146,14 @@ class ProbeConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_mode(cls, content: Any) -> Any:
+        """Accept `mode: simple`, which is all that this probe does."""
         if isinstance(content, dict) and "mode" in content:
+            if content["mode"] == "simple":
+                return {k: v for k, v in content.items() if k != "mode"}
             raise ValueError(
                 "mode is not a key: every sets after how many steps entropy is read from fresh "
                 "responses, log_every predicts the steps between by the gradient that is kept, and "
-                "enabled: false switches the probe off"
+                "enabled: false switches the probe off; isentrope kernel analyses checkpoints"
             )
         return content
 
