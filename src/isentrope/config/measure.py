@@ -98,7 +98,9 @@ class BatchConfig(PromptsConfig):
     U_split: Name = "train"
     """Split that U is drawn from."""
     B_E: Count = 256
-    """Size of E: prompts, one response each."""
+    """Size of E: prompts drawn, G_E responses to each."""
+    G_E: Count = 1
+    """Responses per prompt of E; the design effect of variance is what more than one costs."""
     B_U: Count = 32
     """Size of U: prompt groups that have an advantage."""
     G: Annotated[Count, Field(ge=2)] = 8
