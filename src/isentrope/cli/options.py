@@ -93,12 +93,16 @@ def checked(
         str,
         typer.Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
     ],
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="Compare the recorded step with the one that was taken."),
+    ] = False,
     settings: Overrides = None,
     folder: OutFolder = None,
     no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration, or the folder of a checkpoint."""
-    return config, _changes(settings, folder, no_verify=no_verify)
+    return config, replay, _changes(settings, folder, no_verify=no_verify)
 
 
 def measured(

@@ -118,13 +118,15 @@ def branching(
         say_written(branched.table)
 
 
-def checking(verb: Verb, config: str, changes: Changes) -> None:
-    """Check, and print a table of findings per checkpoint."""
+def checking(verb: Verb, config: str, replay: bool, changes: Changes) -> None:
+    """Check or replay, and print a table of findings per checkpoint."""
+    run = load("isentrope.pipelines.replay:replay" if replay else verb.run)
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err) as progress:
-        findings = load(verb.run)(load_config(source, overrides(changes)), progress)
+        findings = run(load_config(source, overrides(changes)), progress)
     if rank() == 0:
-        load(verb.show)(out, err, findings)
+        sound = "The step is the one taken." if replay else "Can be measured."
+        load(verb.show)(out, err, findings, sound)
 
 
 def planning(
