@@ -67,11 +67,15 @@ def evaluating(verb: Verb, config: str, changes: Changes) -> None:
         say_written(evaluated.table)
 
 
-def fine_tuning(verb: Verb, config: str, changes: Changes) -> None:
-    """Fine-tune, and print the last loss and where the model is."""
-    settings = load_config(config, overrides(changes), SftConfig)
+def fine_tuning(verb: Verb, config: str | None, resume: str | None, changes: Changes) -> None:
+    """Fine-tune or resume, and print the last loss and where the model is."""
     with Progress(err) as progress:
-        fine_tuned = load(verb.run)(settings, progress=progress)
+        if resume is not None:
+            go_on = load("isentrope.pipelines.sft:resume")
+            fine_tuned = go_on(resume, overrides(changes), progress=progress)
+        else:
+            settings = load_config(str(config), overrides(changes), SftConfig)
+            fine_tuned = load(verb.run)(settings, progress=progress)
     if rank() == 0:
         load(verb.show)(fine_tuned)
 

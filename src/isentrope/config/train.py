@@ -235,6 +235,8 @@ class FineTuningConfig(Section):
     """Longest prompt and response together; a longer demonstration is an error. null: any."""
     seed: Seed = 0
     """Fixes weights that are random, demonstrations and their order."""
+    save_every: Count | None = None
+    """Steps between checkpoints, which sft --resume goes on from; null: none."""
 
 
 class SftConfig(Section):
