@@ -1,13 +1,16 @@
 """Errors by estimator and by size: against loops, and against many draws of an exact policy."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from isentrope.estimators.functional import METHODS
+from isentrope.estimators.sample import score_batch
 from isentrope.estimators.variance import LEAST_BATCHES, QUANTITIES, variance_study
 from isentrope.policy.chi_square import Divergence
+from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
 from tests import cases
 
@@ -107,3 +110,64 @@ def test_one_prompt_has_no_errors():
     samples = {m: cases.array_sample(n=1, method=m) for m in METHODS}
     with pytest.raises(ValueError, match="two or more"):
         variance_study(samples, ETA, samples["prefix"].series[0], None)
+
+
+def drawn_in_groups(batches, groups=24, size=8):
+    """E with several responses per prompt of an enumerated policy, scored once and drawn often."""
+    exact = cases.exact("qwen2")
+    whole = score_batch(
+        exact.policy,
+        exact.rollouts,
+        functional="per_token",
+        method="prefix",
+        direction=cases.direction(exact.policy),
+        order=1,
+    )
+    prompt, generator = exact.rollouts.prompt_index, torch.Generator().manual_seed(5)
+    given = torch.stack([exact.probabilities() * (prompt == p) for p in range(exact.n_prompts)])
+    index, found = torch.arange(groups).repeat_interleave(size), []
+    for _ in range(batches):
+        prompts = torch.randint(exact.n_prompts, (groups,), generator=generator)
+        rows = torch.multinomial(given[prompts], size, replacement=True, generator=generator)
+        sample = of_rows(whole, rows.flatten())
+        sample = replace(sample, prompt_index=index)
+        found.append(variance_study({"prefix": sample}, 1.0, sample.series[0], None).methods)
+    return exact, found
+
+
+def of_rows(sample, rows):
+    series = tuple(Scores(s.logprobs[rows], s.entropies[rows], s.mask[rows]) for s in sample.series)
+    f = replace(sample.functional, tokens=sample.functional.tokens[rows])
+    return replace(
+        sample, functional=f, series=series, sampler_logprobs=sample.sampler_logprobs[rows]
+    )
+
+
+@pytest.mark.slow
+def test_errors_of_grouped_responses_are_by_prompt_and_those_by_response_too_small():
+    exact, found = drawn_in_groups(100)
+    truth = exact.derivatives(cases.direction(exact.policy))[0]
+    covered = [0, 0]
+    for methods in found:
+        of = methods["first_order"]["prefix"]
+        covered[0] += of.value.covers(truth)
+        covered[1] += abs(of.value.value - truth) < 2 * of.value.se / of.design_effect.value**0.5
+    assert covered[0] > 0.88 * len(found) > 0.75 * len(found) > covered[1]
+
+
+def test_the_design_effect_is_one_plus_the_correlation_of_responses_to_a_prompt():
+    exact, found = drawn_in_groups(16)
+    scores = score(exact.policy, exact.rollouts)
+    p, prompt = exact.probabilities() / exact.n_prompts, exact.rollouts.prompt_index
+    deviation = scores.entropies.sum(1) - exact.entropy() * scores.mask.sum(1)  # of Σ H − h T
+    between = torch.zeros(exact.n_prompts, dtype=torch.float64).index_add(0, prompt, p * deviation)
+    correlation = float(between.square().sum() * exact.n_prompts / (p * deviation**2).sum())
+    effects = [f["entropy"]["prefix"].design_effect for f in found]
+    values = torch.tensor([e.value for e in effects])
+    error = float(values.std()) / len(values) ** 0.5
+    truth = 1 + 7 * correlation
+    assert truth > 1.2
+    assert abs(float(values.mean()) - truth) < 4 * error + 0.02 * truth
+    assert sum(e.ci_low < truth < e.ci_high for e in effects) > 0.7 * len(effects)
+    alone = study(n=8)[2].methods["entropy"]["prefix"]
+    assert alone.design_effect is None

@@ -61,6 +61,7 @@ NUMBERS = {
     "batch_config.system_prompt": (TEMPLATE, "1+"),
     "batch_config.chat_template_kwargs": (TEMPLATE, "{twice: true}"),
     "batch_config.B_E": (FAST, "9"),
+    "batch_config.G_E": (FAST, "2"),
     "batch_config.B_U": (FAST, "2"),
     "batch_config.G": (FAST, "5"),
     "batch_config.fixed_prompts": (FAST, "true"),

@@ -1,6 +1,10 @@
 import pytest
+import yaml
 
 from isentrope.config.io import ConfigError, dump_config, load_config
+from isentrope.config.notes import ELSEWHERE
+from isentrope.config.train import TrainConfig
+from isentrope.pipelines.legacy import EntropyMeasurements
 
 CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
 
@@ -135,33 +139,132 @@ def test_the_old_name_of_the_gradient_backend_is_read_with_a_warning(caplog):
 
 NOTES = """
 checkpoint:
-  checkpoint_path: somewhere
-  backbone: Qwen/Qwen2.5-1.5B
+  checkpoint_path: "/path/to/checkpoint/model"
+  optimizer_path: "/path/to/checkpoint/optimizer.pt"
+  backbone: "qwen2_5_15"  # Model registry key
+  device_map: "cuda"
+batch_config:
+  dataset_name: "gsm8k_r1_template"
+  E_split: "test"
+  U_split: "train"
+  B_E: 512
+  B_U: 64
+  G: 8
 estimator:
   use_simple_entropy_for_x: false
+  eta_sweep: true
+  single_eta: 2e-5
+  eta_list: [1e-5, 2e-5, 4e-5, 8e-5, 1.6e-4, 3.2e-4, 6.4e-4, 1.28e-3]
 precision:
   allow_tf32: false
+  matmul_precision: high
   runtime_dtype: float32
   entropy_dtype: float64
-  update_vector: {use_amp: false, amp_dtype: bfloat16, grads_fp32: true}
+
+  update_vector:
+    use_amp: false
+    amp_dtype: bfloat16
+    grads_fp32: true
+detailed_logging:
+  enabled: true
+  level: "standard"
+  log_sequences: false
+  log_tokens: false
+  log_raw_tensors: false
+  output_directory: "entropy_experiments/logs"
+  compress: true
+  max_files: 50
+"""
+"""The blocks of the original notes as they stand."""
+
+NOTES_PROBE = """
+entropy_probe:
+  enabled: true
+  mode: "simple"          # Only compute fast δH
+  log_every: 1            # Log every step
+  preconditioning: "previous_step"
 """
 
 
-def test_the_keys_of_older_files_are_names_of_ours(tmp_path):
-    (tmp_path / "notes.yaml").write_text(NOTES)
-    config = load_config(tmp_path / "notes.yaml")
+@pytest.fixture
+def notes(tmp_path):
+    path = tmp_path / "notes.yaml"
+    path.write_text(NOTES)
+    return path
+
+
+def test_the_blocks_of_the_notes_are_read_with_their_meaning(notes, tmp_path, caplog):
+    config = load_config(notes)
     assert config.checkpoint.base_model == "Qwen/Qwen2.5-1.5B"
     assert config.estimator.method == "prefix"
+    assert config.estimator.etas(1.0) == [x * 1e-5 for x in (1, 2, 4, 8, 16, 32, 64, 128)]
     assert config.precision.updating == config.precision.measuring
+    assert not config.precision.measuring.allow_tf32
+    assert config.precision.measuring.matmul_precision == "highest"
+    assert caplog.text.count("matmul_precision=high") == 1
+    (tmp_path / "dumped.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "dumped.yaml") == config
+
+
+def test_the_blocks_of_the_notes_mean_the_same_as_a_dictionary_of_pyyaml(notes):
+    content = yaml.safe_load(NOTES)
+    assert content["estimator"]["single_eta"] == "2e-5"  # a text in YAML 1.1
+    assert EntropyMeasurements(content).config == load_config(notes)
+
+
+@pytest.mark.parametrize("text", ["1e-5", "2E-6", "1e5", "+3e-1", ".5e3", "1.5e5"])
+def test_a_number_is_the_same_in_a_file_and_as_pyyaml_reads_it(tmp_path, text):
+    written = f"model: {{path: toy}}\ntraining: {{learning_rate: {text}}}\n"
+    written += f"trainer: {{adam_epsilon: {text}, names: [{text}]}}\n"
+    (tmp_path / "c.yaml").write_text(written)
+    config = load_config(yaml.safe_load(written), root=TrainConfig)
+    assert config == load_config(tmp_path / "c.yaml", root=TrainConfig)
+    assert config.trainer["adam_epsilon"] == config.training.learning_rate == float(text)
+
+
+def test_texts_that_look_like_numbers_stay_texts():
+    prompts = {"checkpoint": {"checkpoint_path": "1e5"}, "batch_config": {"E_split": "1e-5"}}
+    config = load_config(prompts)
+    assert (config.checkpoint.checkpoint_path, config.batch_config.E_split) == ("1e5", "1e-5")
+    assert "should be a valid number, got '1e-5'" in complaint("estimator.single_eta='1e-5'")
+    assert "finite" in complaint(source={**CHECKPOINT, "estimator": {"single_eta": "1e999"}})
+
+
+def test_tf32_is_refused_where_the_file_does_not_say_that_it_is_off():
+    assert "turns TF32 back on" in complaint("precision.matmul_precision=high")
+    assert "medium" in complaint("precision.allow_tf32=false", "precision.matmul_precision=medium")
+
+
+def test_simple_entropy_and_mixed_precision_of_the_notes_act(notes, tmp_path):
     simple = load_config(
-        tmp_path / "notes.yaml",
-        ["estimator.use_simple_entropy_for_x=true", "precision.update_vector.use_amp=true"],
+        notes, ["estimator.use_simple_entropy_for_x=true", "precision.update_vector.use_amp=true"]
     )
     assert simple.estimator.method == "surprisal"
     assert simple.precision.updating.autocast == "bfloat16"
     assert simple.precision.measuring.autocast is None
-    (tmp_path / "dumped.yaml").write_text(dump_config(simple))
-    assert load_config(tmp_path / "dumped.yaml") == simple
+
+
+def test_a_backbone_is_never_looked_up_by_a_name_of_another_registry(tmp_path, monkeypatch):
+    assert "give checkpoint.base_model" in complaint("checkpoint.backbone=qwen3_17")
+    assert load("checkpoint.backbone=a/b").checkpoint.base_model == "a/b"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen2_5_15").mkdir()
+    assert load("checkpoint.backbone=qwen2_5_15").checkpoint.base_model == "qwen2_5_15"
+
+
+def test_the_probe_of_the_notes_is_the_probe_of_training():
+    probe = load_config(
+        {"model": {"path": "toy"}, **yaml.safe_load(NOTES_PROBE)}, root=TrainConfig
+    ).entropy_probe
+    assert (probe.enabled, probe.log_every, probe.preconditioning) == (True, 1, "previous_step")
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_a_key_of_the_notes_that_is_not_ours_is_answered_by_what_does_it(key):
+    for path in (key, f"precision.{key}"):
+        said = complaint(f"{path}.x=true")
+        assert "docs/from_notes.md" in said
+        assert ELSEWHERE[key] in said
 
 
 @pytest.mark.parametrize(

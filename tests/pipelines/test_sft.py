@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
-from isentrope.pipelines.sft import sft
+from isentrope.pipelines.sft import resume, sft
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
@@ -18,6 +18,7 @@ from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.checkpoints import save_base_model
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
+from isentrope.training.run_files import RunFiles
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
@@ -201,3 +202,77 @@ def test_the_toy_learns_to_add_as_it_does_in_plain_torch(tmp_path):
     policy, task = Policy.from_checkpoint(made.model, precision="float32"), Addition("test")
     drawn = sample(policy, task.prompts, 256, 8, max_new_tokens=longest_response(2), seed=9)
     assert 0.40 < float(with_rewards(drawn, task).rewards.mean()) < 0.58
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_resumed_run_is_the_run_that_was_not_stopped_bit_for_bit(
+    settings, tmp_path, monkeypatch, rank
+):
+    settings["model"]["lora_rank"] = rank
+    settings["fine_tuning"] |= {"steps": 5, "save_every": 2, "micro_batch": 3}
+    run(settings, f'output.directory="{tmp_path / "whole"}"')
+    stopped = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFiles, "log", stops_at(5))
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run(settings)
+    assert f"sft --resume {stopped}" in caught.value.__notes__[-1]
+    assert [line["step"] for line in lines(stopped)] == [1, 2, 3, 4]
+    assert not (stopped / "model").exists()
+    made = resume(stopped)
+    weights = "model/adapter_model.safetensors" if rank else "model/model.safetensors"
+    states = "training_state/step_4/optimizer.pt"
+    for name in (weights, "logs/metrics.jsonl", states):
+        assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert resume(stopped) == made
+
+
+def stops_at(step):
+    """A log that is interrupted before it writes the line of a step."""
+    whole = RunFiles.log
+
+    def log(self, metrics, timing=None):
+        if metrics["step"] == step:
+            raise KeyboardInterrupt
+        whole(self, metrics, timing)
+
+    return log
+
+
+@pytest.fixture
+def begun(settings, tmp_path, monkeypatch):
+    """A run that was stopped at its third step, with a checkpoint of the second."""
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFiles, "log", stops_at(3))
+        with pytest.raises(KeyboardInterrupt):
+            run(settings, "fine_tuning.save_every=2")
+    return tmp_path / "run"
+
+
+def test_a_run_is_resumed_with_its_own_settings_and_base_alone(settings, begun, tmp_path):
+    with pytest.raises(FileExistsError, match="sft --resume"):
+        run(settings)
+    with pytest.raises(ConfigError, match="would make it another run"):
+        resume(begun, ["fine_tuning.steps=9"])
+    text = (begun / "config.yaml").read_text()
+    (begun / "config.yaml").write_text(text.replace("warmup_steps: 1", "warmup_steps: 2"))
+    with pytest.raises(ConfigError, match="other settings in fine_tuning"):
+        resume(begun)
+    (begun / "config.yaml").write_text(text)
+    weights = tmp_path / "base" / "model.safetensors"
+    save_file({n: x * 2 for n, x in load_file(weights).items()}, weights, {"format": "pt"})
+    as_made_elsewhere(tmp_path / "base")
+    with pytest.raises(ConfigError, match="trained from other base weights"):
+        resume(begun)
+
+
+def test_a_run_without_checkpoints_is_not_resumed(settings, tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"fine_tuning\.save_every"):
+        resume(tmp_path / "run")
+
+
+def test_a_checkpoint_of_a_fine_tuning_can_be_measured_as_training_took_it(begun):
+    state = begun / "training_state" / "step_2"
+    assert Policy.from_checkpoint(state, precision="float32").names
+    assert (state / "training_args.bin").is_file()

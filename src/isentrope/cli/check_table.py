@@ -12,8 +12,13 @@ from isentrope.checks import Finding
 MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim]"}
 
 
-def print_findings(out: Console, err: Console, by_checkpoint: dict[str, list[Finding]]) -> None:
-    """Print a table per checkpoint, and whether it can be measured.
+def print_findings(
+    out: Console,
+    err: Console,
+    by_checkpoint: dict[str, list[Finding]],
+    sound: str = "Can be measured.",
+) -> None:
+    """Print a table per checkpoint, and a sentence where no check failed.
 
     Raises:
         Exit: With status 1, if a check failed.
@@ -31,4 +36,4 @@ def print_findings(out: Console, err: Console, by_checkpoint: dict[str, list[Fin
     if broken:
         err.print(f"{broken} checks failed.", style="red")
         raise typer.Exit(1)
-    out.print("Can be measured.")
+    out.print(sound)

@@ -55,11 +55,12 @@ VERBS = (
     ),
     Verb(
         "sft",
-        options.configured,
+        options.fine_tuned,
         through="isentrope.cli.running:fine_tuning",
         run=f"{_PIPELINES}.sft:sft",
         show="isentrope.cli.running:print_fine_tuned",
-        help="Fine-tune a model on a task's demonstrations, loss on the response alone.",
+        help="Fine-tune a model on a task's demonstrations, loss on the response alone; or resume "
+        "a run.",
     ),
     Verb(
         "train",

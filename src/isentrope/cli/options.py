@@ -68,14 +68,30 @@ def _changes(
     return Changes(settings, values | more)
 
 
-def configured(
-    config: ConfigFile,
+def fine_tuned(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
+    ] = None,
     settings: Overrides = None,
     folder: OutFolder = None,
     no_verify: NoVerify = False,
 ) -> Asked:
-    """A configuration and its overrides; `session` acts on `no_verify`."""
-    return config, _changes(settings, folder)
+    """A configuration to start with, or a run to resume; `session` acts on `no_verify`.
+
+    Returns:
+        The configuration, the run and the overrides.
+
+    Raises:
+        ValueError: If none or both are given, or a folder for a run that has one.
+    """
+    if (config is None) == (resume is None):
+        raise ValueError("Give a CONFIG to start a run, or --resume RUN to resume one.")
+    if resume is not None and folder is not None:
+        raise ValueError("--resume goes on in the run's own folder: leave --out away.")
+    return config, resume, _changes(settings, folder)
 
 
 def evaluated(
@@ -93,12 +109,16 @@ def checked(
         str,
         typer.Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
     ],
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="Compare the recorded step with the one that was taken."),
+    ] = False,
     settings: Overrides = None,
     folder: OutFolder = None,
     no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration, or the folder of a checkpoint."""
-    return config, _changes(settings, folder, no_verify=no_verify)
+    return config, replay, _changes(settings, folder, no_verify=no_verify)
 
 
 def measured(

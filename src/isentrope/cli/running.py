@@ -67,11 +67,15 @@ def evaluating(verb: Verb, config: str, changes: Changes) -> None:
         say_written(evaluated.table)
 
 
-def fine_tuning(verb: Verb, config: str, changes: Changes) -> None:
-    """Fine-tune, and print the last loss and where the model is."""
-    settings = load_config(config, overrides(changes), SftConfig)
+def fine_tuning(verb: Verb, config: str | None, resume: str | None, changes: Changes) -> None:
+    """Fine-tune or resume, and print the last loss and where the model is."""
     with Progress(err) as progress:
-        fine_tuned = load(verb.run)(settings, progress=progress)
+        if resume is not None:
+            go_on = load("isentrope.pipelines.sft:resume")
+            fine_tuned = go_on(resume, overrides(changes), progress=progress)
+        else:
+            settings = load_config(str(config), overrides(changes), SftConfig)
+            fine_tuned = load(verb.run)(settings, progress=progress)
     if rank() == 0:
         load(verb.show)(fine_tuned)
 
@@ -118,13 +122,15 @@ def branching(
         say_written(branched.table)
 
 
-def checking(verb: Verb, config: str, changes: Changes) -> None:
-    """Check, and print a table of findings per checkpoint."""
+def checking(verb: Verb, config: str, replay: bool, changes: Changes) -> None:
+    """Check or replay, and print a table of findings per checkpoint."""
+    run = load("isentrope.pipelines.replay:replay" if replay else verb.run)
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err) as progress:
-        findings = load(verb.run)(load_config(source, overrides(changes)), progress)
+        findings = run(load_config(source, overrides(changes)), progress)
     if rank() == 0:
-        load(verb.show)(out, err, findings)
+        sound = "The step is the one taken." if replay else "Can be measured."
+        load(verb.show)(out, err, findings, sound)
 
 
 def planning(

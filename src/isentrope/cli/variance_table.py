@@ -23,6 +23,7 @@ def print_variance(console: Console, result: VarianceResult, _: Path) -> None:
             measured(of.estimate),
             measured(of.variance_ratio),
             "" if math.isnan(of.prompts_needed) else f"{math.ceil(of.prompts_needed)}",
+            "" if of.design_effect is None else measured(of.design_effect),
         )
         for quantity, by_method in result.methods.items()
         for name, of in by_method.items()
@@ -36,10 +37,15 @@ def print_variance(console: Console, result: VarianceResult, _: Path) -> None:
         Column("variance ÷ prefix", cells[3], rank=1),
         Column(wanted, cells[4]),
     ]
+    grouped = result.batches.E.sequences > result.batches.E.prompt_draws
+    if grouped:
+        columns.append(Column("design effect", cells[5]))
     title = f"{result.policy.name}: errors at η = {result.eta:g}"
     print_table(console, title, columns)
     parts = ", ".join(f"{name} {1e3 * x:.3g}" for name, x in result.seconds.items())
     lines = [f"  ms/response  {parts}"]
-    if not all(row[-1] for row in rows):
+    if grouped:
+        lines.append("  design effect  variance ÷ that of as many prompts with one response each")
+    if not all(row[4] for row in rows):
         lines.append("  empty        the value may be 0, or its weights are not trusted")
     print_lines(console, lines, result.warnings)

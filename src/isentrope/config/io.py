@@ -12,12 +12,14 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.notes import ELSEWHERE
 from isentrope.config.paths import located
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
     ConfigError,
     Plain,
+    as_written,
     brief,
     dump,
     parse,
@@ -54,7 +56,7 @@ def load_config(
             secret, which does not belong in a file that is written into run folders.
     """
     if isinstance(source, Mapping):
-        content = dict(source)
+        content = {k: v if k == "provenance" else as_written(v) for k, v in source.items()}
     else:
         content = located(_settled(_sections(Path(source)), root), Path(source).parent)
     for override in overrides:
@@ -169,7 +171,9 @@ def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     first, more = problems[0], len(problems) - 1
     path = shortened(".".join(str(part) for part in _keys_of(first["loc"], root)))
-    if first["type"] == "extra_forbidden":
+    if first["type"] == "extra_forbidden" and (words := ELSEWHERE.get(str(first["loc"][-1]))):
+        sentence = f"Unknown key {path!r} of the notes: {words} (docs/from_notes.md)"
+    elif first["type"] == "extra_forbidden":
         sentence = (
             f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
         )

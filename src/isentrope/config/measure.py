@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from isentrope.config.analysis import AnalysisConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.notes import base_of
 from isentrope.config.stages import (
     LoggingConfig,
     OutputConfig,
@@ -55,8 +56,11 @@ class PolicyConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _backbone_is_another_name(cls, content: Any) -> Any:
-        """Accept `backbone` for `base_model`."""
-        return under_one_name(content, "backbone", "base_model")
+        """Accept `backbone` for `base_model`, with the names that the notes' registry gives."""
+        settled = under_one_name(content, "backbone", "base_model")
+        if settled is not content and isinstance(name := settled["base_model"], str):
+            return {**settled, "base_model": base_of(name)}
+        return settled
 
     @field_validator("checkpoint_path")
     @classmethod
@@ -95,7 +99,9 @@ class BatchConfig(PromptsConfig):
     U_split: Name = "train"
     """Split that U is drawn from."""
     B_E: Count = 256
-    """Size of E: prompts, one response each."""
+    """Size of E: prompts drawn, G_E responses to each."""
+    G_E: Count = 1
+    """Responses per prompt of E; the design effect of variance is what more than one costs."""
     B_U: Count = 32
     """Size of U: prompt groups that have an advantage."""
     G: Annotated[Count, Field(ge=2)] = 8

@@ -38,7 +38,7 @@ def measuring_sizes(config: MeasureConfig, E: Lengths, U: Lengths) -> Sizes:
 
     estimator, precision = config.estimator, config.precision
     return Sizes(
-        E=batch(E, data.B_E),
+        E=batch(E, data.B_E * data.G_E),
         U=batch(U, data.B_U * data.G),
         draws_E=data.E_file is None,
         draws_U=data.U_file is None,
@@ -58,6 +58,7 @@ def measuring_sizes(config: MeasureConfig, E: Lengths, U: Lengths) -> Sizes:
         fresh=analysis.share_responses,
         past=analysis.momentum_steps,
         prompts=data.B_U,
+        group_E=data.G_E,
         storage=config.fisher_kernel.held,
     )
 

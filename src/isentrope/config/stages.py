@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -12,6 +13,8 @@ from isentrope.config.values import Count, Name, PathText, Real, Temperature, Te
 from isentrope.policy.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
 from isentrope.sampling.tasks.chat import Conversations
+
+log = logging.getLogger("isentrope")
 
 Dtype = Literal["float64", "float32", "bfloat16"]
 Level = Literal["minimal", "standard", "detailed", "debug"]
@@ -113,6 +116,19 @@ class ScoringPrecision(Section):
     """Matrix products in float32; high and medium need allow_tf32."""
     sampler_dtype: Dtype | None = None
     """Type of the model where responses are drawn; null: runtime_dtype."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tf32_that_is_off_stays_off(cls, content: Any) -> Any:
+        """Run `allow_tf32: false` with `matmul_precision: high`, as the notes have it, exactly."""
+        off = isinstance(content, Mapping) and content.get("allow_tf32") is False
+        if not off or content.get("matmul_precision") != "high":
+            return content
+        log.warning(
+            "precision.matmul_precision=high would turn on the TF32 that allow_tf32=false turns "
+            "off: products keep float32 (highest), so changes are free of the noise of TF32."
+        )
+        return {**content, "matmul_precision": "highest"}
 
     @model_validator(mode="after")
     def _consistent(self) -> ScoringPrecision:

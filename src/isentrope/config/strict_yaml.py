@@ -40,6 +40,8 @@ _NUMBERS = {
         "-+.0123456789",
     ),
 }
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+\Z")
+"""A number by its exponent, which is a text in YAML 1.1 where it has no dot or no sign."""
 _WORDS = {
     "tag:yaml.org,2002:bool": (r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
     "tag:yaml.org,2002:null": (r"^(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
@@ -203,6 +205,16 @@ def _require_small(root: Any, where: str) -> None:
         return total
 
     size(root)
+
+
+def as_written(content: Any) -> Any:
+    """Content of PyYAML, which leaves 1e-5 a text, as `parse` would give it."""
+    if isinstance(content, Mapping):
+        return {key: as_written(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [as_written(value) for value in content]
+    number = isinstance(content, str) and _EXPONENT.match(content)
+    return Plain(content, float(content)) if number else content
 
 
 def resolved(content: Any) -> Any:

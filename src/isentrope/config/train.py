@@ -146,11 +146,14 @@ class ProbeConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_mode(cls, content: Any) -> Any:
+        """Accept `mode: simple`, which is all that this probe does."""
         if isinstance(content, dict) and "mode" in content:
+            if content["mode"] == "simple":
+                return {k: v for k, v in content.items() if k != "mode"}
             raise ValueError(
                 "mode is not a key: every sets after how many steps entropy is read from fresh "
                 "responses, log_every predicts the steps between by the gradient that is kept, and "
-                "enabled: false switches the probe off"
+                "enabled: false switches the probe off; isentrope kernel analyses checkpoints"
             )
         return content
 
@@ -232,6 +235,8 @@ class FineTuningConfig(Section):
     """Longest prompt and response together; a longer demonstration is an error. null: any."""
     seed: Seed = 0
     """Fixes weights that are random, demonstrations and their order."""
+    save_every: Count | None = None
+    """Steps between checkpoints, which sft --resume goes on from; null: none."""
 
 
 class SftConfig(Section):

@@ -28,7 +28,10 @@ MANAGED_FIELDS = {
     "seed": "fine_tuning.seed",
     "data_seed": "fine_tuning.seed",
     "report_to": "output.report_to",
-    "resume_from_checkpoint": "nothing: a fine-tuning is run from its beginning",
+    "save_strategy": "fine_tuning.save_every",
+    "save_steps": "fine_tuning.save_every",
+    "save_only_model": "nothing: a run is resumed from the optimizer's state",
+    "resume_from_checkpoint": "`isentrope sft --resume RUN`",
     "logging_steps": _ALL_LOGGED,
     "logging_strategy": _ALL_LOGGED,
     "logging_first_step": _ALL_LOGGED,
@@ -84,7 +87,6 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         "bf16": False,
         "gradient_checkpointing": False,
         "use_cpu": on_cpu,
-        "save_strategy": "no",
     } | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
     fixed = {
         "output_dir": str(folder),
@@ -95,6 +97,8 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         "gradient_accumulation_steps": share // micro_batch,
         "max_length": None,  # too long is an error, not cut
         "seed": tuning.seed,
+        "save_strategy": "no" if tuning.save_every is None else "steps",
+        "save_steps": tuning.save_every or tuning.steps,
         "train_sampling_strategy": "sequential",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,

@@ -8,6 +8,13 @@ the influences a_p and b_p of prompt p on two of them,
 and the interval is ρ exp(± t SE). An error falls as one over the root of the prompts, so a relative
 error q of a quantity F needs n (SE/(q F))² prompts. That this holds is seen from smaller batches:
 E is cut into disjoint ones, each with its own error, whose estimates also spread.
+
+Where prompts have several responses i, those of one prompt are not independent of each other. The
+design effect is the variance over that of as many prompts with one response each,
+
+    Σ_p (Σ_{i∈p} φ_i)² P/(P−1)  /  Σ_i φ_i² n/(n−1)
+
+which is 1 + (G − 1) ρ for G responses each with the correlation ρ.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -50,11 +57,14 @@ class MethodVariance:
         value: On the whole batch, with its error.
         ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
         needed: Prompts for the relative error that is wanted; NaN where the value may be 0.
+        design_effect: Its variance over that of as many prompts with one response each; None where
+            they have one.
     """
 
     value: Estimate
     ratio: Estimate
     needed: float
+    design_effect: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,12 @@ def variance_study(
     if len(units) < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
     whole: dict[Method, Jackknifed] = {m: _jackknife(s, eta, moved) for m, s in samples.items()}
+    alone: dict[Method, Jackknifed] = {}
+    if len(place) > len(units):
+        each = torch.arange(len(place))
+        alone = {
+            m: _jackknife(replace(s, prompt_index=each), eta, moved) for m, s in samples.items()
+        }
     trusts = {m: _trusts(s, moved, divergence) for m, s in samples.items()}
     methods = {
         quantity: {
@@ -129,6 +145,7 @@ def variance_study(
                 trusts[m][quantity],
                 (samples[m].functional.unit, m, confidence, wanted),
                 (j, whole[REFERENCE], row),
+                _design_effect(j, alone[m], row, place, confidence) if alone else None,
             )
             for m, j in whole.items()
         }
@@ -192,6 +209,7 @@ def _method(
     trust: Trust,
     names: tuple[str, Method, float, float],
     found: tuple[Jackknifed, Jackknifed, int],
+    design_effect: Estimate | None,
 ) -> MethodVariance:
     (unit, method, confidence, wanted), (here, reference, row) = names, found
     n, value, se = here.n_units, float(here.values[row]), float(here.standard_errors[row])
@@ -208,9 +226,19 @@ def _method(
     )
     known = trusted and abs(value) > _CERTAIN * se
     needed = n * (se / (wanted * value)) ** 2 if known else math.nan
-    return MethodVariance(
-        estimate, _ratio(here.influences[row], reference.influences[row], confidence), needed
-    )
+    ratio = _ratio(here.influences[row], reference.influences[row], confidence)
+    return MethodVariance(estimate, ratio, needed, design_effect)
+
+
+def _design_effect(
+    groups: Jackknifed, alone: Jackknifed, row: int, place: Tensor, confidence: float
+) -> Estimate:
+    """Variance by prompts over variance by responses, whose sum over each prompt is its unit."""
+    squares = torch.zeros(groups.n_units, dtype=torch.float64)
+    squares.index_add_(0, place, alone.influences[row].square())
+    corrections = [j.n_units / (j.n_units - 1) for j in (groups, alone)]
+    a = corrections[0] ** 0.5 * groups.influences[row]
+    return _ratio(a, (corrections[1] * squares).sqrt(), confidence)
 
 
 def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:

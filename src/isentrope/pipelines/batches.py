@@ -107,12 +107,13 @@ class Sampler:
         prompts = _left(self.policy, task.prompts, exclude, "E")
         if data.fixed_prompts:
             chosen = list(islice(cycle(prompts), data.B_E))
-            return self.respond(chosen, 1, data.seeds["E"], "sampling E")
+            return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
         with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
             return evaluation_batch(
                 self.policy,
                 prompts,
                 data.B_E,
+                data.G_E,
                 seed=data.seeds["E"],
                 progress=advance,
                 max_new_tokens=self.sampling.max_new_tokens,

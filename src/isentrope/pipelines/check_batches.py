@@ -69,7 +69,7 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
     elif named:
         E = sampler.evaluation()
     else:
-        E = _responses(sampler, own_prompts(policy), data.B_E, 1, "E")
+        E = _responses(sampler, own_prompts(policy), data.B_E, data.G_E, "E")
     prompts = data.update_task(policy.tokenizer).prompts if named else own_prompts(policy)
     U = _responses(sampler, prompts, data.B_U, data.G, "U")
     generator = torch.Generator().manual_seed(data.seeds["U"])

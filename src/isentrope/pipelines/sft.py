@@ -3,6 +3,7 @@
 <run folder>/model/              the model or the adapter, with its tokenizer; whole or absent
 <run folder>/config.yaml         resolved; running it again makes the same model, bit for bit
 <run folder>/logs/metrics.jsonl  step, loss, learning_rate, grad_norm; no times
+<run folder>/training_state/     checkpoints step_N, where fine_tuning.save_every has them
 <run folder>/tensorboard/        where output.report_to has it
 """
 
@@ -11,26 +12,33 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
 from isentrope.config.train import DemonstrationConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl_sft import sft_options
 from isentrope.files import write_bytes
+from isentrope.manifest import verify
 from isentrope.pipelines.train import CONFIG
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
 from isentrope.processes import barrier, gather, join_processes, rank
 from isentrope.progress import Progress
-from isentrope.runs.folder import differences, resolved, run_directory
+from isentrope.reading import read_json
+from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
+from isentrope.runs.origin import changed_parts
+from isentrope.runs.resumed_training import training_origin
 from isentrope.runs.room import require_disk
 from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.strict_json import parse_json
 from isentrope.training.demonstrations import encode
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
@@ -55,9 +63,7 @@ class FineTuned:
 
 def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
-    from isentrope.training.supervised import save_model
-
-    log, tuning = logging.getLogger("isentrope"), config.fine_tuning
+    log = logging.getLogger("isentrope")
     log.setLevel(config.output.log_level)
     for difference in differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
@@ -65,25 +71,112 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder, inputs_of(config)):
         _require_no_run(files.folder)
-        require_paths(config.model, config.data)
-        options = sft_options(config, files.folder)
-        model, tokenizer = load_trainable(
-            **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
+        return _fine_tune(config, files, progress or Progress(), None)
+
+
+def resume(
+    folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
+) -> FineTuned:
+    """Resume a run from its newest checkpoint, bit-for-bit identically.
+
+    Args:
+        folder: The run folder.
+        overrides: Settings of output, which alone may change.
+        progress: Where to say how far it is.
+
+    Returns:
+        The folder of the model and the last loss.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run that can be resumed.
+        ConfigError: If another setting is changed, or the run was made from something else.
+    """
+    files, changes = RunFiles(folder), list(overrides)
+    if not (files.folder / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{files.folder} has no {CONFIG}: a run is resumed if it was begun with "
+            "fine_tuning.save_every."
         )
-        size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        require_disk(files.folder, size, "Saving the model", "choose another --out")
-        rows = _examples(config.data, tuning, model, tokenizer)
-        if rank() == 0:
-            files.rewind(-1)  # of a run that was stopped
-        barrier()
-        observe = _observer(tuning, files, progress or Progress())
-        losses = _run(model, tokenizer, rows, options, observe, config.model.shard_base)
-        require_finite_state(len(losses), model, None)
-        if rank() == 0:
-            save_model(model, tokenizer, (files.folder / MODEL).resolve())
-            write_bytes(files.folder / CONFIG, resolved(config, files.folder))
-        barrier()
-    return FineTuned(files.folder / MODEL, losses[-1])
+    if fixed := [change for change in changes if not change.startswith("output.")]:
+        raise ConfigError(f"{fixed[0]} would make it another run: only output.* may change.")
+    join_processes()
+    with one_writer(files.folder):
+        config = load_config(files.folder / CONFIG, changes, root=SftConfig)
+        log = logging.getLogger("isentrope")
+        log.setLevel(config.output.log_level)
+        for difference in differences(config.provenance or {}):
+            log.warning("The run was begun with %s.", difference)
+        if (files.folder / MODEL).exists():
+            log.info("The run has done its %d steps.", config.fine_tuning.steps)
+            return FineTuned(files.folder / MODEL, _last_loss(files))
+        files.require_known_names()
+        if (checkpoint := files.latest()) is not None:
+            verify(checkpoint)
+            _require_same(checkpoint, config)
+            files.require_whole_log(max(files.steps()))
+        return _fine_tune(config, files, progress or Progress(), checkpoint)
+
+
+def _fine_tune(
+    config: SftConfig, files: RunFiles, progress: Progress, checkpoint: Path | None
+) -> FineTuned:
+    from isentrope.training.supervised import save_model
+
+    tuning = config.fine_tuning
+    require_paths(config.model, config.data)
+    options = sft_options(config, files.folder)
+    model, tokenizer = load_trainable(
+        **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
+    )
+    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    require_disk(files.folder, size, "Saving the model", "choose another --out")
+    rows = _examples(config.data, tuning, model, tokenizer)
+    written = resolved(config, files.folder, provenance=config.provenance if checkpoint else None)
+    if rank() == 0:
+        files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
+        if tuning.save_every is not None:
+            write_bytes(files.folder / CONFIG, written)
+    barrier()
+    observe = _observer(tuning, files, progress)
+    _run(model, tokenizer, rows, options, observe, config, files, checkpoint)
+    require_finite_state(tuning.steps, model, None)
+    if rank() == 0:
+        save_model(model, tokenizer, (files.folder / MODEL).resolve())
+        write_bytes(files.folder / CONFIG, written)
+    barrier()
+    return FineTuned(files.folder / MODEL, _last_loss(files))
+
+
+def _last_loss(files: RunFiles) -> float:
+    lines = files.metrics.read_text(encoding="utf-8").splitlines()
+    return float(parse_json(lines[-1])["loss"])
+
+
+def _record(config: SftConfig) -> dict[str, Any]:
+    """What makes a run what it is; the places of model and data are known by their content."""
+    places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}
+    settings = config.model_dump(
+        mode="json", exclude={"output": True, "provenance": True, **places}
+    )
+    return {"config": settings, "made_from": training_origin(config)}
+
+
+def _require_same(checkpoint: Path, config: SftConfig) -> None:
+    """Refuse a run whose settings, model or data are not those of its checkpoint."""
+    from isentrope.training.supervised import RECORD
+
+    saved, now = read_json(checkpoint / RECORD), _record(config)
+    for section, settings in now["config"].items():
+        if saved["config"].get(section) != settings:
+            raise ConfigError(
+                f"{checkpoint} was trained with other settings in {section} than {CONFIG} has: "
+                "restore them, or start a new run with another --out."
+            )
+    if others := changed_parts(saved["made_from"], now["made_from"]):
+        raise ConfigError(
+            f"{checkpoint} was trained from other {' and '.join(sorted(others))} than are there "
+            "now: restore them, or start a new run with another --out."
+        )
 
 
 def require_paths(model: ModelConfig, data: DemonstrationConfig) -> None:
@@ -100,8 +193,11 @@ def require_paths(model: ModelConfig, data: DemonstrationConfig) -> None:
 def _require_no_run(folder: Path) -> None:
     for name in (MODEL, "training_state", CONFIG):
         if (folder / name).exists():
+            how = f"resume it by `isentrope sft --resume {folder}`"
+            begun = (folder / CONFIG).is_file() and not (folder / MODEL).exists()
             raise FileExistsError(
-                f"{folder} holds a run already (it has {name}): choose another --out, or remove it."
+                f"{folder} holds a run already (it has {name}): "
+                f"{how if begun else 'remove it'}, or choose another --out."
             )
     barrier()  # none begins to write before all have looked
 
@@ -148,25 +244,28 @@ def _run(
     rows: dict[str, list[list[int]]],
     options: dict[str, Any],
     observe: Callable[[dict[str, float]], None],
-    shard_base: bool,
-) -> list[float]:
-    """Train, and return the loss of every step."""
+    config: SftConfig,
+    files: RunFiles,
+    checkpoint: Path | None,
+) -> None:
     from isentrope.training.supervised import fine_tune_supervised
 
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(Path(options["output_dir"]) / "tensorboard")
-    losses: list[float] = []
-
-    def keep(metrics: dict[str, float]) -> None:
-        losses.append(metrics["loss"])
-        observe(metrics)
-
+    saves = config.fine_tuning.save_every is not None
+    left = f"Resume the run by `isentrope sft --resume {files.folder}`."
     try:
-        fine_tune_supervised(model, tokenizer, rows, options, keep, shard_base=shard_base)
+        with noted_if_interrupted(lambda: left) if saves else nullcontext():
+            fine_tune_supervised(
+                *(model, tokenizer, rows, options, observe),
+                shard_base=config.model.shard_base,
+                files=files,
+                record=_record(config) if saves else None,
+                checkpoint=checkpoint,
+            )
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
             f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "
             f"{options['per_device_train_batch_size']} demonstrations a backward pass), or set "
             "trainer.gradient_checkpointing=true."
         ) from error
-    return losses

@@ -91,7 +91,8 @@ class TrialSteps:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
         ready, data = self._ready, self._ready.sampler.data
         taken = [] if data.allow_overlap else [ready.batches.E, ready.batches.U]
-        own = {"B_E": ready.trial.size, "seed": data.seeds["control"], "fixed_prompts": False}
+        own = {"B_E": ready.trial.size, "G_E": 1, "seed": data.seeds["control"]}
+        own["fixed_prompts"] = False
         sampler = replace(ready.sampler, data=data.model_copy(update=own))
         return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
 

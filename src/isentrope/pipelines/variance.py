@@ -101,7 +101,12 @@ def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch
 def _records(study: VarianceStudy) -> dict[str, dict[str, MethodRecord]]:
     return {
         quantity: {
-            name: MethodRecord(estimate=of.value, variance_ratio=of.ratio, prompts_needed=of.needed)
+            name: MethodRecord(
+                estimate=of.value,
+                variance_ratio=of.ratio,
+                prompts_needed=of.needed,
+                design_effect=of.design_effect,
+            )
             for name, of in by_method.items()
         }
         for quantity, by_method in study.methods.items()

@@ -211,7 +211,7 @@ class Measuring:
 
     def _influence(self, tokens: bool, reward: bool) -> list[Stage]:
         s, held, p = self.sizes, self._held, self.sizes.measuring
-        count = held.group_count(s.groups, s.E.sequences, tokens)
+        count = held.group_count(s.groups, s.E.sequences // s.group_E, tokens)
         quantities = 2 if reward else 1
         step, times = held.step(), self._times(s.E)
         first = self._followed(p, lambda x: x.derivatives(s.E, 1))
@@ -268,7 +268,9 @@ class Measuring:
         s, held = self.sizes, self._held
         if not s.past:
             return []
-        count = held.group_count(s.groups, s.E.sequences, s.tokens) * (2 if s.reward else 1)
+        count = held.group_count(s.groups, s.E.sequences // s.group_E, s.tokens) * (
+            2 if s.reward else 1
+        )
         stored = held.groups(count, s.measuring, s.storage)
         one = self._projected(held.step(), stored, count)
         n = sum(term.size for term in held.weights(s.measuring))

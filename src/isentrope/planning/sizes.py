@@ -36,6 +36,7 @@ class Sizes:
         fresh: `analysis.share_responses`.
         past: `analysis.momentum_steps`.
         prompts: Prompt groups of U.
+        group_E: Responses per prompt draw of E.
         storage: How gradients are held.
         processes: Processes that share the work.
         sharded: Whether the base is spread over them.
@@ -61,6 +62,7 @@ class Sizes:
     fresh: int = 0
     past: int = 0
     prompts: int = 32
+    group_E: int = 1
     storage: Storage = field(default_factory=Storage)
     processes: int = 1
     sharded: bool = False

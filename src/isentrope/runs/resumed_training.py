@@ -13,7 +13,7 @@ from typing import Any
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import relative_to_run
-from isentrope.config.train import TrainConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.reading import read_json
 from isentrope.runs.origin import (
     UNKNOWN,
@@ -71,7 +71,7 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"output", "provenance"})
 
 
-def training_origin(config: TrainConfig) -> dict[str, str]:
+def training_origin(config: TrainConfig | SftConfig) -> dict[str, str]:
     """Digests of what a run is made from: first model, tokenizer, data and the task's file."""
     data = config.data
     parts = {"data": data_digest(data.dataset_path), "task": task_digest(data.dataset_name)}

@@ -1,6 +1,6 @@
 """The two batches: E, on which entropy is measured, and U, from which a step is computed.
 
-E: prompts uniformly with replacement, one response each, nothing filtered.
+E: prompts uniformly with replacement, as a rule one response each, nothing filtered.
 U: prompts without replacement within a pass over the set, G responses each; a group whose
 rewards are all equal has no advantage, is rejected, and another prompt is drawn in its place.
 The report counts what was rejected. E and U are drawn by separate calls: they never share samples.
@@ -48,6 +48,7 @@ def evaluation_batch(
     policy: Policy,
     prompts: Sequence[PromptLike],
     n: int,
+    group_size: int = 1,
     *,
     max_new_tokens: int,
     seed: int,
@@ -55,12 +56,13 @@ def evaluation_batch(
     batch_size: int = 64,
     progress: Report | None = None,
 ) -> Rollouts:
-    """Draw E: n prompts with replacement, one response each, unfiltered.
+    """Draw E: n prompts with replacement, `group_size` responses each, unfiltered.
 
     Args:
         policy: The policy.
         prompts: The data set.
-        n: Size B_E.
+        n: Prompts B_E.
+        group_size: Responses per prompt draw G_E; 1 has the smallest error per response.
         max_new_tokens: Longest response in tokens.
         seed: Fixes the batch.
         exclude_keys: Keys of prompts that must not be drawn (those of U, say).
@@ -68,12 +70,13 @@ def evaluation_batch(
         progress: Called after each sampling batch.
 
     Returns:
-        n sequences.
+        n * group_size sequences.
     """
     return sample(
         policy,
         name_prompts(prompts, exclude_keys),
         n,
+        group_size,
         max_new_tokens=max_new_tokens,
         seed=seed,
         batch_size=batch_size,

@@ -37,13 +37,14 @@ _LATER_PARTS = {"alarm"}
 
 
 @contextmanager
-def saving(step: int, writing: Path, files: RunFiles) -> Iterator[None]:
+def saving(step: int, writing: Path, files: RunFiles, verb: str) -> Iterator[None]:
     """Remove what was written of a checkpoint if it cannot be completed, and say how to go on.
 
     Args:
         step: The step.
         writing: Where the checkpoint is written.
         files: Files of the run.
+        verb: What resumes the run.
 
     Raises:
         OSError: If the block fails.
@@ -56,7 +57,7 @@ def saving(step: int, writing: Path, files: RunFiles) -> Iterator[None]:
         good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
         raise OSError(
             f"Step {step} could not be saved ({error}): {good}. Free disk space, then continue "
-            f"with `isentrope train --resume {files.folder}`."
+            f"with `isentrope {verb} --resume {files.folder}`."
         ) from error
 
 

@@ -18,16 +18,26 @@ from transformers import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from isentrope.files import whole_folder
+from isentrope.files import whole_folder, write_json
 from isentrope.policy.sharding import shard_base as spread
 from isentrope.processes import all_ranks
 from isentrope.training.models import SpreadBase
+from isentrope.training.run_files import RunFiles
+from isentrope.training.whole_checkpoints import WholeCheckpoints
+
+RECORD = "fine_tuning.json"
+"""Settings and origin of a fine-tuning, in each of its checkpoints."""
 
 
-class _Trainer(SpreadBase, SFTTrainer):
+class _Trainer(SpreadBase, WholeCheckpoints, SFTTrainer):
     """SFTTrainer that reports its steps to a function instead of printing them."""
 
     observe: Callable[[dict[str, float]], None]
+    record: Mapping[str, Any]
+    verb = "sft"
+
+    def _complete(self, partial: Path) -> None:
+        write_json(partial / RECORD, dict(self.record))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -46,6 +56,9 @@ def fine_tune_supervised(
     observe: Callable[[dict[str, float]], None] = lambda metrics: None,
     *,
     shard_base: bool = False,
+    files: RunFiles | None = None,
+    record: Mapping[str, Any] | None = None,
+    checkpoint: Path | None = None,
 ) -> Any:
     """Fine-tune a model in place.
 
@@ -57,6 +70,9 @@ def fine_tune_supervised(
         observe: Called on every process with step, loss (nats per token), learning_rate and
             grad_norm (before clipping), all of the whole batch.
         shard_base: Whether to spread the frozen base over the processes.
+        files: Files of the run, where checkpoints are saved.
+        record: What is written into each checkpoint, as `RECORD`.
+        checkpoint: The checkpoint to go on from; None for the beginning.
 
     Returns:
         The trainer, its model trained.
@@ -72,9 +88,11 @@ def fine_tune_supervised(
     # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)
-    trainer.observe = observe
+    trainer.observe, trainer.record = observe, record or {}
+    if files is not None:
+        trainer.files = files
     trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return trainer
 
 

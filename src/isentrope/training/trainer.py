@@ -8,12 +8,11 @@ gradient and step. This class records what comes of a batch, by overriding:
     _compute_loss                         adds the loss term of a control
     _get_grad_norm, training_step         gradient norms before clipping
     _load_optimizer_and_scheduler         settings of a run that begins at another's checkpoint
-    _save_checkpoint                      complete folders `training_state/step_N` with a contract
+    _complete                             the contract of a checkpoint (`whole_checkpoints`)
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -22,8 +21,6 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
-from isentrope.files import fresh_folder, publish_folder
-from isentrope.processes import barrier, rank
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.stated_steps import require_own_states
@@ -31,14 +28,15 @@ from isentrope.training.batch_trainer import BatchTrainer
 from isentrope.training.control.isentropic import IsentropicStep
 from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
-from isentrope.training.run_files import WRITING, RunFiles
-from isentrope.training.saved_state import restore_state, saving, write_state
+from isentrope.training.run_files import RunFiles
+from isentrope.training.saved_state import restore_state, write_state
 from isentrope.training.step_log import StepLog
 from isentrope.training.stops import SaveStart
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
+from isentrope.training.whole_checkpoints import WholeCheckpoints
 
 
-class EntropyGRPOTrainer(BatchTrainer):
+class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
     """GRPOTrainer over update batches from `UpdateBatches`, with records of every step.
 
     Attributes:
@@ -176,35 +174,10 @@ class EntropyGRPOTrainer(BatchTrainer):
 
     # --- checkpoints -------------------------------------------------------------------------
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no model card: a run folder is described by its config.yaml."""
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self.files.checkpoints / WRITING)
-
     def save_start(self) -> None:
         """Save the model and all states before the first step, if that was not done."""
         if not self.files.checkpoint(0).exists():
             self._save_checkpoint(self.model, None)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        step = self.state.global_step
-        target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
-        partial = writing / f"checkpoint-{step}"
-        require_finite_state(step, self.model, self.optimizer, self.files.latest())
-        with saving(step, writing, self.files):
-            if rank() == 0:
-                fresh_folder(writing)
-            barrier()
-            super()._save_checkpoint(model, trial)
-            barrier()
-            if rank() == 0:
-                self._complete(partial)
-                publish_folder(partial, target)
-        if rank() == 0:
-            shutil.rmtree(writing, ignore_errors=True)
-            self.files.prune(*self.keep)
-        barrier()
 
     def _complete(self, partial: Path) -> None:
         """Add the files that a measurement needs to a Hugging Face checkpoint."""
