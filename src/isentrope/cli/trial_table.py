@@ -28,6 +28,7 @@ PRICES = {
     "no price": "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
 }
 """What the interval of a price says."""
+WORDS = {"delta_h": "ΔH", "delta_j": "ΔJ"}
 
 
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
@@ -48,12 +49,12 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
         unit = plain["delta_h"].unit
         title = f"{name}: gained over vanilla in one step, {words}"
         print_table(console, title, _gains(result, part))
-        changes = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
+        changes = ", ".join(f"{WORDS[k]} {measured(v)}" for k, v in plain.items())
         lines.append(f"  vanilla      {changes} (ΔH in {unit}), {part}")
         if "delta_j" in plain:
-            groups = result.by_price(part)
-            said = [(words, groups[key]) for key, words in PRICES.items() if key in groups]
-            lines += [f"  price        {words}: {'; '.join(of)} ({part})" for words, of in said]
+            lines += [
+                f"  price        {sentence} ({part})" for sentence in price_sentences(result, part)
+            ]
     lines.append(f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}")
     for entry in result.tried.values():
         if entry.predicted is not None:
@@ -62,6 +63,14 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
                 f"{measured(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
             )
     print_lines(console, lines, result.warnings)
+
+
+def price_sentences(result: TrialResult, part: str) -> list[str]:
+    """Which controls are worse than a lower rate, which better, and which cannot be told."""
+    groups = result.by_price(part)
+    if list(groups) == ["no price"]:
+        return [PRICES["no price"]]
+    return [f"{words}: {'; '.join(groups[key])}" for key, words in PRICES.items() if key in groups]
 
 
 def _gains(result: TrialResult, part: str) -> list[Column]:
