@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isentrope.config.analysis import AnalysisConfig, KernelConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import (
@@ -174,7 +174,7 @@ class BatchConfig(PromptsConfig):
 
 
 class MeasureConfig(Section):
-    """Settings of measure, influence, kernel, noise, audit, try and check."""
+    """Settings of measure, influence, kernel, noise, audit, try, entropies and check."""
 
     checkpoint: CheckpointConfig
     batch_config: BatchConfig = BatchConfig()
@@ -184,6 +184,7 @@ class MeasureConfig(Section):
     analysis: AnalysisConfig = AnalysisConfig()
     fisher_kernel: KernelConfig = KernelConfig()
     trial: TrialConfig = TrialConfig()
+    entropies: EntropiesConfig = EntropiesConfig()
     detailed_logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None

@@ -15,6 +15,7 @@ from isentrope.runs.attribution_records import (
     Tried,
 )
 from isentrope.runs.class_records import ClassesRecord
+from isentrope.runs.entropy_records import EntropiesResult
 from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
 from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRow
 from isentrope.runs.momentum_records import MomentumRecord
@@ -278,6 +279,7 @@ KINDS: tuple[type[Result], ...] = (
     VarianceResult,
     AuditResult,
     TrialResult,
+    EntropiesResult,
 )
 """One per verb."""
 

@@ -126,6 +126,13 @@ SCHEMAS = {
         }
     ),
     "trial": _TRIAL,
+    "entropies": TableSchema(
+        {
+            **dict.fromkeys(("batch", "definition", "unit"), "string"),
+            **_ESTIMATE,
+            **_numbers("difference", "difference_se"),
+        }
+    ),
 }
 """By the name of the file, without suffix."""
 
