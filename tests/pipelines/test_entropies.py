@@ -9,6 +9,7 @@ from isentrope.pipelines.entropies import find_entropies
 from isentrope.pipelines.loop import run_verb
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
+from isentrope.training.checkpoints import save_base_model
 from tests.tiny_checkpoint import settings
 from tests.training import following
 from tests.training.conftest import small_policy
