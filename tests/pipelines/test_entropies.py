@@ -80,6 +80,7 @@ def tried(tiny, trl_run, tmp_path_factory):
         "entropies.micro_batch=5",
         "entropies.top_k=3",
         "entropies.top_p=0.9",
+        "entropies.bfloat16=true",
     )
 
 
@@ -130,6 +131,8 @@ def test_every_definition_is_the_one_that_is_written_out(tried, trl_run, name):
         expected["finished"] = per_token([h for h, end in zip(H, ends, strict=True) if end])
     for definition, value in expected.items():
         assert rows[name, definition].value.value == pytest.approx(value, rel=1e-9), definition
+    short = rows[name, "bfloat16"].value.value
+    assert 0 < abs(short - expected["per_token"]) < 0.02 * expected["per_token"]
     top = rows[name, "top_tokens"].value.value
     share = len(flat) // 5
     assert sum(flat[: share + 1]) / (share + 1) - 1e-9 <= top <= sum(flat[:share]) / share + 1e-9
@@ -185,5 +188,6 @@ def test_the_entropy_that_trl_logs_is_the_row_that_claims_to_be_it(tried, trl_ru
     assert result.logged_from.startswith("checkpoint-2, step 2")
     assert rows["U", "per_token"].value.value == pytest.approx(logged[1], rel=1e-5)
     assert rows["U", "per_token"].agrees
-    assert not rows["U", "temperature_1"].agrees
-    assert not rows["U", "truncated"].agrees
+    for other in ("response_means", "surprisal", "finished", "temperature_1", "truncated"):
+        assert rows["U", other].agrees is False
+    assert rows["E", "per_token"].agrees is None  # of other responses than the logged ones

@@ -33,9 +33,11 @@ def print_entropies(console: Console, result: EntropiesResult, _: Path) -> None:
     columns = [
         Column("on", [row.batch for row in rows], left=True),
         Column("definition", [WORDS[row.definition] for row in rows], left=True),
-        Column("value", [measured(row.value) for row in rows]),
-        Column("95 % interval", [bounds(row.value.ci_low, row.value.ci_high) for row in rows]),
-        Column("less exact", [measured(row.difference) for row in rows]),
+        Column("value", [f"{row.value.value:.5g} ± {row.value.se:.1g}" for row in rows]),
+        Column(
+            "95 % interval", [bounds(row.value.ci_low, row.value.ci_high) for row in rows], rank=1
+        ),
+        Column("minus exact", [measured(row.difference) for row in rows]),
     ]
     if result.logged is not None:
         columns.append(Column("logged", ["yes" if row.agrees else "" for row in rows]))

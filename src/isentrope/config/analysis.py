@@ -76,6 +76,8 @@ class EntropiesConfig(Section):
     """Entries that training's sampler left; 0 for all."""
     top_p: Share = 1.0
     """Mass that training's sampler left; 1 for all."""
+    bfloat16: bool | None = None
+    """Whether training ran in 16 bits; null: as training's arguments say, and false without."""
 
 
 class KernelConfig(Section):

@@ -53,18 +53,20 @@ TOP = 0.2
 """Share of the tokens that `top_tokens` is of."""
 PARTITIONS = 16
 """Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
-ROUNDING = 2e-3
-"""Relative difference of a logged value from the recorded batch's that is rounding."""
+ROUNDING = 1e-4
+"""Relative difference of a logged value from the recorded batch's that is rounding of float32."""
 
 Statistic = Callable[[Tensor], Tensor]
 """From the weights of responses (n,) to a number."""
+Row = tuple[str, str]
+"""Batch and definition."""
 
 
 def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
     """Every definition on E and on U, held against the logged value."""
     logged, source, of_U = _logged(ready)
-    rows: dict[tuple[str, str], Estimate] = {}
-    differences: dict[tuple[str, str], Estimate] = {}
+    rows: dict[Row, Estimate] = {}
+    differences: dict[Row, Estimate] = {}
     spread = 0.0
     warnings: tuple[str, ...] = ()
     with progress.bar("entropies") as report:
@@ -89,15 +91,14 @@ def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
                 differences = {("E", key): value for key, value in paired.items()}
     exact = rows["E", EXACT]
     differences |= {key: _apart(ready, rows[key], exact) for key in rows if key[0] == "U"}
+    agrees = {} if logged is None else _agreeing(ready, logged, rows, spread if of_U else None)
     records = tuple(
         EntropyRecord(
             batch=key[0],
             definition=key[1],
             value=value,
             difference=differences[key] if value.unit == exact.unit else None,
-            agrees=None
-            if logged is None
-            else _agrees(logged, value, rows.get(("U", key[1])), spread, key[0] == "U" and of_U),
+            agrees=agrees.get(key),
         )
         for key, value in rows.items()
     )
@@ -169,9 +170,15 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
             yield "temperature_1", score(policy, batch).entropies
     if section.top_k or section.top_p < 1:
         yield "truncated", truncated_entropies(policy, batch, section.top_k, section.top_p)
-    if ready.where.quantization == "none":
+    if _in_16_bits(ready):
         with at_precision(policy, "bfloat16"):
             yield "bfloat16", score(policy, batch).entropies
+
+
+def _in_16_bits(ready: Prepared) -> bool:
+    arguments = ready.subject.as_trained.arguments
+    given = ready.entropies.bfloat16
+    return bool(arguments.get("bf16") or arguments.get("fp16")) if given is None else given
 
 
 @contextmanager
@@ -252,18 +259,30 @@ def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
     )
 
 
-def _agrees(
-    logged: float, value: Estimate, on_U: Estimate | None, spread: float, recorded: bool
-) -> bool:
-    # the logged batch differs by rounding and shuffling, any other by its sampling error
-    exponent = Decimal(repr(logged)).as_tuple().exponent
-    slack = 0.5 * 10.0 ** int(exponent)
-    if recorded:
-        shuffled = 3 * spread if value.method == "micro_batch_means" else 0.0
-        return abs(value.value - logged) <= slack + ROUNDING * abs(logged) + shuffled
-    se = math.hypot(value.se, value.se if on_U is None else on_U.se)
-    n = value.n if on_U is None else min(value.n, on_U.n)
-    return n > 1 and abs(value.value - logged) <= slack + t_quantile(n - 1) * se
+def _agreeing(
+    ready: Prepared, logged: float, rows: dict[Row, Estimate], spread: float | None
+) -> dict[Row, bool]:
+    """Whether the logged value is a row's; `spread` is None where U is not the batch of the log."""
+    # on the logged batch they differ by rounding and by how micro-batches are shuffled, and
+    # elsewhere by the errors of the row and of a batch of U's size
+    digits = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
+    if spread is None:
+        found: dict[Row, bool] = {}
+        for key, value in rows.items():
+            on_U = rows.get(("U", key[1]), value)
+            n, se = min(value.n, on_U.n), math.hypot(value.se, on_U.se)
+            bound = digits + t_quantile(n - 1, ready.estimator.confidence) * se if n > 1 else 0.0
+            found[key] = abs(value.value - logged) <= bound
+        return found
+    rounding = digits + ROUNDING * abs(logged)
+    if short := rows.get(("U", "bfloat16")):
+        rounding += 2 * abs(short.value - rows["U", EXACT].value)
+    shuffled = {"micro_batch_means": 3 * spread}
+    return {
+        key: abs(value.value - logged) <= rounding + shuffled.get(key[1], 0.0)
+        for key, value in rows.items()
+        if key[0] == "U"
+    }
 
 
 def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
