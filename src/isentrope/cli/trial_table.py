@@ -66,7 +66,7 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
 
 
 def price_sentences(result: TrialResult, part: str) -> list[str]:
-    """Which controls are worse than a lower rate, which better, and which cannot be told."""
+    """Which controls are worse than a lower rate, which better, and which are neither clearly."""
     groups = result.by_price(part)
     if list(groups) == ["no price"]:
         return [PRICES["no price"]]
