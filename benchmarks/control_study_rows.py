@@ -82,6 +82,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "split": {
             "coverage": reading("coverage"),
             "forbidden": lambda cell: cell.get("forbidden", {}).get("pass_1"),
+            "forbidden@64": lambda cell: cell.get("forbidden", {}).get("pass_64"),
         },
         "countdown": {"coverage": reading("coverage")},
         "shortcut": {"reward": reading("reward")},
@@ -183,6 +184,11 @@ class Row:
     cells: Sequence[Content]
     differences: Mapping[str, Interval]
     residual: Interval
+
+    def fewer_tokens(self, vanilla: Row) -> list[Content]:
+        """The runs that generated less than 95 % of the tokens of vanilla with the same seed."""
+        whole = {c["seed"]: c["tokens"] for c in vanilla.cells}
+        return [c for c in self.cells if c["tokens"] < 0.95 * whole.get(c["seed"], 0.0)]
 
     def mean(self, metric: Metric) -> float:
         """Mean over the seeds that have the number."""

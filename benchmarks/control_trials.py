@@ -5,10 +5,12 @@
 For three seeds it fine-tunes the toy policy (configs/sft_toy.yaml), trains it for 40 steps
 (configs/train_toy.yaml, a checkpoint every 8), and runs `isentrope try` with all controls and
 random masks on the five checkpoints: the same update batch for all controls, and the same E of 256
-responses, disjoint from the controls' own. The table has the gain over vanilla as a share of
-vanilla's |ΔH| (and of vanilla's |ΔJ|): the sum of gains over the 15 checkpoints over the sum of
-vanilla's. Intervals are t over the three seeds, with vanilla's sum taken as known. `price` is the
-reward lost per entropy gained, both as such shares. `over random` is the gain over a random mask of
+responses, disjoint from the controls' own. E and U are drawn anew at each checkpoint. The table has
+the gain over vanilla as a share of vanilla's |ΔH| (and of vanilla's |ΔJ|): the sum of gains over
+the 15 checkpoints over the sum of vanilla's. Intervals of gains are t over the three seeds, with
+vanilla's sum taken as known. `price` is the reward lost per entropy gained, both as such shares,
+with Fieller's interval over the 15 steps, vanilla's error included; a step that is shrunk has price
+1 to first order. `over random` is the gain over a random mask of
 as many tokens: that of random masks of five sizes, linear between sizes and 0 at none.
 
 Writes docs/results/control_trials.md and control_trials.png.
@@ -32,7 +34,9 @@ from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.estimate import t_quantile
+from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimators.jackknife import Jackknifed
+from isentrope.estimators.paired import Change, price
 from isentrope.pipelines.loop import run_verb
 from isentrope.pipelines.sft import sft
 from isentrope.pipelines.train import train
@@ -68,26 +72,30 @@ def trained(folder: Path, seed: int) -> Path:
 
 def tried(run: Path, seed: int, size: int) -> list[dict[str, Any]]:
     """results.json of `try all` at each checkpoint."""
+    return [tried_at(run, step, 1000 + 100 * seed + step, size) for step in STEPS]
+
+
+def tried_at(run: Path, step: int, seed: int, size: int) -> dict[str, Any]:
+    """results.json of `try all` at one checkpoint, on batches of its own."""
     config = load_config(
         {
-            "checkpoint": {
-                "checkpoint_path": [str(run / "training_state" / f"step_{s}") for s in STEPS]
-            },
+            "checkpoint": {"checkpoint_path": str(run / "training_state" / f"step_{step}")},
             "batch_config": {
                 "dataset_name": "addition",
                 "B_E": size,
                 "B_U": 16,
                 "G": 8,
-                "seed": 1000 + seed,
+                "seed": seed,
             },
             "sampling": {"max_new_tokens": 23},
             "precision": {"runtime_dtype": "float32"},
             "trial": {"controls": ALL, "random_masks": False},
-            "output": {"directory": str(run / "tried"), "log_level": "WARNING"},
+            "output": {"directory": str(run / f"tried_{step}"), "log_level": "WARNING"},
         },
         root=MeasureConfig,
     )
-    return [result.to_dict() for result in run_verb("try", find_trial, config).results]
+    (result,) = run_verb("try", find_trial, config).results
+    return result.to_dict()
 
 
 def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
@@ -111,6 +119,7 @@ def gains(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
         row: dict[str, Any] = {k: first[k] for k in ("control", "strength")}
         touched = {seed: share_touched(some) for seed, some in entries.items()}
         row["touched"] = sum(touched.values()) / len(touched)
+        row["price"] = price_of(found, name, part)
         for gain in GAINS:
             by_seed = {s: gained(found[s], name, part, gain) / scale[gain] for s in found}
             row[gain], row[f"{gain}_half"] = mean_and_half(list(by_seed.values()))
@@ -190,28 +199,45 @@ def _with_half(row: pd.Series, gain: str) -> str:
     return "–" if math.isnan(value) else f"{value:+.3f} ± {half:.3f}"
 
 
-def price(row: pd.Series) -> float | None:
-    """Reward lost per entropy gained; None where the gain is within its interval or under 1 %."""
-    gain = row["gained_delta_h"]
-    return -row["gained_delta_j"] / gain if gain > max(row["gained_delta_h_half"], 0.01) else None
+def price_of(found: dict[int, list[dict[str, Any]]], name: str, part: str) -> Estimate | None:
+    """The price over all steps; None where a part of its denominator may be zero."""
+    steps = [r for results in found.values() for r in results]
+    rows = [
+        [*(r["tried"][name][part][gain]["value"] for gain in GAINS)]
+        + [r["vanilla"][part][gain.removeprefix("gained_")]["value"] for gain in GAINS]
+        for r in steps
+    ]
+    x, n = torch.tensor(rows, dtype=torch.float64), len(rows)
+    joint = Jackknifed(x.mean(0), (x - x.mean(0)).T / n, n)
+    estimates = [
+        Estimate.from_standard_error(float(v), float(se), n, unit="", method="mean of steps")
+        for v, se in zip(joint.values, joint.standard_errors, strict=True)
+    ]
+    return price(joint, (0, 1), Change(*estimates[2:]), Change(*estimates[:2]), 0.95)
 
 
 def _price(row: pd.Series) -> str:
-    return "–" if (found := price(row)) is None else f"{found:.2f}"
+    price = row["price"]
+    return "–" if price is None else f"{price.value:.2f} [{price.ci_low:.2f}, {price.ci_high:.2f}]"
 
 
-def cheapest(table: pd.DataFrame) -> str:
-    """A sentence on the price of each control at the strength where it is lowest."""
-    prices: dict[str, float] = {}
-    for _, row in table.iterrows():
-        if (found := price(row)) is not None:
-            prices[row["control"]] = min(found, prices.get(row["control"], math.inf))
-    named = [f"`{name}` {found:.2f}" for name, found in sorted(prices.items(), key=lambda x: x[1])]
-    rest = len(set(table["control"])) - len(prices)
-    return (
-        f"Prices, each at its control's best strength: {', '.join(named)}. The other {rest} "
-        "controls gain less than 1 %, or less than their interval."
-    )
+def verdicts(table: pd.DataFrame) -> str:
+    """Sentences on which controls are worse than a lower rate, by the intervals of their prices."""
+    words = {
+        "worse than a lower rate (price above 1)": lambda p: p is not None and p.ci_low > 1,
+        "better than a lower rate (price below 1)": lambda p: p is not None and p.ci_high < 1,
+        "not distinguishable from a lower rate": lambda p: p is not None and p.covers(1.0),
+        "without a price, because the entropy that they gain may be 0 or less": lambda p: p is None,
+    }
+    sentences = []
+    for what, holds in words.items():
+        rows = table[[holds(p) for p in table["price"]]]
+        named = [
+            f"`{control}` {', '.join(f'{x:.3g}' for x in some['strength'])}"
+            for control, some in rows.groupby("control", sort=False)
+        ]
+        sentences.append(f"{what[0].upper()}{what[1:]}: {'; '.join(named) or 'none'}.")
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
@@ -268,15 +294,18 @@ def page(found: dict[int, list[dict[str, Any]]], tables: dict[str, pd.DataFrame]
         f"{sum(part) / n:+.2e}, and the reward by {sum(reward) / n:+.2e}. Gains are shares of "
         "vanilla's change, summed over the checkpoints; ± is half of a 95 % t-interval over the "
         "three seeds, with vanilla's sum taken as known. A gain of +1 in ΔH is a step that leaves "
-        "entropy as it is. `price` is the reward lost per entropy gained, where the gain is above "
-        "1 % and beyond its interval. `over random` is the gain over a random mask of as many "
+        "entropy as it is. `price` is the reward lost per entropy gained, both as such shares, "
+        "with Fieller's 95 % interval over the 15 steps, vanilla's error included; omitted where "
+        "the entropy gained, or a change of vanilla's, is not distinguishable from 0. "
+        "`shrunk_step` is half of vanilla's step, `no_momentum` the optimizer's step with β₁ = 0. "
+        "`over random` is the gain over a random mask of as many "
         "tokens, read off the masks' own rows, linear between sizes. `frontier`: no other row "
         "gains more of both.",
         "",
         "![Entropy gained against reward gained](control_trials.png)",
     ]
     for name, title in PARTS.items():
-        intro += ["", f"## {title}", "", cheapest(tables[name]), "", *markdown(tables[name])]
+        intro += ["", f"## {title}", "", verdicts(tables[name]), "", *markdown(tables[name])]
     return "\n".join([*intro, ""])
 
 

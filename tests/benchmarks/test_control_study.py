@@ -151,6 +151,36 @@ def test_earlier_stops_and_temperatures_of_vanilla_are_rows(made):
     assert all(c["seed"] == 0 and c["readings"]["1"]["pass_1"] for c in found)
 
 
+def test_a_run_of_fewer_tokens_and_a_gain_that_an_earlier_stop_has_too_are_named(made):
+    """repo_r gains coverage in the made-up runs; a stop at half of vanilla's tokens gains more."""
+    own = {"repo_r", "vanilla"}
+    short = [
+        c | {"tokens": 0.5 * c["tokens"]} if c["control"] == "repo_r" else c
+        for c in made
+        if c["task"] == "split" and c["control"] in own
+    ]
+    better = {
+        c["seed"]: {
+            k: 9.0 if k in ("pass_1", "pass_64") else v for k, v in c["readings"]["1"].items()
+        }
+        for c in short
+    }
+    stopped = [
+        c | {"stops": {"0.5": better[c["seed"]] | {"tokens": 1.0}}}
+        if c["control"] == "vanilla"
+        else c
+        for c in short
+    ]
+    text = " ".join(
+        control_study_page.paragraph("split", numbers.rows_of("split", stopped)).split()
+    )
+    assert "is NOT at equal tokens: 5 of 5 seeds end before 95 %" in text
+    assert "pass@1 of repo_r 0.05" in text
+    assert "is not above that of earlier_stop 0.5 without a control" in text
+    text = control_study_page.paragraph("split", numbers.rows_of("split", made))
+    assert "NOT at equal tokens" not in text
+
+
 def test_the_share_of_long_runs_has_the_interval_of_wilson():
     low, high = numbers.wilson(4, 5)
     z, p, n = 1.959964, 0.8, 5

@@ -126,6 +126,7 @@ CONFIGURED = (
     "kernel",
     "noise",
     "variance",
+    "entropies",
     "audit",
     "check",
     "plan",

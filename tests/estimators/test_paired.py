@@ -5,6 +5,7 @@ import torch
 
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.paired import PairedSteps
+from isentrope.policy.scoring import score
 from tests import cases
 
 ETA = 0.02
@@ -90,6 +91,104 @@ def test_a_step_is_compared_with_the_mean_of_several():
         mean, *alone = (getattr(found.differences[pair], kind) for pair in pairs)
         assert mean.value == pytest.approx(sum(one.value for one in alone) / 2)
         assert 0 < mean.se < sum(one.se for one in alone) / 2
+
+
+def priced(exact, steps, E, eta=ETA, sign=1.0):
+    """Differences to the step "plain", with E rewarded by length: the plain step lengthens."""
+    E = E.with_columns(rewards=sign * E.lengths.double())
+    pairs = [(name, ("plain",)) for name in steps if name != "plain"]
+    found = paired_changes(exact.policy, E, steps, eta, pairs=pairs)
+    return {name: found.differences[name, ("plain",)] for name in steps if name != "plain"}
+
+
+def two_steps(policy):
+    """A step that lowers entropy and lengthens responses, and one that does both by less."""
+    plain, other = cases.direction(policy, 1), cases.direction(policy, 5)
+    return {"plain": plain, "other": {n: 0.4 * (plain[n] + other[n]) for n in plain}}
+
+
+def test_a_shrunk_step_has_price_1_to_first_order():
+    exact = cases.exact("qwen2")
+    plain = cases.direction(exact.policy, 1)
+    steps = {"plain": plain, "half": {n: 0.5 * x for n, x in plain.items()}}
+    E = exact.sample(4000, 3)
+    off = [priced(exact, steps, E, ETA / k)["half"].price.value - 1 for k in (1, 2, 4)]
+    assert off[0] / off[1] == pytest.approx(2, rel=0.1)
+    assert off[1] / off[2] == pytest.approx(2, rel=0.1)
+
+
+def naive_price(exact, steps, E, omega):
+    """The price with prompts reweighted by omega, from importance weights written out."""
+    rewards, mask = E.lengths.double(), E.mask.double()
+    base = score(exact.policy, E)
+    changes = {}
+    for name, direction in steps.items():
+        with exact.policy.shifted(direction, ETA):
+            after = score(exact.policy, E)
+        ratio = after.logprobs - base.logprobs
+        earlier = (ratio.cumsum(1) - ratio).exp()
+        earlier = omega[:, None] * earlier / (omega[:, None] * earlier).sum(0) * mask.amax(0)
+        h = (earlier * mask * after.entropies).sum() / (earlier * mask).sum()
+        h0 = (omega[:, None] * mask * base.entropies).sum() / (omega[:, None] * mask).sum()
+        whole = omega * ratio.sum(1).exp()
+        j = (whole * rewards).sum() / whole.sum() - (omega * rewards).sum() / omega.sum()
+        changes[name] = (h - h0, j)
+    (h, j), (other_h, other_j) = changes["plain"], changes["other"]
+    return float((other_j - j) * h / ((other_h - h) * j))
+
+
+def test_a_price_and_its_error_are_those_of_the_formula():
+    exact = cases.exact("qwen2")
+    E, steps = exact.sample(60, 4), two_steps(exact.policy)
+    price = priced(exact, steps, E)["other"].price
+    n, units = len(E), int(E.prompt_index.max()) + 1
+    even = torch.full((n,), 1 / n, dtype=torch.float64)
+    assert price.value == pytest.approx(naive_price(exact, steps, E, even), rel=1e-9)
+    slopes = []
+    for unit in range(units):
+        own = (E.prompt_index == unit).double() * 1e-4 / n
+        up, down = (naive_price(exact, steps, E, even + x * own) for x in (1, -1))
+        slopes.append((up - down) / 2e-4)
+    phi = torch.tensor(slopes)
+    se = ((phi - phi.mean()) ** 2).sum() * units / (units - 1)
+    assert price.se == pytest.approx(float(se.sqrt()), rel=1e-4)
+
+
+def test_a_price_whose_denominator_may_be_zero_is_none():
+    exact = cases.exact("qwen2")
+    E, steps = exact.sample(400, 4), two_steps(exact.policy)
+    found = priced(exact, steps, E)["other"]
+    assert found.price is not None
+    assert priced(exact, steps, E, sign=-1.0)["other"].price is None  # vanilla loses reward
+    assert priced(exact, steps, E, sign=0.0)["other"].price is None  # no reward changes
+    assert (
+        priced(exact, steps | {"plain": steps["other"], "other": steps["plain"]}, E)["other"].price
+        is None
+    )  # the other step spends more entropy
+
+
+@pytest.mark.slow
+def test_intervals_of_prices_cover():
+    exact = cases.exact("qwen2")
+    steps = two_steps(exact.policy)
+
+    def lengths(step, eta):
+        moved = {n: p + eta * steps[step][n] for n, p in exact.policy.theta.items()}
+        total = exact.probabilities(moved) @ exact.rollouts.lengths.double()
+        return float(total) / exact.n_prompts
+
+    (h, j), (other_h, other_j) = (
+        (
+            exact.entropy_change(steps[step], ETA, "per_token"),
+            lengths(step, ETA) - lengths(step, 0.0),
+        )
+        for step in ("plain", "other")
+    )
+    truth = (other_j - j) * h / ((other_h - h) * j)
+    prices = [priced(exact, steps, exact.sample(256, s))["other"].price for s in range(400)]
+    printed = [price for price in prices if price is not None]
+    assert len(printed) > 350
+    assert 0.92 <= sum(p.covers(truth) for p in printed) / len(printed) <= 0.98
 
 
 @pytest.mark.slow

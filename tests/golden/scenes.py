@@ -137,6 +137,18 @@ def variance(tiny, folder):
     return Command("variance", asked(tiny, batch_config={"B_E": 16}))
 
 
+def entropies(tiny, folder):
+    """Every definition, and a logged value."""
+    options = {
+        "logged": 0.53,
+        "micro_batch": 2,
+        "top_k": 3,
+        "top_p": 0.9,
+    }  # bfloat16 differs over CPUs
+    more = {"entropies": options, "sampling": {"temperature": 0.7}}
+    return Command("entropies", asked(tiny, **more))
+
+
 def audit(tiny, folder):
     """Every proxy against influence."""
     analysis = {"draws": 20, "overlap": "independent"}
@@ -279,6 +291,7 @@ COMMANDS = {
     "kernel": kernel,
     "noise": noise,
     "variance": variance,
+    "entropies": entropies,
     "audit": audit,
     "try": trial,
     "evaluate": evaluate,

@@ -48,6 +48,7 @@ NOISE = Of(  # of four prompts, as a noise scale needs
     "noise",
     (*ADDITION, "batch_config.U_file=@/four.parquet", ANY_U, "batch_config.B_U=8"),
 )
+ENTROPIES = Of("entropies", (*FAST, "batch_config.B_E=12"))
 TRIED = ("trial.controls=[clip_cov]", "trial.strengths=[1.0]", "trial.size=16")
 TRIAL = Of("try", (*FAST, *TRIED))
 NEGATIVE = Of("try", (*FAST, *TRIED, "trial.controls=[negative_scale]"))
@@ -100,6 +101,11 @@ NUMBERS = {
     "analysis.draws": (AUDIT, "20"),
     "analysis.supervised": (NOISE, "true"),
     "analysis.wanted_error": (Of("variance", FAST), "0.2"),
+    "entropies.logged": (ENTROPIES, "3.0"),
+    "entropies.micro_batch": (ENTROPIES, "2"),
+    "entropies.top_k": (ENTROPIES, "2"),
+    "entropies.top_p": (ENTROPIES, "0.5"),
+    "entropies.bfloat16": (ENTROPIES, "true"),
     "fisher_kernel.blocks": (KERNEL, "[EU]"),
     "fisher_kernel.preconditioned": (KERNEL, "false"),
     "fisher_kernel.storage": (KERNEL, "int8"),

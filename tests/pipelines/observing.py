@@ -17,6 +17,7 @@ from isentrope.pipelines import batches
 from isentrope.pipelines import kernel as kernel_verb
 from isentrope.pipelines import prepare as preparation
 from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.entropies import find_entropies
 from isentrope.pipelines.influence import find_influence
 from isentrope.pipelines.kernel import find_kernel
 from isentrope.pipelines.loop import run_verb
@@ -35,6 +36,7 @@ VERBS = {
     "variance": find_variance,
     "audit": find_audit,
     "try": find_trial,
+    "entropies": find_entropies,
 }
 CALLED = {  # and where each is called from
     "from_checkpoint": [checkpoints.Policy],

@@ -11,6 +11,7 @@ from isentrope.config.io import load_config
 from isentrope.errors import FileError
 from isentrope.estimate import Estimate
 from isentrope.pipelines.audit import find_audit
+from isentrope.pipelines.entropies import find_entropies
 from isentrope.pipelines.influence import find_influence
 from isentrope.pipelines.kernel import find_kernel
 from isentrope.pipelines.loop import run_verb
@@ -30,6 +31,7 @@ VERBS = {
     "variance": find_variance,
     "audit": find_audit,
     "try": find_trial,
+    "entropies": find_entropies,
 }
 ABSENT = object()
 """In place of a value: its key is removed."""

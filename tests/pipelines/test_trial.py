@@ -18,8 +18,10 @@ from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.trial import OutOfReachError
 from isentrope.update.step import optimizer_step
+from isentrope.vectors import axpy
 from tests.tiny_checkpoint import make_checkpoint, settings
 
+WITHOUT_CONTROL = ("shrunk_step", "no_momentum")
 SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "trial.size=32"]
 
 
@@ -43,7 +45,9 @@ def run(tiny, tmp_path):
         ]
         done = run_verb("try", find_trial, load_config(settings(of), where))
         (folder, *_) = done.measurements.values()
-        return folder, json.loads((folder / "results.json").read_text())
+        results = json.loads((folder / "results.json").read_text())
+        mine = {k: v for k, v in results["tried"].items() if v["control"] not in WITHOUT_CONTROL}
+        return folder, results | {"tried": mine, "all": results["tried"]}
 
     return ran
 
@@ -110,10 +114,28 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     assert {"clip_cov", "repo_r", "influence", "isentropic", "bonus", "lp_reg"} <= tried
     assert not {"kl_cov", "clip_higher", "cispo", "gspo", "random_mask"} & tried
     assert (table.groupby("control")["strength"].nunique() >= 1).all()
-    assert table.groupby("part").size()["step"] == len(results["tried"])
+    assert table.groupby("part").size()["step"] == len(results["all"])
     numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
     assert numbers.notna().all().all()
     assert table[table["part"] == "step"]["frontier"].any()
+
+
+def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
+    folder, results = run(["negative_scale"], "trial.strengths=[1.0]", "trial.random_masks=false")
+    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
+    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
+    E = E.with_columns(rewards=torch.zeros(len(E)))
+    state = torch.load(tiny / "step_4" / "optimizer.pt", weights_only=True)
+    rule = {"max_response_length": 3, "max_grad_norm": 1.0}
+    plain = optimizer_step(policy, U, tiny / "step_4", **rule).direction
+    for group in state["param_groups"]:
+        group["betas"] = (0.0, group["betas"][1])
+    names = json.loads((tiny / "step_4" / "parameter_names.json").read_text())
+    no_momentum = optimizer_step(policy, U, state, names=names, **rule).direction
+    for name, v in (("shrunk_step", axpy(-0.5, plain, plain)), ("no_momentum", no_momentum)):
+        (entry,) = [x for x in results["all"].values() if x["control"] == name]
+        h, _ = moved(policy, E, v, results["eta"])
+        assert entry["step"]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
 
 
 def test_an_isentropic_trial_takes_most_of_the_change_away(run):
@@ -212,7 +234,8 @@ def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
     said = [x for x in results["warnings"] if "shortens its correction" in x]
     assert len(said) == 2
     assert all("larger than the option largest allows" in x for x in said)
-    table = pd.read_parquet(folder / "trial.parquet").set_index("part")
+    table = pd.read_parquet(folder / "trial.parquet")
+    table = table[table["control"] == "isentropic"].set_index("part")
     for part, key in (("step", "did"), ("gradient", "did_gradient")):
         assert table.loc[part, "lambda"] == entry[key]["lambda"]
     assert entry["did"]["lambda"] != entry["did_gradient"]["lambda"]

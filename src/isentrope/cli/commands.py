@@ -149,6 +149,15 @@ VERBS = (
         help="Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
     ),
     Verb(
+        "entropies",
+        options.reconciled,
+        through="isentrope.cli.running:attributing",
+        run=f"{_PIPELINES}.entropies:find_entropies",
+        show="isentrope.cli.entropies_table:print_entropies",
+        help="Compare the entropy that a trainer logged with every definition of it, and with the "
+        "exact one.",
+    ),
+    Verb(
         "check",
         options.checked,
         through="isentrope.cli.running:checking",

@@ -175,6 +175,23 @@ def tried(
     return config, _changes(settings, folder, checkpoints, repeats, no_verify, **trial)
 
 
+def reconciled(
+    config: ConfigFile,
+    checkpoints: Checkpoints = None,
+    repeats: Repeats = None,
+    logged: Annotated[
+        float | None,
+        typer.Option("--logged", help="Entropy that the trainer logged, nats per token."),
+    ] = None,
+    settings: Overrides = None,
+    folder: OutFolder = None,
+    no_verify: NoVerify = False,
+) -> Asked:
+    """A configuration, and what a trainer logged."""
+    more = {"entropies.logged": logged}
+    return config, _changes(settings, folder, checkpoints, repeats, no_verify, **more)
+
+
 def trained(
     config: Annotated[
         str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")

@@ -46,7 +46,7 @@ def measuring(verb: Verb, config: str, changes: Changes) -> None:
 
 
 def attributing(verb: Verb, config: str, changes: Changes) -> None:
-    """Analyse each checkpoint by influence, kernel, noise, audit or try, and print its tables."""
+    """Analyse each checkpoint by any measuring verb but measure, and print its tables."""
     settings, analyse = load_config(config, overrides(changes)), load(verb.run)
     with Progress(err) as progress:
         run = run_verb(verb.name, analyse, settings, progress)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
+from isentrope.estimate import Estimate
 from isentrope.pipelines import trial
 from isentrope.pipelines.prepare import Prepared
 from isentrope.progress import Progress
@@ -19,6 +20,15 @@ TITLES = {
     "step": "the whole step, momentum included",
     "gradient": "the gradient part alone: what the step becomes once momentum has followed",
 }
+
+PRICES = {
+    "worse": "above 1, worse than a lower rate",
+    "better": "below 1, better than a lower rate",
+    "not distinguishable": "not distinguishable from that of a lower rate, which is 1",
+    "no price": "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
+}
+"""What the interval of a price says."""
+WORDS = {"delta_h": "ΔH", "delta_j": "ΔJ"}
 
 
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
@@ -39,8 +49,12 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
         unit = plain["delta_h"].unit
         title = f"{name}: gained over vanilla in one step, {words}"
         print_table(console, title, _gains(result, part))
-        changes = ", ".join(f"{k.replace('delta', 'Δ')} {measured(v)}" for k, v in plain.items())
+        changes = ", ".join(f"{WORDS[k]} {measured(v)}" for k, v in plain.items())
         lines.append(f"  vanilla      {changes} (ΔH in {unit}), {part}")
+        if "delta_j" in plain:
+            lines += [
+                f"  price        {sentence} ({part})" for sentence in price_sentences(result, part)
+            ]
     lines.append(f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}")
     for entry in result.tried.values():
         if entry.predicted is not None:
@@ -49,6 +63,14 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
                 f"{measured(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
             )
     print_lines(console, lines, result.warnings)
+
+
+def price_sentences(result: TrialResult, part: str) -> list[str]:
+    """Which controls are worse than a lower rate, which better, and which are neither clearly."""
+    groups = result.by_price(part)
+    if list(groups) == ["no price"]:
+        return [PRICES["no price"]]
+    return [f"{words}: {'; '.join(groups[key])}" for key, words in PRICES.items() if key in groups]
 
 
 def _gains(result: TrialResult, part: str) -> list[Column]:
@@ -65,5 +87,11 @@ def _gains(result: TrialResult, part: str) -> list[Column]:
     if "delta_j" in result.vanilla[part]:
         rewards = [measured(entry.part(part)["gained_delta_j"]) for entry in tried]
         columns.append(Column("ΔJ gained", rewards))
+        prices = [entry.part(part).get("price") for entry in tried]
+        columns.append(Column("price", [_price(x) for x in prices]))
     over = [measured(entry.part(part).get("over_random_delta_h")) for entry in tried]
     return [*columns, Column("over random", over, rank=1)]
+
+
+def _price(price: Estimate | None) -> str:
+    return "–" if price is None else f"{price.value:.3g} {bounds(price.ci_low, price.ci_high)}"

@@ -65,6 +65,21 @@ class AnalysisConfig(Section):
         return top
 
 
+class EntropiesConfig(Section):
+    """The logged value that `isentrope entropies` explains, and what is known of its trainer."""
+
+    logged: Real | None = None
+    """Entropy that the trainer logged; null: as trainer_state.json says, here or one step later."""
+    micro_batch: Count | None = None
+    """Responses per forward pass of training; null: as training's arguments say."""
+    top_k: Whole = 0
+    """Entries that training's sampler left; 0 for all."""
+    top_p: Share = 1.0
+    """Mass that training's sampler left; 1 for all."""
+    bfloat16: bool | None = None
+    """Whether training ran in 16 bits; null: as training's arguments say, and false without."""
+
+
 class KernelConfig(Section):
     """The Fisher kernel: which blocks, under which P, and how gradients are held."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isentrope.config.analysis import AnalysisConfig, KernelConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.notes import base_of
@@ -186,7 +186,7 @@ def repeat_of(seeds: Mapping[str, int]) -> int | None:
 
 
 class MeasureConfig(Section):
-    """Settings of measure, influence, kernel, noise, audit, try and check."""
+    """Settings of measure, influence, kernel, noise, audit, try, entropies and check."""
 
     checkpoint: CheckpointConfig
     batch_config: BatchConfig = BatchConfig()
@@ -196,6 +196,7 @@ class MeasureConfig(Section):
     analysis: AnalysisConfig = AnalysisConfig()
     fisher_kernel: KernelConfig = KernelConfig()
     trial: TrialConfig = TrialConfig()
+    entropies: EntropiesConfig = EntropiesConfig()
     detailed_logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None

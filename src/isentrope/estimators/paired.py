@@ -6,6 +6,13 @@
 W_i = exp Σ_k r_ik is the weight of a whole response at θ + ηv_d, W⁰_i that at θ. Every direction is
 scored on the same responses, and all changes and their differences come from one jackknife: the
 sampling noise that two directions share cancels in their difference.
+
+What one step loses of reward for the entropy that it gains over another, as a share of what the
+other earns for what it spends, is its price:
+
+    price_d = (ΔJ_d − ΔJ_0) ΔH_0 / ((ΔH_d − ΔH_0) ΔJ_0)
+
+A step that is shrunk has price 1 to first order, so a price above 1 is worse than a lower rate.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,16 +20,18 @@ sampling noise that two directions share cancels in their difference.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.ratio import fieller
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sweep_statistics import trust_of_change
@@ -43,10 +52,13 @@ class Change:
     Attributes:
         entropy: ΔH(η).
         reward: ΔJ(η); None where the responses have no rewards.
+        price: Of a difference to one step, with Fieller's interval; None unless that step clearly
+            lowers entropy and raises reward, and the other clearly keeps more entropy.
     """
 
     entropy: Estimate
     reward: Estimate | None
+    price: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,12 @@ class PairedSteps:
             pair: self._change(row, one[pair[0]], *(one[name] for name in _names(pair[1])))
             for pair, row in zip(pairs, rows[len(one) :], strict=True)
         }
+        for at, (name, others) in enumerate(pairs, len(one)):
+            if len(_names(others)) == 1:
+                plain, gained = _names(others)[0], compared[name, others]
+                both = at, list(one).index(plain)
+                found = price(result, both, alone[plain], gained, self._confidence)
+                compared[name, others] = replace(gained, price=found)
         return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
 
     def _change(self, row: list[list[float]], *made_of: _Moved) -> Change:
@@ -219,3 +237,38 @@ class PairedSteps:
 
 def _names(others: str | tuple[str, ...]) -> tuple[str, ...]:
     return (others,) if isinstance(others, str) else others
+
+
+def price(
+    result: Jackknifed, rows: tuple[int, int], plain: Change, gained: Change, confidence: float
+) -> Estimate | None:
+    """Reward lost per entropy gained, over what the plain step earns per entropy that it spends.
+
+    Args:
+        result: (ΔH, ΔJ) of every step and difference, with their joint error.
+        rows: Which of them the difference is, and which the plain step.
+        plain: The plain step's change.
+        gained: The difference.
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        The price; None where a part of its denominator is not distinguishable from zero.
+    """
+    if plain.reward is None or gained.reward is None:
+        return None
+    clear = plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)
+    if not clear:
+        return None
+    (gh, gj), (h, j) = (result.values[2 * k : 2 * k + 2].tolist() for k in rows)
+    (of_gh, of_gj), (of_h, of_j) = (result.influences[2 * k : 2 * k + 2] for k in rows)
+    top, bottom = gj * h, gh * j
+    parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
+    joint = replace(result, values=result.values.new_tensor((top, bottom)), influences=parts)
+    (vaa, vab), (_, vbb) = joint.covariance.tolist()
+    t, value = t_quantile(result.n_units - 1, confidence), top / bottom
+    low, high = fieller(top, bottom, (vaa, vab, vbb), t)
+    if not -math.inf < low <= high:
+        return None
+    se = math.sqrt(max(vaa - 2 * value * vab + value**2 * vbb, 0.0)) / bottom
+    unit = "of the plain step's"
+    return Estimate(value, se, low, high, result.n_units, unit, gained.reward.method)

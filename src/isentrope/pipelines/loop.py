@@ -37,7 +37,7 @@ from isentrope.runs.study_table import write_study
 
 log = logging.getLogger("isentrope")
 
-Verb = Literal["measure", "influence", "kernel", "noise", "variance", "audit", "try"]
+Verb = Literal["measure", "influence", "kernel", "noise", "variance", "audit", "try", "entropies"]
 
 R = TypeVar("R", bound=Result)
 
@@ -65,6 +65,7 @@ JOINED: dict[Verb, Joined] = {
     "variance": Joined("variance", "variance_all"),
     "audit": Joined("audit", "audit_all"),
     "try": Joined("trial", "try_all"),
+    "entropies": Joined("entropies", "entropies_all"),
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.config.analysis import AnalysisConfig, KernelConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.as_trained import refuse
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
@@ -48,6 +48,7 @@ class Prepared:
         gradients: How the gradients of sequences are computed and held.
         kernel: Which blocks of the Fisher kernel, and what is looked at in them.
         trial: Which controls are tried.
+        entropies: What a trainer logged, and how.
         logging: What the log of a measurement holds.
         where: How checkpoints are loaded.
         run_folder: The folder that the configuration names; None where it names none.
@@ -66,6 +67,7 @@ class Prepared:
     gradients: GradientOptions
     kernel: KernelConfig
     trial: TrialConfig
+    entropies: EntropiesConfig
     logging: LoggingConfig
     where: CheckpointConfig
     run_folder: Path | None = None
@@ -122,6 +124,7 @@ def prepare_checkpoint(
         gradients=GradientOptions(config.analysis.gradient_backend, config.fisher_kernel.held),
         kernel=config.fisher_kernel,
         trial=config.trial,
+        entropies=config.entropies,
         logging=config.detailed_logging,
         where=config.checkpoint,
         run_folder=None if directory is None else Path(directory),

@@ -2,8 +2,10 @@
 
 results.json    vanilla, and one entry per control and strength: what it did to the batch; of the
                 whole step and of its gradient part alone ΔH and ΔJ, what each gains over vanilla,
-                and over random masks of as many tokens; every one an Estimate: delta_h, delta_j,
-                gained_… and over_random_…, and under the former names deltaH, deltaJ, …
+                its price, and over random masks of as many tokens; every one an Estimate: delta_h,
+                delta_j, gained_…, price and over_random_…, and under the former names deltaH, …
+                Two steps without a control are always tried: shrunk_step (v less a share of
+                itself, whose price is 1 to first order) and no_momentum (β₁ = 0)
 trial.parquet   the same, one row per control, strength and part
 """
 
@@ -102,6 +104,10 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         confidence=estimator.confidence,
     )
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
+    plain_steps: list[Candidate] = []
+    for control, strength, trial in steps.without_control():
+        plain_steps.append(Candidate(control, strength))
+        _add(paired, plain_steps[-1].name, trial)
     candidates: list[Candidate] = []
     out_of_reach: list[str] = []
     with progress.bar("trying controls") as report:
@@ -115,6 +121,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
                 out_of_reach.append(f"{control}: {error}")
         if not candidates:
             raise OutOfReachError(" ".join(out_of_reach))
+        candidates = [*plain_steps, *candidates]
         masks = {c.masks: c.numbers["touched"] for c in candidates if c.masks}
         for names, share in masks.items():
             for draw, mask in enumerate(names):
@@ -200,7 +207,10 @@ def _part(one: Candidate, part: str, measured: PairedChanges) -> dict[str, Estim
     name = f"{one.name}/{part}"
     estimates = _changes("", measured.changes[name])
     for prefix, against in zip(("gained_", "over_random_"), one.compared(part), strict=False):
-        estimates |= _changes(prefix, measured.differences[name, against])
+        difference = measured.differences[name, against]
+        estimates |= _changes(prefix, difference)
+        if prefix == "gained_" and difference.price is not None:
+            estimates["price"] = difference.price
     return estimates
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -22,10 +22,14 @@ from isentrope.training.control.options import IsentropicOptions
 from isentrope.training.control.tokens import Tokens
 from isentrope.training.control.trial import Trial, on_policy_tokens, try_tokens
 from isentrope.update.objective import OBJECTIVES
-from isentrope.update.step import Step
-from isentrope.vectors import Vector, axpy
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import Step, follow_rule
+from isentrope.vectors import Vector, axpy, norm
 
 RANDOM = "random_mask"
+SHRUNK, NO_MOMENTUM = "shrunk_step", "no_momentum"
+SHRUNK_BY = 0.5
+"""Share of the plain step that the shrunk one leaves out."""
 PARTS = ("step", "gradient")
 """What is measured of a trial: its whole step, and the gradient part alone."""
 COLUMNS = ("influence", "reward_influence")
@@ -82,6 +86,24 @@ class TrialSteps:
         if needs & {*COLUMNS, "own"} or ready.trial.change is not None:
             self.own = self._draw()
         self.tokens = self._tokens(needs)
+
+    def without_control(self) -> Iterator[tuple[str, float, Trial]]:
+        """Name, strength and step of what every control is compared with: no control at all."""
+        ready, plain = self._ready, self.plain
+        whole = axpy(-SHRUNK_BY, plain.direction, plain.direction)
+        gradient = plain.components["gradient"]
+        yield SHRUNK, SHRUNK_BY, Trial(whole, axpy(-SHRUNK_BY, gradient, gradient), {})
+        if norm(plain.components["momentum"]) == 0:
+            return
+        state = load_optimizer_state(ready.policy, ready.subject.optimizer)
+        parts, _ = follow_rule(
+            ready.policy, state.without_momentum, plain.loss_gradient, plain.clip_factor
+        )
+        yield (
+            NO_MOMENTUM,
+            1.0,
+            Trial(axpy(1.0, parts["decay"], parts["gradient"]), parts["gradient"], {}),
+        )
 
     def _needs(self, name: str) -> tuple[str, ...]:
         options = self._ready.trial.options.get(name)

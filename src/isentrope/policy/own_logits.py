@@ -67,7 +67,7 @@ def require_own_logits(
                 s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
         else:
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
-        logits = _own_logits(scorer, one, precision)
+        logits = own_logits(scorer, one, precision)
         log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
         targets = one.response_ids[0][:, None].to(log_p.device)
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
@@ -97,8 +97,17 @@ def first_tokens_of(sequences: Rollouts, row: int, most: int = OWN_TOKENS) -> Ro
     return Rollouts([sequences.prompt_ids[row]], [response], torch.zeros(1, dtype=torch.long))
 
 
-def _own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
-    """The model's own logits (m, v) of the m tokens of one response."""
+def own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
+    """The model's own logits.
+
+    Args:
+        scorer: The model with its head.
+        one: One sequence.
+        precision: Precision in force.
+
+    Returns:
+        (m, v) for the m tokens of its response.
+    """
     lm: Any = scorer.lm
     prompt, response = one.prompt_ids[0], one.response_ids[0]
     ids = torch.cat((prompt, response))[:-1][None].to(device_of(scorer))

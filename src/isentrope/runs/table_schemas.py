@@ -82,10 +82,17 @@ _TRIAL = TableSchema(
         "part": "string",
         "eta": "double",
         "verdict": "string",
-        **_numbers(*_ENTROPY, *_REWARD),
+        **_numbers(*_ENTROPY, *_REWARD, *_with_interval("price")),
         "frontier": "bool",
     },
-    frozenset({*_CONTROLS, *_REWARD, *(x for x in _ENTROPY if x.startswith("over_random"))}),
+    frozenset(
+        {
+            *_CONTROLS,
+            *_REWARD,
+            *_with_interval("price"),
+            *(x for x in _ENTROPY if x.startswith("over_random")),
+        }
+    ),
 )
 
 SCHEMAS = {
@@ -119,6 +126,13 @@ SCHEMAS = {
         }
     ),
     "trial": _TRIAL,
+    "entropies": TableSchema(
+        {
+            **dict.fromkeys(("batch", "definition", "unit"), "string"),
+            **_ESTIMATE,
+            **_numbers("difference", "difference_se"),
+        }
+    ),
 }
 """By the name of the file, without suffix."""
 

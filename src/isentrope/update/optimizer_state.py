@@ -9,7 +9,7 @@ turned to float64. What does not fit is an error: a state is never replaced by a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,16 @@ class OptimizerState:
             else:
                 rows.append(settings | {"tensors": 1})
         return sorted(rows, key=lambda g: float(g["lr"]) != self.learning_rate)
+
+    @property
+    def without_momentum(self) -> OptimizerState:
+        """The same state with β₁ = 0, or with SGD's and RMSprop's momentum 0."""
+
+        def still(group: Mapping[str, Any]) -> dict[str, Any]:
+            betas = {"betas": (0.0, group["betas"][1])} if "betas" in group else {"momentum": 0.0}
+            return {**group, **betas}
+
+        return replace(self, groups={name: still(g) for name, g in self.groups.items()})
 
     def rate_ratio(self, name: str) -> float:
         """The learning rate of a parameter's group over η; 1 where all rates are equal."""
