@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from isentrope.attribution.influence.reliability import LISTED, printed_reliability
-from isentrope.attribution.noise.tail import LIGHT_TAILS
+from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.cli.class_tables import class_lines, print_classes
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table

@@ -1,4 +1,4 @@
-"""The ratio of two estimates, and Fieller's interval for it (T8), (T11).
+"""The ratio of two estimates, and its interval (T8), (T11).
 
     { x : (a − x b)² ≤ t² Var(a − x b) }
 
@@ -15,8 +15,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from torch import Tensor
+
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.jackknife import Jackknifed
+from isentrope.estimators.tail import tail_degrees_of_freedom, too_few
 
 
 def fieller(
@@ -70,3 +73,43 @@ def with_fieller(
     warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
     least = near if low > high else 0.0
     return replace(ratio, ci_low=least, ci_high=math.inf, warnings=(*ratio.warnings, warning))
+
+
+def noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
+    """The number of prompts factor · s²/(m² − s²/n), with the error of m and of s².
+
+    Intervals are made for κ = m/s, which is smooth where m passes zero: κ ± t SE by a jackknife
+    that deletes one prompt, with the degrees of freedom of the tail of (x_p − m)².
+
+    Args:
+        x: (n,) x_p of mean m and variance s², two or more, not all equal.
+        factor: Of the ratio.
+        confidence: Nominal coverage.
+
+    Returns:
+        The ratio, in prompts, with one end where m may be zero.
+    """
+    n, kappa = len(x), float(x.mean() / x.std())
+    centred = x - x.mean()
+    shift = -centred / (n - 1)  # (n,) of the mean, without each
+    variances = (centred.square().sum() - centred.square()) - (n - 1) * shift.square()
+    deleted = (x.mean() + shift) / (variances.clamp_min(0) / (n - 2)).sqrt()
+    se = float(((1 - 1 / n) * (deleted - deleted.mean()).square().sum()).sqrt())
+    short = too_few(n, "prompts")
+    half = math.nan if short else t_quantile(tail_degrees_of_freedom(x), confidence) * se
+    square = kappa**2 - 1 / n
+    value = factor / square if square > 0 else math.inf
+    error = factor * 2 * se / abs(kappa) ** 3 if square > 0 else math.inf
+    certain = not abs(kappa) <= half
+    low = factor / (abs(kappa) + half) ** 2
+    high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
+    warnings = short or (() if certain else (_NO_SIGN,))
+    return Estimate(
+        value, error, low, high, n, "prompts", "delete-one jackknife", warnings=warnings
+    )
+
+
+_NO_SIGN = (
+    "The sign of the mean is not certain on these prompts, so their number is bounded from below "
+    "only."
+)
