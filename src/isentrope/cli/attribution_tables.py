@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from isentrope.attribution.influence.reliability import LISTED, printed_reliability
-from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.cli.class_tables import class_lines, print_classes
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.formatting import MISSING, TERMINAL, known
 from isentrope.runs.attribution_records import SharesRecord
 from isentrope.runs.momentum_records import MomentumRecord

@@ -45,8 +45,8 @@ def print_variance(console: Console, result: VarianceResult, _: Path) -> None:
     lines = [f"  ms/response  {parts}"]
     if not all(row[-1][:1].isdigit() for row in rows):
         lines.append(
-            f"  no size      the value is within {CERTAIN:g} errors of 0: a lower bound at most; or "
-            "its weights are not trusted"
+            f"  no size      the value is within {CERTAIN:g} errors of 0, which gives a lower "
+            "bound at most, or its weights are not trusted"
         )
     print_lines(console, lines, result.warnings)
 

@@ -52,8 +52,8 @@ class MethodVariance:
     Attributes:
         value: On the whole batch, with its error.
         ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
-        needed: Prompts for the relative error that is wanted. Its value is NaN, and its interval has
-            a lower end at most, where the value is within `CERTAIN` errors of 0.
+        needed: Prompts for the relative error that is wanted. Within `CERTAIN` errors of 0 its
+            value is NaN, and its interval has a lower end at most.
     """
 
     value: Estimate

@@ -2,7 +2,8 @@
 
     <run folder>/config.yaml
     <run folder>/measurements/measure_<name>/
-        results.json  config.yaml  sweep.parquet  entropy_change.png  [E.parquet  U.parquet]
+        results.json  config.yaml  sweep.parquet  influences.parquet  entropy_change.png
+        [E.parquet  U.parquet]
     <run folder>/measurements/all.parquet      the sweeps of a study, one table
     <run folder>/measurements/measure_study.csv    every number of it (`study_table`)
     <run folder>/logs/                         as `detailed_logging` says
@@ -12,13 +13,14 @@ A folder appears when its measurement is complete, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
+from torch import Tensor
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.detailed_log import DetailedLog
@@ -80,9 +82,19 @@ def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -
         if draw is not None:
             draw(result).savefig(folder / FIGURE, dpi=150)
 
-    return replace(
-        result, tables={"sweep": sweep_table(result)}, save_more=save_figure, finish=log.write
-    )
+    tables = {"sweep": sweep_table(result)}
+    if measured.influences:
+        tables["influences"] = influence_table(measured.influences)
+    return replace(result, tables=tables, save_more=save_figure, finish=log.write)
+
+
+def influence_table(influences: Mapping[str, Tensor]) -> pd.DataFrame:
+    """Influences of the prompt draws of E: quantity (as in results.json), prompt and influence."""
+    parts = [
+        pd.DataFrame({"quantity": name, "prompt": range(len(x)), "influence": x.tolist()})
+        for name, x in influences.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def sweep_table(result: MeasureResult) -> pd.DataFrame:

@@ -90,6 +90,7 @@ _TRIAL = TableSchema(
 
 SCHEMAS = {
     "sweep": _SWEEP,
+    "influences": TableSchema({"quantity": "string", "prompt": "int64", "influence": "double"}),
     "sequences": _SEQUENCES,
     "momentum": _MOMENTUM,
     "tokens": _TOKENS,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.estimate import Estimate, t_quantile
-from isentrope.estimators.ratio import fieller
+from isentrope.estimators.ratio import ends_of_ratio, fieller
 
 _NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
 
@@ -140,8 +140,7 @@ def _share(
     ratio = replace(ratio, method=f"{change.method}, Fieller")
     if not math.isfinite(change.ci_low):
         return ratio
-    low, high = fieller(a, b, (aa, ab, bb), t_quantile(groups - 1, confidence))
-    if low <= high and math.isfinite(low) and math.isfinite(high):
-        return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0)
-    warnings = (*change.warnings, _NO_SHARE)
-    return replace(ratio, ci_low=math.nan, ci_high=math.nan, warnings=warnings)
+    found = fieller(a, b, (aa, ab, bb), t_quantile(groups - 1, confidence))
+    low, high = ends_of_ratio(*found, sign="any")
+    warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
+    return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)
