@@ -75,7 +75,7 @@ def past_lines(past: MomentumRecord) -> list[str]:
     parts.append(f"not attributed {_number(past.not_attributed.delta_h.value)}")
     lines = [f"  momentum     by past update: {', '.join(parts)}"]
     if past.half is not None:
-        lines.append(f"  half of it   by size, comes from the last {past.half} updates")
+        lines.append(f"  half of it   is of the last {past.half} updates")
     return lines
 
 

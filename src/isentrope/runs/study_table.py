@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.estimate import Estimate, within_bounds
 from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
 from isentrope.file_contents import csv, parquet
 from isentrope.files import write_bytes
@@ -256,7 +256,8 @@ def _row(
     errors: tuple[float, float] = (math.nan, math.nan),
 ) -> dict[str, Any]:
     first, withheld = group.iloc[0], bool(group["withheld"].any())
-    value, se, low, high = numbers
+    value, se, *ends = numbers
+    low, high = within_bounds(*ends, first["unit"])
     return {
         "checkpoint": first["checkpoint"],
         "step": first["step"],

@@ -121,7 +121,8 @@ class Sums:
             trusted=trust is None or trust.verdict == "trust",
             degrees_of_freedom=len(part) - 1,
         )
-        return change, _share(attribution, change, part, whole, self._confidence)
+        share = _share(attribution, change, part, whole, self._confidence)
+        return change, share if among is None else replace(share, unit="share")
 
 
 def _share(
@@ -136,7 +137,7 @@ def _share(
     scale = groups / (groups - 1) if groups > 1 else math.nan
     aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
     se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
-    ratio = replace(change, value=value, se=se, unit="share")
+    ratio = replace(change, value=value, se=se, unit="share of the net δ")
     ratio = replace(ratio, method=f"{change.method}, Fieller")
     if not math.isfinite(change.ci_low):
         return ratio
