@@ -13,19 +13,18 @@ A folder appears when its measurement is complete, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
-from torch import Tensor
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.detailed_log import DetailedLog
 from isentrope.pipelines.loop import run_verb
-from isentrope.pipelines.measurement import measure_checkpoint
+from isentrope.pipelines.measurement import Measurement, measure_checkpoint
 from isentrope.pipelines.prepare import Prepared
 from isentrope.pipelines.results import measure_result
 from isentrope.progress import Progress
@@ -84,15 +83,19 @@ def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -
 
     tables = {"sweep": sweep_table(result)}
     if measured.influences:
-        tables["influences"] = influence_table(measured.influences)
+        tables["influences"] = influence_table(measured)
     return replace(result, tables=tables, save_more=save_figure, finish=log.write)
 
 
-def influence_table(influences: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Influences of the prompt draws of E: quantity (as in results.json), prompt and influence."""
+def influence_table(measured: Measurement) -> pd.DataFrame:
+    """Influences of E's prompt draws: quantity (as in results.json), prompt, key and influence."""
+    E = measured.batches.E
+    keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
+    draws = sorted({*E.prompt_index.tolist()})
+    head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}
     parts = [
-        pd.DataFrame({"quantity": name, "prompt": range(len(x)), "influence": x.tolist()})
-        for name, x in influences.items()
+        pd.DataFrame({"quantity": name, **head, "influence": x.tolist()})
+        for name, x in measured.influences.items()
     ]
     return pd.concat(parts, ignore_index=True)
 
