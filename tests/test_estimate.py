@@ -1,10 +1,11 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from scipy.stats import t
 
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import BOUNDS, Estimate, t_quantile
 
 
 def estimate(n=11, **options):
@@ -49,3 +50,15 @@ def test_it_covers_what_lies_between_its_ends():
 def test_it_is_ready_for_json_and_for_reading():
     assert json.loads(json.dumps(estimate(warnings=["careful"]).to_dict()))["unit"] == "nats"
     assert str(estimate()).startswith("2 ± 0.5 [")
+
+
+@pytest.mark.parametrize("unit", BOUNDS)
+def test_an_interval_never_leaves_the_values_that_its_quantity_can_have(unit):
+    low, high = BOUNDS[unit]
+    wide = Estimate.from_standard_error(0.4, 3.0, 5, unit=unit, method="")
+    assert (wide.ci_low, wide.ci_high) == (low, high)
+    near = replace(wide, ci_low=0.3, ci_high=math.inf)
+    assert (near.ci_low, near.ci_high) == (0.3, high)
+    withheld = Estimate.from_standard_error(0.4, 3.0, 5, unit=unit, method="", trusted=False)
+    assert math.isnan(withheld.ci_low)
+    assert math.isnan(withheld.ci_high)

@@ -21,6 +21,35 @@ Functional = Literal["per_sequence", "per_token"]
 """The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
 
 
+BOUNDS = {
+    "share": (0.0, 1.0),
+    "share of tr K": (0.0, 1.0),
+    "fraction of |K|²": (0.0, 1.0),
+    "cosine": (-1.0, 1.0),
+    "rms cosine": (0.0, 1.0),
+    "correlation": (-1.0, 1.0),
+    "rank correlation": (-1.0, 1.0),
+    "adjusted Rand index": (-1.0, 1.0),
+}
+"""By unit, the values that a quantity can have; no interval reaches beyond them."""
+
+
+def within_bounds(low: float, high: float, unit: str | None) -> tuple[float, float]:
+    """The ends of an interval, as far as the quantity can be.
+
+    Args:
+        low: Lower end.
+        high: Upper end.
+        unit: Of the quantity.
+
+    Returns:
+        Both ends; NaN stays NaN.
+    """
+    least, most = BOUNDS.get(unit or "", (-math.inf, math.inf))
+    low, high = (least if x < least else most if x > most else x for x in (low, high))
+    return low, high
+
+
 def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
     """The factor from a standard error to half of an interval.
 
@@ -81,6 +110,11 @@ class Estimate:
     khat: float | None = None
     warnings: tuple[str, ...] = ()
     degrees_of_freedom: float | None = None
+
+    def __post_init__(self) -> None:
+        low, high = within_bounds(self.ci_low, self.ci_high, self.unit)
+        object.__setattr__(self, "ci_low", low)
+        object.__setattr__(self, "ci_high", high)
 
     @classmethod
     def from_standard_error(

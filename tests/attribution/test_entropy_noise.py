@@ -6,7 +6,7 @@ import torch
 from scipy.stats import norm
 
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
-from isentrope.attribution.noise.tail import tail_degrees_of_freedom
+from isentrope.estimators.tail import tail_degrees_of_freedom
 
 
 def contributions(rng, n, noise, mean=-1.0, group=4):

@@ -153,14 +153,18 @@ def test_a_batch_that_is_left_out_is_in_the_rest(run):
     assert torch.allclose(without.rest, updates[1].sum(1), rtol=1e-7)
 
 
-def test_half_of_the_sizes_is_counted_from_the_last_step_and_stops_at_a_gap():
-    updates = {1: -1.0, 2: 0.5, 3: -2.0, 4: -0.5}
-    assert half_of(updates, 0.0) == 3
-    assert half_of(updates, -2.9) == 3
-    assert half_of(updates, 3.1) == 4
-    assert half_of(updates, -10.0) is None
-    assert half_of({1: -1.0, 3: -2.0}, 0.0) is None
-    assert half_of({}, -3.0) is None
+def test_half_of_the_signed_sum_has_the_interval_of_its_errors(run):
+    groups = run[4].entropy.groups
+    even = groups.shares
+    tilt = groups.shares * 0
+    tilt[0], tilt[1] = 1.0, -1.0
+    updates = {1: 0.3 * even, 2: 0.1 * even, 3: 0.3 * even, 4: 0.3 * even}
+    assert half_of(updates, 1.0 * even, groups, 0.95) == (3, 3, 3)
+    assert half_of(updates | {2: 5 * tilt}, even, groups, 0.95) == (3, 2, None)
+    noise = 100 * tilt  # by size it would hold half; it sums to nothing
+    assert half_of(updates | {1: noise}, even, groups, 0.95) == (4, 1, None)
+    assert half_of({1: updates[1], 3: updates[3]}, even, groups, 0.95) is None  # a gap
+    assert half_of(updates, noise, groups, 0.95) is None
 
 
 @pytest.mark.parametrize("options", [{"nesterov": True}, {"dampening": 0.5}])

@@ -58,6 +58,7 @@ def test_measure_prints_the_table_and_where_it_wrote(config, tmp_path):
         "results.json",
         "config.yaml",
         "sweep.parquet",
+        "influences.parquet",
         "manifest.json",
         "isentrope.json",
         "entropy_change.png",

@@ -5,6 +5,7 @@ import torch
 
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import (
+    OTHERWISE,
     diagnose,
     effective_sample_size,
     integrated,
@@ -126,3 +127,28 @@ def test_an_interval_requires_two_carriers(carriers, verdict):
     moments = torch.tensor([0.01, 10 * 0.01**2 / carriers], dtype=torch.float64).expand(10, 1, 2)
     trust = diagnose(torch.zeros(10, 1, dtype=torch.float64), torch.ones(10, 1), moments)
     assert (trust.carriers, trust.verdict) == (pytest.approx(carriers), verdict)
+
+
+def test_the_reason_of_a_verdict_is_the_rule_that_decided():
+    n = 64
+    even = torch.zeros(n, 2, dtype=torch.float64)
+    rows = torch.arange(n)
+
+    def reason(chi_square, kappa, log_ratios=even):
+        moments = torch.zeros(n, 2, 2, dtype=torch.float64)
+        moments[:, 0] = torch.stack([chi_square, kappa], 1)
+        return diagnose(log_ratios, torch.ones(n, 2), moments, OTHERWISE)
+
+    flat = torch.full((n,), 0.01, dtype=torch.float64)
+    rare = torch.where(rows == 0, 0.64, 0.0).double()
+    uneven = reason(30 * flat, flat**2)
+    few = reason(rare, 100 * rare)
+    moved = reason(flat, flat**2, even + 0.5)
+    found = {x.reason: (x.verdict, x.warnings[0]) for x in (uneven, few, moved)}
+    assert found["uneven"][0] == "smooth"
+    assert "carry the variance" in found["carriers"][1]
+    assert (found["mean"][0], "not 1" in found["mean"][1]) == ("resample", True)
+    sound = reason(flat, flat**2)
+    assert (sound.verdict, sound.reason, sound.warnings) == ("trust", None, ())
+    assert sound.without_interval().reason == "unknown"
+    assert uneven.without_interval().reason == "uneven"

@@ -3,10 +3,12 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from isentrope.estimators.functional import METHODS
+from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.variance import LEAST_BATCHES, QUANTITIES, variance_study
 from isentrope.policy.chi_square import Divergence
@@ -67,15 +69,34 @@ def test_errors_are_those_of_leaving_prompts_out(quantity):
 
 def test_prompts_needed_follow_the_error_that_is_wanted():
     needed = [study(wanted=q)[2].methods["entropy"]["prefix"] for q in (0.1, 0.05)]
-    assert needed[1].needed == pytest.approx(4 * needed[0].needed)
-    value = needed[0].value
-    assert needed[0].needed == pytest.approx(value.n * (value.se / (0.1 * value.value)) ** 2)
+    assert needed[1].needed.value == pytest.approx(4 * needed[0].needed.value)
+    value = needed[0].value  # the square of F is larger than that of its mean by SE²
+    square = value.value**2 - value.se**2
+    assert needed[0].needed.value == pytest.approx(value.n * value.se**2 / (0.01 * square))
 
 
-def test_nothing_is_said_of_what_a_value_that_may_be_zero_needs():
+def test_a_value_within_four_errors_of_zero_names_no_size_but_a_bound():
     for by_method in study()[2].methods.values():
         for of in by_method.values():
-            assert math.isnan(of.needed) == (abs(of.value.value) <= 2 * of.value.se)
+            within = abs(of.value.value) <= 4 * of.value.se
+            assert math.isnan(of.needed.value) == within
+            assert math.isinf(of.needed.ci_high) or not within
+
+
+@pytest.mark.parametrize("errors", [2, 4, 8])
+def test_the_interval_of_a_size_holds_the_size_that_is_needed(errors):
+    """Prompts s²/(q² m²) of normal and of log-normal x_p, whatever a pilot of 64 is selected by."""
+    rng = np.random.default_rng(errors)
+    mean = errors / 8  # in units of s/√64
+    for skew in (0, 1, -1):
+        held = 0
+        for _ in range(200):
+            x = rng.normal(size=64)
+            if skew:
+                x = skew * (np.exp(x) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+            found = noise_over_square(torch.tensor(x + mean), 100.0, 0.95)
+            held += found.covers(100 / mean**2)
+        assert held >= 182  # .91
 
 
 def test_smaller_batches_are_disjoint_and_their_errors_larger():

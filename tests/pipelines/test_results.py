@@ -186,7 +186,7 @@ def test_a_result_of_the_former_version_is_read_as_one_of_today(folders, tmp_pat
     today = load_result(folders[verb])
     for name, table in today.tables.items():
         before = table.rename(columns=lambda key: former_name(verb, key))
-        assert any("deltaH" in key for key in before)
+        assert name == "influences" or any("deltaH" in key for key in before)
         before.to_parquet(old / f"{name}.parquet")
     result = load_result(old)
     assert result.to_dict() == today.to_dict()

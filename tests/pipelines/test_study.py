@@ -1,8 +1,8 @@
 """Studies: several checkpoints, several update batches, stopped and gone on with."""
 
 import json
+import math
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,7 +13,7 @@ from isentrope.pipelines.measure import measure
 from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.one_contract import require_one_contract
-from isentrope.runs.study_table import _mean, numbers_in
+from isentrope.runs.study_table import numbers_in
 from tests.tiny_checkpoint import settings
 
 STUDY = [
@@ -150,27 +150,19 @@ def test_one_update_batch_cannot_be_repeated(ask):
         ask("batch_config.U_file=some.parquet")
 
 
-@pytest.mark.slow
-def test_the_interval_of_a_mean_covers_the_truth():
-    rng, covered = np.random.default_rng(0), 0
-    for _ in range(1000):
-        shared = rng.normal()
-        rows = [{"value": shared + 2 * rng.normal(), "se": 1.0} for _ in range(5)]
-        frame = pd.DataFrame(rows).assign(
-            checkpoint="", step=0, quantity="", unit="", freedom=49, withheld=False
-        )
-        mean = _mean(frame, over_E=True, confidence=0.95)
-        covered += mean["ci_low"] <= 0 <= mean["ci_high"]
-    assert 920 <= covered <= 980
-
-
 def test_only_numbers_with_an_error_are_in_the_table():
     estimate = Estimate.from_standard_error(1.0, 0.1, 8, unit="", method="")
     content = {"a": estimate, "b": 2.0, "c": 3.0, "c_se": 0.3}
     assert [name for name, _ in numbers_in({"x": content})] == ["x.a", "x.c"]
 
 
-def test_the_mean_of_a_withheld_interval_has_none():
-    rows = [{"value": 1.0, "se": 1.0, "withheld": hidden} for hidden in (False, True)]
-    frame = pd.DataFrame(rows).assign(checkpoint="", step=0, quantity="", unit="", freedom=8)
-    assert np.isnan(_mean(frame, over_E=True, confidence=0.95)["ci_low"])
+def test_the_influences_of_the_prompts_are_those_of_every_error(whole):
+    """An error over E's prompts follows from the influences; the entropy itself has one policy."""
+    result = whole.results[0]
+    influences = result.tables["influences"].groupby("quantity")["influence"]
+    own = {name: math.sqrt(len(x) / (len(x) - 1) * float(x @ x)) for name, x in influences}
+    with_errors = dict(numbers_in(vars(result)))
+    for name, numbers in with_errors.items():
+        at_theta = name.startswith("entropy.") or name == "reward.at_theta"
+        if not at_theta and not math.isnan(numbers["se"]):
+            assert own[name] == pytest.approx(numbers["se"], rel=1e-9, abs=1e-15), name

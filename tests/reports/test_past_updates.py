@@ -14,7 +14,13 @@ def past(**more):
         for k in range(1, 8)
     ]
     rest = {"delta_h": estimate(1e-8)}
-    return {"steps": steps, "not_attributed": rest, "missing": [], "half": 2, **more}
+    return {
+        "steps": steps,
+        "not_attributed": rest,
+        "missing": [],
+        "half_of_sum": [2, 1, None],
+        **more,
+    }
 
 
 def reading(folder, **more):
@@ -30,7 +36,7 @@ def test_every_past_update_is_a_bar_and_the_rest_is_in_the_caption(tmp_path):
     (axes,) = panel.figure.axes
     assert [bar.get_height() for bar in axes.patches] == [(-0.5) ** k for k in range(1, 8)]
     assert list(panel.data["part"])[-2:] == ["before step_1", "not attributed"]
-    assert "from the last 2 updates" in panel.caption
+    assert "of the last 2 [1, ∞) updates" in panel.caption
     assert "−0.25 was there before step_1" in panel.caption
 
 
@@ -46,4 +52,4 @@ def test_the_screen_has_the_latest_and_the_others_together(tmp_path):
     assert "step_7 -0.5" in first
     assert "2 earlier ones 0.00781" in first
     assert "before" not in first
-    assert half.endswith("from the last 2 updates")
+    assert half.endswith("of the last 2 [1, ∞) updates")

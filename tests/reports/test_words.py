@@ -1,11 +1,15 @@
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 
 import numpy as np
+import pandas as pd
+import pytest
 
 from isentrope.estimate import Estimate
-from isentrope.reports.compare import difference
+from isentrope.reports.compare import difference, differences
+from isentrope.reports.panel import Panel, Source
 from isentrope.reports.sentences import with_interval
+from isentrope.runs.header import Provenance
 from tests.reports import made_up
 
 
@@ -29,11 +33,47 @@ def test_the_difference_of_two_runs_covers_the_truth():
     assert 0.93 < covered / trials < 0.97
 
 
-def test_an_error_that_is_not_known_leaves_no_difference():
+def test_without_an_interval_there_is_no_difference():
     known = estimate(1.0, 0.1)
     assert difference(known, estimate(1.0, 0.1, interval=False)) is None
-    assert difference(known, replace(known, se=nan)) is None
     assert difference(known, replace(known, n=0)) is None
+    assert difference(known, replace(known, ci_high=inf)) is None
+
+
+def test_the_difference_of_two_ratios_keeps_the_shape_of_their_intervals():
+    """A ± t SE of a ratio covers nothing; Fieller's ends are used as they are."""
+    one, two = (Estimate(x, nan, x / 2, 4 * x, 16, "η", "Fieller") for x in (1.0, 8.0))
+    found = difference(one, two)
+    assert (found.ci_low, found.ci_high) == pytest.approx((7 - 5, 7 + np.hypot(24, 0.5)))
+
+
+def panel(rng, shift, key, noise):
+    """A number that is the mean over prompts of a part of theirs and one of the run's."""
+    own = shift + np.random.default_rng(key).normal(size=40) + noise * rng.normal(size=40)
+    influences = pd.Series((own - own.mean()) / 40, [f"{key}/{i}" for i in range(40)])
+    found = estimate(own.mean(), own.std(ddof=1) / np.sqrt(40), 40)
+    source = Source("", (), Provenance(seeds={"E": key}))
+    numbers, series = {"x": found}, {"x": influences}
+    return Panel("", "", "", source, pd.DataFrame(), numbers=numbers, influences=series)
+
+
+def test_runs_that_share_their_prompts_are_compared_in_pairs():
+    rng, held, lengths = np.random.default_rng(0), 0, []
+    for trial in range(300):
+        (found,) = differences(panel(rng, 0.0, trial, 0.3), panel(rng, 0.2, trial, 0.3))
+        held += found.difference.covers(0.2)
+        lengths.append(found.difference.ci_high - found.difference.ci_low)
+        assert "paired by prompt" in found.sentence
+    assert 276 <= held <= 297  # .92 to .99; independent intervals are three times as long
+    assert np.mean(lengths) == pytest.approx(2 * 2.02 * 0.3 * np.sqrt(2 / 40), rel=0.1)
+
+
+def test_runs_of_one_seed_that_cannot_be_paired_say_so():
+    one, two = (panel(np.random.default_rng(k), 0.0, 5, 1.0) for k in range(2))
+    (found,) = differences(replace(one, influences={}), two)
+    assert "share their seeds" in found.sentence
+    (apart,) = differences(one, panel(np.random.default_rng(2), 0.0, 6, 1.0))
+    assert apart.note == ""
 
 
 def test_an_interval_without_an_end_says_so():

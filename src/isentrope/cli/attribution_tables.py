@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from isentrope.attribution.influence.reliability import LISTED, printed_reliability
-from isentrope.attribution.noise.tail import LIGHT_TAILS
 from isentrope.cli.class_tables import class_lines, print_classes
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.formatting import MISSING, TERMINAL, known
 from isentrope.runs.attribution_records import SharesRecord
 from isentrope.runs.momentum_records import MomentumRecord
@@ -75,7 +75,7 @@ def past_lines(past: MomentumRecord) -> list[str]:
     parts.append(f"not attributed {_number(past.not_attributed.delta_h.value)}")
     lines = [f"  momentum     by past update: {', '.join(parts)}"]
     if past.half is not None:
-        lines.append(f"  half of it   by size, comes from the last {past.half} updates")
+        lines.append(f"  half of it   is of the last {past.half} updates")
     return lines
 
 

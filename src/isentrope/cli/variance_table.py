@@ -6,9 +6,12 @@ import math
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from isentrope.cli.attribution_tables import measured, print_lines
 from isentrope.cli.layout import Column, print_table
+from isentrope.estimate import Estimate
+from isentrope.estimators.variance import CERTAIN
 from isentrope.runs.results import VarianceResult
 
 _WORDS = {"entropy": "entropy at θ", "first_order": "ηδH₁", "delta_h": "ΔH(η)"}
@@ -22,7 +25,7 @@ def print_variance(console: Console, result: VarianceResult, _: Path) -> None:
             name,
             measured(of.estimate),
             measured(of.variance_ratio),
-            "" if math.isnan(of.prompts_needed) else f"{math.ceil(of.prompts_needed)}",
+            _needed(of.prompts_needed),
             "" if of.design_effect is None else measured(of.design_effect),
         )
         for quantity, by_method in result.methods.items()
@@ -46,6 +49,25 @@ def print_variance(console: Console, result: VarianceResult, _: Path) -> None:
     lines = [f"  ms/response  {parts}"]
     if grouped:
         lines.append("  design effect  variance ÷ that of as many prompts with one response each")
-    if not all(row[4] for row in rows):
-        lines.append("  empty        the value may be 0, or its weights are not trusted")
+    if not all(row[4][:1].isdigit() for row in rows):
+        lines.append(
+            f"  no size      the value is within {CERTAIN:g} errors of 0, which gives a lower "
+            "bound at most, or its weights are not trusted"
+        )
     print_lines(console, lines, result.warnings)
+
+
+def _needed(prompts: Estimate) -> str:
+    """360 [200, 900], or "200 or more", or nothing; without an interval there is no number."""
+    low, high = prompts.ci_low, prompts.ci_high
+    if not math.isfinite(low):
+        return ""
+    if not (math.isfinite(prompts.value) and math.isfinite(high)):
+        return f"{_size(low)} or more"
+    return escape(f"{_size(prompts.value)} [{_size(low)}, {_size(high)}]")
+
+
+def _size(prompts: float) -> str:
+    """Rounded up at the second digit: a size to plan with."""
+    unit = 10 ** max(math.floor(math.log10(prompts)) - 1, 0) if prompts >= 1 else 1
+    return f"{math.ceil(prompts / unit) * unit}"

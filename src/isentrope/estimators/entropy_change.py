@@ -9,9 +9,11 @@ errors (T11) are joint. δH₁ is per unit η, δH₂ per unit η².
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method
@@ -88,6 +90,8 @@ class EntropyChange:
         method: The estimator.
         sample: The scored E-batch behind all numbers.
         moved: The same batch scored at each learning rate, and how far each distribution moved.
+        influences: (P,) of each prompt draw on the changes, by their names in results.json: with
+            those of another step on the same E, the error of a mean over steps.
     """
 
     entropy: Estimate
@@ -100,6 +104,7 @@ class EntropyChange:
     method: Method
     sample: ScoredBatch = field(repr=False)
     moved: Sequence[tuple[Scores, Divergence] | None] = field(default=(), repr=False)
+    influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
     def to_frame(self) -> Any:
         """A pandas table, one row per learning rate.
@@ -251,7 +256,22 @@ def change_of_sample(
         functional=f.functional,
         method=f.method,
         sample=sample,
+        influences=_influences(result.influences, etas, order),
     )
+
+
+def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Tensor]:
+    orders = {"first_order": rows[1], "pathwise": rows[2]} if order else {}
+    orders |= {"second_order": rows[3]} if order == 2 else {}
+    found = dict(orders)
+    for k, eta in enumerate(etas):
+        row = {"delta_h": rows[5 + 2 * k]}
+        if order == 2:
+            row["residual"] = rows[6 + 2 * k]
+        powers = {"first_order": eta, "second_order": eta**2}
+        row |= {name: powers[name] * x for name, x in orders.items() if name in powers}
+        found |= {f"sweep[{eta:g}].{name}": x for name, x in row.items()}
+    return found
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
 """From good to bad."""
 
+Reason = Literal["uneven", "carriers", "unknown", "collapsed", "mean"]
+"""The rule that decided a verdict."""
+
 COLLAPSED_ESS = 0.5
 """ESS/n below which fresh responses are as accurate as the weights (docs/results/coverage.md)."""
 
@@ -103,6 +106,7 @@ class Trust:
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
         verdict: "trust", "smooth" or "resample".
         notes: Warnings that hold for every verdict.
+        reason: The rule that decided a verdict other than "trust".
     """
 
     ess: float
@@ -114,11 +118,12 @@ class Trust:
     bound: float
     verdict: Verdict
     notes: tuple[str, ...] = ()
+    reason: Reason | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for a number computed with these weights: of the verdict, and of k̂."""
-        return (*_WARNINGS[self.verdict], *self.notes)
+        return (*((_WARNINGS[self.reason],) if self.reason else ()), *self.notes)
 
     def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
         """The verdict on ΔH − ηδH₁ − η²δH₂ with the same weights.
@@ -131,13 +136,17 @@ class Trust:
             A copy with the residual's carriers and verdict.
         """
         carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
-        verdict = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
-        worse = max(verdict, self.verdict, key=VERDICTS.index)
-        return replace(self, carriers=carriers, verdict=worse)
+        own = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
+        worse = max(
+            (self.verdict, self.reason), own, key=lambda decided: VERDICTS.index(decided[0])
+        )
+        return replace(self, carriers=carriers, verdict=worse[0], reason=worse[1])
 
     def without_interval(self) -> Trust:
         """The same, at best "smooth": for weights whose second moment cannot be known."""
-        return replace(self, verdict="smooth") if self.verdict == "trust" else self
+        if self.verdict != "trust":
+            return self
+        return replace(self, verdict="smooth", reason="unknown")
 
     def or_worse(self, other: Trust) -> Trust:
         """The one with the worse verdict, where a number uses both sets of weights.
@@ -153,17 +162,16 @@ class Trust:
         return worse if worse.notes == notes else replace(worse, notes=notes)
 
 
-_WARNINGS: dict[Verdict, tuple[str, ...]] = {
-    "trust": (),
-    "smooth": (
-        "The importance weights are too uneven here: the value is indicative only, and has no "
-        "interval.",
-    ),
-    "resample": (
-        "The importance weights have collapsed here: draw fresh responses from the policy itself "
-        '(for ΔH, method "resampled").',
-    ),
+_INDICATIVE = "the value is indicative only, and has no interval."
+_FRESH = 'draw fresh responses from the policy itself (for ΔH, method "resampled").'
+_WARNINGS: dict[Reason, str] = {
+    "uneven": f"The importance weights are too uneven here: {_INDICATIVE}",
+    "carriers": f"Too few responses carry the variance of the importance weights: {_INDICATIVE}",
+    "unknown": f"The error of the importance weights is not known here: {_INDICATIVE}",
+    "collapsed": f"The importance weights have collapsed here: {_FRESH}",
+    "mean": f"The mean of the importance weights is not 1 here, as it should be: {_FRESH}",
 }
+"""By the rule that decided."""
 
 _HEAVY = (
     "k̂ of the weights is beyond its bound: a few responses weigh much more than the rest; compare "
@@ -207,11 +215,10 @@ def diagnose(
         ratio, carriers = integrated(after - log_ratios, moments)
     weights = whole.exp()
     spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
-    verdict = _verdict(ratio, carriers, rule or OTHERWISE)
-    if (
-        not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread
-    ):  # also where the weights overflow
-        verdict = "resample"
+    verdict, reason = _verdict(ratio, carriers, rule or OTHERWISE)
+    off = not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread  # or overflow
+    if off and verdict != "resample":
+        verdict, reason = "resample", "mean"
     return Trust(
         ess=float(by_position @ share),
         ess_by_position=by_position,
@@ -221,14 +228,18 @@ def diagnose(
         khat=khat,
         bound=bound,
         verdict=verdict,
+        reason=reason,
         notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < NEGLIGIBLE_ESS_LOSS else ())),
     )
 
 
-def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> Verdict:
+def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, Reason | None]:
+    """The verdict, and the rule that decided it."""
     if not ess_ratio >= COLLAPSED_ESS:
-        return "resample"
-    return "trust" if ess_ratio >= rule.ess and not carriers < rule.carriers else "smooth"
+        return "resample", "collapsed"
+    if not ess_ratio >= rule.ess:
+        return "smooth", "uneven"
+    return ("smooth", "carriers") if carriers < rule.carriers else ("trust", None)
 
 
 def integrated(log_before: Tensor, moments: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The ratio of two estimates, and Fieller's interval for it (T8), (T11).
+"""The ratio of two estimates, and its interval (T8), (T11).
 
     { x : (a − x b)² ≤ t² Var(a − x b) }
 
@@ -13,10 +13,16 @@ a few errors of zero, where the ratio has no finite interval at all.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
 
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.jackknife import Jackknifed
+from isentrope.estimators.tail import tail_degrees_of_freedom, too_few
 
 
 def fieller(
@@ -63,10 +69,130 @@ def with_fieller(
     a, b = float(result.values[top]), float(result.values[bottom])
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
     t = t_quantile(ratio.degrees_of_freedom, confidence)
-    low, high = fieller(a, b, (vaa, vab, vbb), t)
-    near, far = sorted((abs(low), abs(high)))
-    if low <= high < math.inf:
-        return replace(ratio, ci_low=0.0 if low <= 0 <= high else near, ci_high=far)
+    low, high = ends_of_ratio(*fieller(a, b, (vaa, vab, vbb), t), sign="none")
     warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
-    least = near if low > high else 0.0
-    return replace(ratio, ci_low=least, ci_high=math.inf, warnings=(*ratio.warnings, warning))
+    warnings = ratio.warnings if high < math.inf else (*ratio.warnings, warning)
+    return replace(ratio, ci_low=low, ci_high=high, warnings=warnings)
+
+
+def ends_of_ratio(
+    low: float, high: float, *, sign: Literal["any", "none", "plus"]
+) -> tuple[float, float]:
+    """An interval from the ends of Fieller's set.
+
+    Args:
+        low: As `fieller` gives it.
+        high: As `fieller` gives it.
+        sign: "any" for a/b; "none" for |a/b|; "plus" for a/b that cannot be negative.
+
+    Returns:
+        The ends. Where b may be zero there is no upper end, and of "any" no interval (NaN).
+    """
+    bounded = low <= high < math.inf
+    if sign == "any":
+        return (low, high) if bounded else (math.nan, math.nan)
+    near, far = sorted((abs(low), abs(high)))
+    if sign == "plus":
+        near, far = max(low, 0.0), max(high, 0.0)
+    if bounded:
+        return 0.0 if low <= 0 <= high else near, far
+    return near if low > high else 0.0, math.inf
+
+
+def ratio_of_means(
+    tops: Sequence[float],
+    bottoms: Sequence[float],
+    shared: Tensor | None,
+    *,
+    freedom: float,
+    confidence: float,
+) -> tuple[float, float, float, float]:
+    """Mean of a over mean of b, from N ≥ 2 repeats (a_r, b_r), with Fieller's interval.
+
+    A mean of the ratios a_r/b_r has no expectation where b_r may pass zero.
+
+    Args:
+        tops: a_r.
+        bottoms: b_r.
+        shared: (2, 2) covariance of the two means that more repeats do not reduce; None for 0.
+        freedom: Degrees of freedom of `shared`.
+        confidence: Nominal coverage.
+
+    Returns:
+        Value, standard error, and the ends, low > high where b may be zero, as of `fieller`.
+    """
+    pairs = torch.tensor([[*tops], [*bottoms]], dtype=torch.float64)
+    n, (a, b) = len(tops), pairs.mean(1).tolist()
+    repeats = pairs.cov() / n
+    both = repeats if shared is None else repeats + shared
+    x = a / b if b else math.inf
+    along = torch.tensor([1.0, -x if b else 0.0], dtype=torch.float64)
+    parts = [float((along @ c @ along).clamp_min(0)) for c in (repeats, both - repeats)]
+    t = t_of_two_errors(parts[0] ** 0.5, parts[1] ** 0.5, n, freedom, confidence)
+    (vaa, vab), (_, vbb) = both.tolist()
+    low, high = fieller(a, b, (vaa, vab, vbb), t)
+    return x, sum(parts) ** 0.5 / abs(b) if b else math.inf, low, high
+
+
+def t_of_two_errors(
+    update: float, evaluation: float, n: int, freedom: float, confidence: float = 0.95
+) -> float:
+    """Quantile for the sum of two variances, each known from its own number of draws.
+
+    Args:
+        update: Error over repeats.
+        evaluation: Error over prompts.
+        n: Repeats, 2 or more.
+        freedom: Degrees of freedom of the error over prompts.
+        confidence: Nominal coverage.
+
+    Returns:
+        The factor from the whole error to half of an interval, √(Σ (t SE)²) over the whole error
+        with each error's own quantile; 0 without an error. Satterthwaite's degrees of freedom
+        cover .90 where two repeats have half of the variance.
+    """
+    whole = math.hypot(update, evaluation)
+    if not whole > 0:
+        return 0.0
+    halves = t_quantile(n - 1, confidence) * update, t_quantile(freedom, confidence) * evaluation
+    return math.hypot(*halves) / whole
+
+
+def noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
+    """The number of prompts factor · s²/(m² − s²/n), with the error of m and of s².
+
+    Intervals are made for κ = m/s, which is smooth where m passes zero: κ ± t SE by a jackknife
+    that deletes one prompt, with the degrees of freedom of the tail of (x_p − m)².
+
+    Args:
+        x: (n,) x_p of mean m and variance s², two or more, not all equal.
+        factor: Of the ratio.
+        confidence: Nominal coverage.
+
+    Returns:
+        The ratio, in prompts, with one end where m may be zero.
+    """
+    n, kappa = len(x), float(x.mean() / x.std())
+    centred = x - x.mean()
+    shift = -centred / (n - 1)  # (n,) of the mean, without each
+    variances = (centred.square().sum() - centred.square()) - (n - 1) * shift.square()
+    deleted = (x.mean() + shift) / (variances.clamp_min(0) / (n - 2)).sqrt()
+    se = float(((1 - 1 / n) * (deleted - deleted.mean()).square().sum()).sqrt())
+    short = too_few(n, "prompts")
+    half = math.nan if short else t_quantile(tail_degrees_of_freedom(x), confidence) * se
+    square = kappa**2 - 1 / n
+    value = factor / square if square > 0 else math.inf
+    error = factor * 2 * se / abs(kappa) ** 3 if square > 0 else math.inf
+    certain = not abs(kappa) <= half
+    low = factor / (abs(kappa) + half) ** 2
+    high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
+    warnings = short or (() if certain else (_NO_SIGN,))
+    return Estimate(
+        value, error, low, high, n, "prompts", "delete-one jackknife", warnings=warnings
+    )
+
+
+_NO_SIGN = (
+    "The sign of the mean is not certain on these prompts, so their number is bounded from below "
+    "only."
+)

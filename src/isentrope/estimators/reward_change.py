@@ -15,8 +15,8 @@ best rate at that B, and not that of a step without noise (T8).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -78,6 +78,7 @@ class RewardChange:
         top: η_top, the rate at which the parabola is highest; None where none follows.
         no_top: Why there is none; None where there is one, or order was below 2.
         points: ΔJ and its residual, one per learning rate.
+        influences: (P,) of each prompt draw, as those of `EntropyChange`.
     """
 
     reward: Estimate
@@ -86,6 +87,7 @@ class RewardChange:
     top: Estimate | None
     no_top: str | None
     points: list[Point]
+    influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
 
 def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.95) -> RewardChange:
@@ -117,6 +119,10 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         top=_half(reach) if reach is not None and why is None else None,
         no_top=why,
         points=found.points,
+        influences={
+            f"reward.{name.replace('delta_h', 'delta_j')}": x
+            for name, x in found.influences.items()
+        },
     )
 
 

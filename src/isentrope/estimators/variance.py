@@ -6,8 +6,9 @@ the influences a_p and b_p of prompt p on two of them,
     Var_a / Var_b = Σ_p a_p² / Σ_p b_p² = ρ,     SE(log ρ)² = Σ_p (a_p²/Σ a² − b_p²/Σ b²)²
 
 and the interval is ρ exp(± t SE). An error falls as one over the root of the prompts, so a relative
-error q of a quantity F needs n (SE/(q F))² prompts. That this holds is seen from smaller batches:
-E is cut into disjoint ones, each with its own error, whose estimates also spread.
+error q of a quantity F needs s²/(q² F²) prompts, with s² the variance of x_p = F + n a_p
+(`ratio.noise_over_square`). That this holds is seen from smaller batches: E is cut into disjoint
+ones, each with its own error, whose estimates also spread.
 
 Where prompts have several responses i, those of one prompt are not independent of each other. The
 design effect is the variance over that of as many prompts with one response each,
@@ -33,6 +34,7 @@ from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.functional import Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import statistics_of_sample, trust_of_change
 from isentrope.policy.chi_square import Divergence
@@ -45,8 +47,9 @@ REFERENCE: Method = "prefix"
 LEAST_BATCHES = 8
 """Fewer disjoint batches show no spread."""
 _PAIRED = "paired influences"
-_CERTAIN = 2.0
-"""Standard errors by which a value must differ from 0 for its relative error to be known."""
+_NOT_KNOWN = Estimate(math.nan, math.nan, math.nan, math.nan, 0, "prompts", "delete-one jackknife")
+CERTAIN = 4.0
+"""Standard errors by which a value must differ from 0 for its relative error to be a number."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,15 @@ class MethodVariance:
     Attributes:
         value: On the whole batch, with its error.
         ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
-        needed: Prompts for the relative error that is wanted; NaN where the value may be 0.
+        needed: Prompts for the relative error that is wanted. Within `CERTAIN` errors of 0 its
+            value is NaN, and its interval has a lower end at most.
         design_effect: Its variance over that of as many prompts with one response each; None where
             they have one.
     """
 
     value: Estimate
     ratio: Estimate
-    needed: float
+    needed: Estimate
     design_effect: Estimate | None = None
 
 
@@ -224,10 +228,12 @@ def _method(
         warnings=trust.warnings,
         trusted=trusted,
     )
-    known = trusted and abs(value) > _CERTAIN * se
-    needed = n * (se / (wanted * value)) ** 2 if known else math.nan
-    ratio = _ratio(here.influences[row], reference.influences[row], confidence)
-    return MethodVariance(estimate, ratio, needed, design_effect)
+    return MethodVariance(
+        estimate,
+        _ratio(here.influences[row], reference.influences[row], confidence),
+        _needed(value + n * here.influences[row], wanted, confidence, trusted),
+        design_effect,
+    )
 
 
 def _design_effect(
@@ -239,6 +245,17 @@ def _design_effect(
     corrections = [j.n_units / (j.n_units - 1) for j in (groups, alone)]
     a = corrections[0] ** 0.5 * groups.influences[row]
     return _ratio(a, (corrections[1] * squares).sqrt(), confidence)
+
+
+def _needed(x: Tensor, wanted: float, confidence: float, trusted: bool) -> Estimate:
+    """Prompts for a relative error of the mean of x_p."""
+    if not (trusted and float(x.var()) > 0):
+        return replace(_NOT_KNOWN, n=len(x))
+    found = noise_over_square(x, wanted**-2, confidence)
+    if abs(float(x.mean())) >= CERTAIN * float(x.std()) / len(x) ** 0.5:
+        return found
+    high = math.nan if math.isnan(found.ci_low) else math.inf
+    return replace(found, value=math.nan, se=math.nan, ci_high=high)
 
 
 def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:

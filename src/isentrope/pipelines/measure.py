@@ -2,7 +2,8 @@
 
     <run folder>/config.yaml
     <run folder>/measurements/measure_<name>/
-        results.json  config.yaml  sweep.parquet  entropy_change.png  [E.parquet  U.parquet]
+        results.json  config.yaml  sweep.parquet  influences.parquet  entropy_change.png
+        [E.parquet  U.parquet]
     <run folder>/measurements/all.parquet      the sweeps of a study, one table
     <run folder>/measurements/measure_study.csv    every number of it (`study_table`)
     <run folder>/logs/                         as `detailed_logging` says
@@ -23,7 +24,7 @@ import pandas as pd
 from isentrope.config.measure import MeasureConfig
 from isentrope.pipelines.detailed_log import DetailedLog
 from isentrope.pipelines.loop import run_verb
-from isentrope.pipelines.measurement import measure_checkpoint
+from isentrope.pipelines.measurement import Measurement, measure_checkpoint
 from isentrope.pipelines.prepare import Prepared
 from isentrope.pipelines.results import measure_result
 from isentrope.progress import Progress
@@ -80,9 +81,23 @@ def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -
         if draw is not None:
             draw(result).savefig(folder / FIGURE, dpi=150)
 
-    return replace(
-        result, tables={"sweep": sweep_table(result)}, save_more=save_figure, finish=log.write
-    )
+    tables = {"sweep": sweep_table(result)}
+    if measured.influences:
+        tables["influences"] = influence_table(measured)
+    return replace(result, tables=tables, save_more=save_figure, finish=log.write)
+
+
+def influence_table(measured: Measurement) -> pd.DataFrame:
+    """Influences of E's prompt draws: quantity (as in results.json), prompt, key and influence."""
+    E = measured.batches.E
+    keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
+    draws = sorted({*E.prompt_index.tolist()})
+    head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}
+    parts = [
+        pd.DataFrame({"quantity": name, **head, "influence": x.tolist()})
+        for name, x in measured.influences.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def sweep_table(result: MeasureResult) -> pd.DataFrame:

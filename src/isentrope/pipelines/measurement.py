@@ -8,7 +8,9 @@ written.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -62,6 +64,7 @@ class Measurement:
         entropies: ℋ and h at θ, by functional.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
         checks: Whether the instrument is sound.
+        influences: (P,) of each prompt draw of E on the changes, by their names in results.json.
     """
 
     subject: Subject
@@ -76,6 +79,7 @@ class Measurement:
     entropies: dict[str, Estimate]
     budget: dict[str, Estimate]
     checks: Checks
+    influences: dict[str, Tensor]
 
 
 def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
@@ -88,7 +92,7 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     with clock.stage("resample"):
         fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
     with clock.stage("budget"):
-        budget = _budget(ready, change, progress)
+        budget, of_parts = _budget(ready, change, progress)
     with clock.stage("checks"):
         checks = _checks(ready.policy, ready.batches, step, change)
     return Measurement(
@@ -104,6 +108,7 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
         entropies=_entropies(change, estimator.confidence),
         budget=budget,
         checks=checks,
+        influences={**change.influences, **of_parts, **(reward.influences if reward else {})},
     )
 
 
@@ -118,6 +123,7 @@ def _rewards(ready: Prepared) -> tuple[Tensor | None, str | None]:
 
 
 Both = tuple[EntropyChange, RewardChange | None]
+T = TypeVar("T", EntropyChange, RewardChange)
 
 
 def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress) -> Both:
@@ -150,9 +156,15 @@ def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress:
             along(rounded(eta), [eta], 0, part_of(report, done, total))
             for done, eta in enumerate(weighted, start=1)
         ]
-        points = [of_H.points[0] for of_H, _ in parts]
-        gained = [of_J.points[0] for _, of_J in parts if of_J is not None]
-        return replace(change, points=points), reward and replace(reward, points=gained)
+        return _joined(change, [of_H for of_H, _ in parts]), reward and _joined(
+            reward, [of_J for _, of_J in parts if of_J is not None]
+        )
+
+
+def _joined(whole: T, parts: Sequence[T]) -> T:
+    """A change with the one point of each of its parts."""
+    influences = {name: x for part in (whole, *parts) for name, x in part.influences.items()}
+    return replace(whole, points=[part.points[0] for part in parts], influences=influences)
 
 
 def _to_resample(
@@ -194,18 +206,26 @@ def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[fl
     return dict(zip(etas, estimates, strict=True))
 
 
-def _budget(ready: Prepared, change: EntropyChange, progress: Progress) -> dict[str, Estimate]:
-    """δH₁ along each component by the same F on the same samples, so that they sum to the total."""
+def _budget(
+    ready: Prepared, change: EntropyChange, progress: Progress
+) -> tuple[dict[str, Estimate], dict[str, Tensor]]:
+    """δH₁ along each component by the same F on the same samples, which sum to the total.
+
+    Returns:
+        The parts, and the influences on them.
+    """
     if change.first_order is None:
-        return {}
+        return {}, {}
     policy, step = ready.policy, ready.step
-    budget = {"total": change.first_order}
+    budget, influences = {"total": change.first_order}, {}
+    influences["budget.total"] = change.influences["first_order"]
     with progress.bar("budget") as report:
         for done, (name, component) in enumerate(step.components.items()):
             report(done, len(step.components), name)
             if norm(component) == 0:
                 zeros = {"value": 0.0, "se": 0.0, "ci_low": 0.0, "ci_high": 0.0}
                 budget[name] = replace(change.first_order, **zeros)
+                influences[f"budget.{name}"] = 0 * influences["budget.total"]
                 continue
             part = entropy_change(
                 policy,
@@ -219,6 +239,7 @@ def _budget(ready: Prepared, change: EntropyChange, progress: Progress) -> dict[
             )
             assert part.first_order is not None
             budget[name] = part.first_order
+            influences[f"budget.{name}"] = part.influences["first_order"]
     parts = [budget[name].value for name in step.components]
     require_agreement(
         policy,
@@ -227,7 +248,7 @@ def _budget(ready: Prepared, change: EntropyChange, progress: Progress) -> dict[
         budget["total"].value,
         sum(map(abs, parts)),
     )
-    return budget
+    return budget, influences
 
 
 def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange) -> Checks:

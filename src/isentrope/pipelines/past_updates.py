@@ -207,14 +207,15 @@ def _found(
     earlier = [p.before for p in parts if p.before is not None]
     if earlier:  # what is before the earliest recorded step is not missing
         missing = [step for step in missing if step > steps[-1].step]
-    sums = {update.back: float(parts[0].updates[k].sum()) for k, update in enumerate(updates)}
-    others = [*earlier[:1], parts[0].rest]
+    sums = {update.back: parts[0].updates[k] for k, update in enumerate(updates)}
+    groups = attributions[0].groups
+    whole = groups.along(ready.step.components["momentum"])
     record = MomentumRecord(
         steps=tuple(steps),
         before=part(earlier) if earlier else None,
         not_attributed=part([p.rest for p in parts]),
         missing=tuple(missing),
-        half=half_of(sums, sum(float(x.sum()) for x in others)),
+        half_of_sum=half_of(sums, whole, groups, confidence),
     )
     rows = [x for update in updates for x in _rows(attributions, update, here)]
     return Found(record, pd.DataFrame(rows), tuple(_warnings(record, attributions[0])))

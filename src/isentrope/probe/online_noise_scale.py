@@ -19,7 +19,7 @@ zero by a t-test with quantile t,
     (Σ w_k (num_k − R den_k))² ≤ c Σ w_k² (num_k − R den_k)²,     c = f t²/(f − 1 + t²)
 
 t has the degrees of freedom that the tails of num_k − R den_k and num_k in the last 2f steps leave
-(`attribution.noise.tail`), at most f − 1. There is no upper end where |G|² is not distinguishable
+(`estimators.tail`), at most f − 1. There is no upper end where |G|² is not distinguishable
 from zero, and R ± t SE misses the truth long before that: in simulated runs such intervals were
 wrong up to 20 times in 100. Fieller's with f − 1 degrees of freedom was wrong 2–6 times in 100 with
 Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0–7 times in all
@@ -37,9 +37,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.attribution.noise.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.ratio import fieller
+from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.processes import gather
 
 UNIT = "prompts"

@@ -1,9 +1,11 @@
 """Two runs side by side: the difference of every number that both have.
 
-    d = b − a,    SE² = SE_a² + SE_b²,    t-interval, Satterthwaite's degrees of freedom
+    d = b − a,     d_low = d − √((b − b_low)² + (a_high − a)² − 2ρ (b − b_low)(a_high − a))
 
-The runs are taken to be independent. Where either has no error, no difference is given; where
-either has no interval of its own, its error is not to be trusted and none is given either.
+and d_high likewise (MOVER; Zou & Donner 2008), from both intervals as they are, whether they are t,
+Fieller's or on a logarithm. ρ is the correlation of the two numbers: that of the influences of the
+prompts, where both runs were measured on the same prompts, else 0. Where either has no interval of
+its own, its error is not to be trusted and no difference is given.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
+
 from isentrope.estimate import Estimate
 from isentrope.reports.panel import Panel
 from isentrope.reports.sentences import has_interval, number, with_interval
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,14 @@ class Difference:
         first: As the first run has it.
         second: As the second has it.
         difference: Second less first; None where an error is not known.
+        note: What the interval counts of the draws that the runs share.
     """
 
     name: str
     first: Estimate
     second: Estimate
     difference: Estimate | None
+    note: str = ""
 
     @property
     def sentence(self) -> str:
@@ -47,45 +52,66 @@ class Difference:
             if difference.ci_low <= 0 <= difference.ci_high
             else f"{'higher' if difference.value > 0 else 'lower'} in B"
         )
-        return f"{start}; difference {number(difference.value)} {interval}, {verdict}."
+        return f"{start}; difference {number(difference.value)} {interval}{self.note}, {verdict}."
 
 
 def differences(first: Panel, second: Panel) -> list[Difference]:
     """The differences of what two panels have in common."""
+    seeds = first.source.made_with.seeds
+    shared = bool(seeds) and seeds == second.source.made_with.seeds
     return [
-        Difference(name, one, second.numbers[name], difference(one, second.numbers[name]))
+        _difference(name, first, second, shared)
         for name, one in first.numbers.items()
         if name in second.numbers and _known(one) and _known(second.numbers[name])
     ]
+
+
+def _difference(name: str, first: Panel, second: Panel, shared: bool) -> Difference:
+    panels = first, second
+    one, two = (panel.numbers[name] for panel in panels)
+    influences = [panel.influences.get(name) for panel in panels]
+    rho = _correlation(*influences)
+    note = SAME_SEEDS if shared and rho is None else PAIRED if rho is not None else ""
+    return Difference(name, one, two, difference(one, two, rho or 0.0), note)
+
+
+PAIRED = ", paired by prompt"
+SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
+
+
+def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | None:
+    """Of two numbers, by influences of the same prompts; None where prompts are not the same."""
+    if first is None or second is None or not first.index.equals(second.index):
+        return None
+    if not (len(first) > 1 and first.std() > 0 and second.std() > 0):
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _known(estimate: Estimate) -> bool:
     return math.isfinite(estimate.value)
 
 
-def difference(first: Estimate, second: Estimate) -> Estimate | None:
-    """Second less first, of independent estimates, with a 95 % interval; None without errors."""
-    both = (first, second)
-    if any(not math.isfinite(e.se) or not e.n or not has_interval(e) for e in both):
-        return None
-    squares = [e.se**2 for e in both]
-    freedoms = [degrees_of_freedom(e) for e in both]
-    if min(freedoms) <= 0:
-        return None
-    se = math.sqrt(sum(squares))
-    spread = sum(s**2 / f for s, f in zip(squares, freedoms, strict=True))
-    return Estimate.from_standard_error(
-        second.value - first.value,
-        se,
-        min(e.n for e in both),
-        unit=first.unit,
-        method="difference of independent runs",
-        confidence=CONFIDENCE,
-        degrees_of_freedom=se**4 / spread if spread else min(freedoms),
-    )
+def difference(first: Estimate, second: Estimate, correlation: float = 0.0) -> Estimate | None:
+    """Second less first, with an interval; None where either has none.
 
+    Args:
+        first: a.
+        second: b.
+        correlation: ρ.
 
-def degrees_of_freedom(estimate: Estimate) -> float:
-    """Of an estimate's error: its own, or the number of units less one where it does not say."""
-    known = estimate.degrees_of_freedom
-    return estimate.n - 1.0 if known is None else known
+    Returns:
+        d.
+    """
+    if not all(e.n and has_interval(e) for e in (first, second)):
+        return None
+
+    def reach(one: float, two: float) -> float:
+        one, two = max(one, 0.0), max(two, 0.0)
+        return math.sqrt(max(one**2 + two**2 - 2 * correlation * one * two, 0.0))
+
+    value = second.value - first.value
+    below = reach(second.value - second.ci_low, first.ci_high - first.value)
+    above = reach(second.ci_high - second.value, first.value - first.ci_low)
+    n, unit = min(first.n, second.n), f"difference of {first.unit}"
+    return Estimate(value, math.nan, value - below, value + above, n, unit, "MOVER")

@@ -59,6 +59,7 @@ class Panel:
         body: Markup instead of a figure, or below it.
         wide: Whether it takes the whole width of the page.
         numbers: Estimates that another run's may be compared with, by what they are.
+        influences: Of the prompts on these numbers, by key of the prompt, where they are known.
     """
 
     key: str
@@ -70,6 +71,7 @@ class Panel:
     body: Markup = field(default_factory=Markup)
     wide: bool = False
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
+    influences: Mapping[str, pd.Series] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

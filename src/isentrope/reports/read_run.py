@@ -10,7 +10,7 @@ is reported, and a sentence says what is not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -65,6 +65,14 @@ class Measurement(Generic[R]):
     def table(self, name: str) -> pd.DataFrame | None:
         """One of its tables, by the file's name without suffix; None if it was not written."""
         return self.result.tables.get(name)
+
+    def influences(self, quantities: Mapping[str, str]) -> dict[str, pd.Series]:
+        """Influences of E's prompts by their keys, of quantities by the names given to them."""
+        table = self.table("influences")
+        if table is None or table["key"].isna().any():
+            return {}
+        rows = {str(q): of.set_index("key")["influence"] for q, of in table.groupby("quantity")}
+        return {name: rows[q] for name, q in quantities.items() if q in rows}
 
     def source(self, *files: str) -> Source:
         """Where a panel that is drawn from it comes from."""

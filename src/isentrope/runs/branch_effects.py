@@ -9,7 +9,7 @@ with the same random numbers. The mean over N repeats has
     SE² = s²/N + SE_prompts²
 
 s² the variance between repeats, SE_prompts the jackknife over prompts (T11) of the mean. Intervals
-are t, with Satterthwaite's degrees of freedom; one repeat has none.
+are t, each error with its own quantile (`t_of_two_errors`); one repeat has none.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from torch import Tensor
 
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.ratio import t_of_two_errors
 from isentrope.reading import read_table
 from isentrope.runs.branch_study import UNCHANGED
-from isentrope.runs.study_table import t_of_two_errors
 from isentrope.runs.table_schemas import RECORDS
 
 QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}

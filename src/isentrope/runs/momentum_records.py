@@ -48,12 +48,21 @@ class MomentumRecord:
             kept.
         not_attributed: What is left: batches that are not recorded, and rounding.
         missing: The steps whose batches are not recorded and are not in `before`.
-        half: The number of last updates that hold half of the sizes |δH| of all parts; None where
-            that is not known.
+        half_of_sum: The number of last updates whose sum reaches half of the momentum part, and the
+            ends of its interval, the upper one None where no recorded update surely does; None
+            where the number is not known.
     """
 
     steps: tuple[PastStep, ...]
     before: Annotated[PastPart | None, OPTIONAL] = None
     not_attributed: PastPart
     missing: tuple[int, ...] = ()
-    half: int | None = None
+    half_of_sum: tuple[int, int, int | None] | None = None
+
+    @property
+    def half(self) -> str | None:
+        """The number of last updates that make up half of the whole, as "3 [2, 5]"."""
+        if self.half_of_sum is None:
+            return None
+        middle, low, high = self.half_of_sum
+        return f"{middle} [{low}, {'∞)' if high is None else f'{high}]'}"

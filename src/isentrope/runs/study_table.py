@@ -3,24 +3,34 @@
 A row is one quantity of one checkpoint and repeat: checkpoint, step, repeat, quantity, value, se,
 ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more,
 
-    x̄ = Σ_r x_r / N,     SE² = s²/N + mean_r SE_r²
+    x̄ = Σ_r x_r / N,     SE² = s²/N + mean_{r≠q} C_rq,     C_rq = P/(P−1) Σ_p φ_rp φ_qp
 
-s² the variance between repeats (another draw of U); SE_r the error over E's prompts, which the
-repeats share, so that it does not fall with N. Where a verb's own errors are over U's prompts
-(kernel, noise, audit) they are in s² already, and the second term is left out. Intervals are t,
-with Satterthwaite's degrees of freedom; where an interval was withheld, so is that of the mean.
+s² the variance between repeats (another draw of U); C_rq the covariance of two repeats that the P
+prompts of E cause, which they share, so that it does not fall with N: φ_rp is the influence of
+prompt p in repeat r (`influences.parquet` of measure). What E's prompts do to one repeat alone is
+in s². Without influences (influence, try) the mean of SE_r² takes the place of that of C_rq, which
+it bounds. Where a verb's own errors are over U's prompts (kernel, noise, audit) they are in s²
+already, and the second term is left out. Each error has its own quantile of Student's t
+(`t_of_two_errors`); where an interval was withheld, so is that of the mean.
+
+The mean of a ratio is the ratio of the means of its parts (`RATIOS`), with Fieller's interval. A
+ratio whose parts are not in the table has no mean.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import pandas as pd
+import torch
+from torch import Tensor
 
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import Estimate, within_bounds
+from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
 from isentrope.file_contents import csv, parquet
 from isentrope.files import write_bytes
 from isentrope.runs.attribution_records import IN_FILE
@@ -33,6 +43,14 @@ ERRORS_OVER_E = ("measure", "influence", "try")
 """Verbs whose errors are over the prompts of E, which all repeats share."""
 
 MEAN = "mean"
+
+RATIOS = {
+    r"linear_range": ("first_order", "second_order"),
+    r"(.*)b_simple": (r"\1trace", r"\1gradient_square"),
+    r"(classes\.\w+)\.(.*)share_h": (r"\1.\2delta_h", r"\1.gradient"),
+    r"(.*\.)?(top|b_noise|noise_scale|prompts_\w+|ratio|variance_ratio|share_[hj]|fall)": None,
+}
+"""Quantities that are ratios: what is divided by what; None where the table lacks a part."""
 
 _NOT_NUMBERS = (
     *("provenance", "timing", "policy", "batches", "checks", "step", "estimator", "settings"),
@@ -58,11 +76,12 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows)
     confidence = study.items[0].config.estimator.confidence
-    means = [
-        _mean(group, verb in ERRORS_OVER_E, confidence)
-        for _, group in table.groupby(["checkpoint", "quantity"], sort=False)
-        if len(group) > 1
-    ]
+    means = []
+    for name, of in table.groupby("checkpoint", sort=False):
+        items = [item for item in study.items if item.subject.name == name]
+        if len(items) > 1:
+            shared = _influences(items) if verb in ERRORS_OVER_E else None
+            means += Means(of, shared, confidence).rows()
     table = table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
     return pd.concat([table, pd.DataFrame(means)], ignore_index=True) if means else table
 
@@ -134,17 +153,111 @@ def _place(item: Item) -> dict[str, Any]:
     return {"checkpoint": item.subject.name, "step": item.subject.step, "repeat": item.repeat}
 
 
-def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any]:
-    first, n = group.iloc[0], len(group)
-    values = group["value"].astype(float)
-    update = float(values.std()) / math.sqrt(n)
-    squares = group["se"].astype(float) ** 2
-    evaluation = math.sqrt(float(squares.mean(skipna=False))) if over_E else 0.0
-    se = math.hypot(update, evaluation)
-    half = t_of_two_errors(update, evaluation, n, first["freedom"], confidence) * se
-    if bool(group["withheld"].any()):
-        half = math.nan
-    value = float(values.mean(skipna=False))
+def _influences(items: list[Item]) -> dict[str, Tensor]:
+    """(N, P) influences of E's prompts on what all items have, by quantity."""
+    tables = [Tables(item.target) for item in items]
+    if not all("influences" in of for of in tables):
+        return {}
+    columns = [
+        {str(q): part.sort_values("prompt")["influence"].to_numpy() for q, part in by_quantity}
+        for by_quantity in (of["influences"].groupby("quantity") for of in tables)
+    ]
+    shared = [q for q in columns[0] if len({len(of.get(q, ())) for of in columns}) == 1]
+    return {q: torch.tensor([of[q].tolist() for of in columns]).double() for q in shared}
+
+
+@dataclass(frozen=True)
+class Means:
+    """The means over the repeats of one checkpoint.
+
+    Attributes:
+        table: Rows of all repeats.
+        shared: Influences of the prompts that the repeats share, by quantity; None where the errors
+            are not over them.
+        confidence: Nominal coverage.
+    """
+
+    table: pd.DataFrame
+    shared: dict[str, Tensor] | None
+    confidence: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per quantity that more than one repeat has."""
+        groups = {str(q): of for q, of in self.table.groupby("quantity", sort=False)}
+        rows = []
+        for quantity, group in groups.items():
+            parts = parts_of_ratio(quantity)
+            if len(group) < 2 or parts == ():
+                continue
+            if parts is None:
+                rows.append(self._mean(quantity, group))
+            elif all(part in groups and len(groups[part]) == len(group) for part in parts):
+                rows.append(self._ratio(quantity, group, *(groups[part] for part in parts)))
+        return rows
+
+    def _mean(self, quantity: str, group: pd.DataFrame) -> dict[str, Any]:
+        n, values = len(group), group["value"].astype(float)
+        update = float(values.std()) / math.sqrt(n)
+        variance = float(self._covariance([(quantity, group)])[0, 0])
+        evaluation = math.sqrt(max(variance, 0.0))
+        se = math.hypot(update, evaluation)
+        freedom = group.iloc[0]["freedom"]
+        half = t_of_two_errors(update, evaluation, n, freedom, self.confidence) * se
+        value = float(values.mean(skipna=False))
+        ends = value - half, value + half
+        return _row(group, (value, se, *ends), (update, evaluation))
+
+    def _ratio(
+        self, quantity: str, group: pd.DataFrame, top: pd.DataFrame, bottom: pd.DataFrame
+    ) -> dict[str, Any]:
+        pair = [(str(of.iloc[0]["quantity"]), of) for of in (top, bottom)]
+        tops, bottoms = (of["value"].astype(float).tolist() for of in (top, bottom))
+        covariance = self._covariance(pair)
+        freedom = top.iloc[0]["freedom"]
+        value, se, *found = ratio_of_means(
+            tops, bottoms, covariance, freedom=freedom, confidence=self.confidence
+        )
+        sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
+        ends = ends_of_ratio(*found, sign=sign)
+        value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
+        withheld = pd.concat([top, bottom])["withheld"]
+        return _row(group.assign(withheld=bool(withheld.any())), (value, se, *ends))
+
+    def _covariance(self, of: list[tuple[str, pd.DataFrame]]) -> Tensor:
+        """Covariance of the means of some quantities that E's prompts cause; 0 without errors."""
+        m = len(of)
+        if self.shared is None:
+            return torch.zeros(m, m, dtype=torch.float64)
+        if any(quantity not in self.shared for quantity, _ in of):
+            squares = [
+                float((group["se"].astype(float) ** 2).mean(skipna=False)) for _, group in of
+            ]
+            return torch.tensor(squares, dtype=torch.float64).diag()
+        phi = torch.stack([self.shared[quantity] for quantity, _ in of])  # (m, N, P)
+        n, prompts = phi.shape[1:]
+        total = phi.sum(1)
+        across = total @ total.T - torch.einsum("arp,brp->ab", phi, phi)  # over pairs r ≠ q
+        found = prompts / (prompts - 1) * across / (n * (n - 1))
+        values, vectors = torch.linalg.eigh((found + found.T) / 2)
+        return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none
+
+
+def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:
+    """The quantities whose ratio this is; () where they are not known, None if it is no ratio."""
+    for pattern, parts in RATIOS.items():
+        if found := re.fullmatch(pattern, quantity):
+            return tuple(found.expand(part) for part in parts or ())
+    return None
+
+
+def _row(
+    group: pd.DataFrame,
+    numbers: tuple[float, float, float, float],
+    errors: tuple[float, float] = (math.nan, math.nan),
+) -> dict[str, Any]:
+    first, withheld = group.iloc[0], bool(group["withheld"].any())
+    value, se, *ends = numbers
+    low, high = within_bounds(*ends, first["unit"])
     return {
         "checkpoint": first["checkpoint"],
         "step": first["step"],
@@ -152,12 +265,12 @@ def _mean(group: pd.DataFrame, over_E: bool, confidence: float) -> dict[str, Any
         "quantity": first["quantity"],
         "value": value,
         "se": se,
-        "ci_low": value - half,
-        "ci_high": value + half,
-        "n": n,
+        "ci_low": math.nan if withheld else low,
+        "ci_high": math.nan if withheld else high,
+        "n": len(group),
         "unit": first["unit"],
-        "se_update": update,
-        "se_evaluation": evaluation,
+        "se_update": errors[0],
+        "se_evaluation": errors[1],
     }
 
 
@@ -165,26 +278,3 @@ def _freedom(result: Result, numbers: dict[str, Any]) -> float:
     """Degrees of freedom of an error over E: its own, or E's prompts less one."""
     own = numbers["degrees_of_freedom"]
     return max(result.batches.E.prompt_draws - 1 if own is None else own, 1)
-
-
-def t_of_two_errors(
-    update: float, evaluation: float, n: int, freedom: float, confidence: float = 0.95
-) -> float:
-    """Quantile for the sum of two variances, each known from its own number of draws.
-
-    Args:
-        update: Error over repeats.
-        evaluation: Error over prompts.
-        n: Repeats, 2 or more.
-        freedom: Degrees of freedom of the error over prompts.
-        confidence: Nominal coverage.
-
-    Returns:
-        The factor from the whole error to half of an interval, by Satterthwaite's degrees of
-        freedom; 0 without an error.
-    """
-    if not math.hypot(update, evaluation) > 0:
-        return 0.0
-    spread = update**4 / (n - 1) + evaluation**4 / freedom
-    both = (update**2 + evaluation**2) ** 2 / spread if spread > 0 else math.inf
-    return t_quantile(both, confidence)

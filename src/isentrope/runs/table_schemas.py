@@ -97,6 +97,9 @@ _TRIAL = TableSchema(
 
 SCHEMAS = {
     "sweep": _SWEEP,
+    "influences": TableSchema(
+        {"quantity": "string", "prompt": "int64", "key": "string?", "influence": "double"}
+    ),
     "sequences": _SEQUENCES,
     "momentum": _MOMENTUM,
     "tokens": _TOKENS,

@@ -155,7 +155,8 @@ def compare_kernels(preconditioned: FisherKernel, plain: FisherKernel) -> Condit
 def _paired(values: list[Tensor], pairs: PromptPairs, mask: Tensor, unit: str) -> PairedQuantity:
     """Statistics (1 + P,) of both kernels, and of their difference."""
     first, second = values
-    return PairedQuantity(*(pairs.estimate(x, mask, unit) for x in (first, second, first - second)))
+    parts = {unit: values, f"difference of {unit}": [first - second]}
+    return PairedQuantity(*(pairs.estimate(x, mask, u) for u, xs in parts.items() for x in xs))
 
 
 def _effective_rank(both: list[Tensor], pairs: PromptPairs) -> PairedQuantity:
@@ -173,7 +174,7 @@ def _cosines(
     squares = [pairs.means(x.square(), mask).clamp_min(0).sqrt() for x in both]
     return {
         f"{relation} mean_cosine": _paired(means, pairs, mask, "cosine"),
-        f"{relation} rms_cosine": _paired(squares, pairs, mask, "cosine"),
+        f"{relation} rms_cosine": _paired(squares, pairs, mask, "rms cosine"),
     }
 
 
@@ -186,5 +187,7 @@ def _prompt_agreement(labels: list[Tensor], pairs: PromptPairs) -> PairedQuantit
     )
     unit = "adjusted Rand index"
     return PairedQuantity(
-        *(delete_one(x[0], x[1:], n, unit) for x in (first, second, first - second))
+        delete_one(first[0], first[1:], n, unit),
+        delete_one(second[0], second[1:], n, unit),
+        delete_one(first[0] - second[0], first[1:] - second[1:], n, f"difference of {unit}"),
     )

@@ -244,8 +244,8 @@ def _differences(
     add("mean", matrix, same, other, KERNEL_UNIT, root=False)
     if cosine is not None:
         both = same & defined, other & defined
-        add("mean_cosine", cosine, *both, "cosine", root=False)
-        add("rms_cosine", cosine.square(), *both, "cosine", root=True)
+        add("mean_cosine", cosine, *both, "difference of cosines", root=False)
+        add("rms_cosine", cosine.square(), *both, "difference of cosines", root=True)
     return estimates
 
 
@@ -259,7 +259,7 @@ def _relation(
     if cosine is not None and bool(both.any()):
         mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
         squares = pairs.means(cosine.square(), both)
-        rms = pairs.estimate(squares.clamp_min(0).sqrt(), both, "cosine")
+        rms = pairs.estimate(squares.clamp_min(0).sqrt(), both, "rms cosine")
     return Relation(
         int(mask.sum()),
         pairs.estimate(mean, mask, KERNEL_UNIT),

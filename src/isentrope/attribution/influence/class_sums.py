@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.estimate import Estimate, t_quantile
-from isentrope.estimators.ratio import fieller
+from isentrope.estimators.ratio import ends_of_ratio, fieller
 
 _NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
 
@@ -121,7 +121,8 @@ class Sums:
             trusted=trust is None or trust.verdict == "trust",
             degrees_of_freedom=len(part) - 1,
         )
-        return change, _share(attribution, change, part, whole, self._confidence)
+        share = _share(attribution, change, part, whole, self._confidence)
+        return change, share if among is None else replace(share, unit="share")
 
 
 def _share(
@@ -136,12 +137,11 @@ def _share(
     scale = groups / (groups - 1) if groups > 1 else math.nan
     aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
     se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
-    ratio = replace(change, value=value, se=se, unit="share")
+    ratio = replace(change, value=value, se=se, unit="share of the net δ")
     ratio = replace(ratio, method=f"{change.method}, Fieller")
     if not math.isfinite(change.ci_low):
         return ratio
-    low, high = fieller(a, b, (aa, ab, bb), t_quantile(groups - 1, confidence))
-    if low <= high and math.isfinite(low) and math.isfinite(high):
-        return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0)
-    warnings = (*change.warnings, _NO_SHARE)
-    return replace(ratio, ci_low=math.nan, ci_high=math.nan, warnings=warnings)
+    found = fieller(a, b, (aa, ab, bb), t_quantile(groups - 1, confidence))
+    low, high = ends_of_ratio(*found, sign="any")
+    warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
+    return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)

@@ -26,6 +26,7 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.attribution.influence.projection import on_sums
+from isentrope.estimate import t_quantile
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -205,22 +206,32 @@ def unroll(
     return Unrolled(sums, earlier, rest)
 
 
-def half_of(updates: Mapping[int, float], earlier: float) -> int | None:
-    """How many steps back half of the momentum part lies, by size: parts of unlike signs cancel.
+def half_of(
+    updates: Mapping[int, Tensor], whole: Tensor, groups: GradientGroups, confidence: float
+) -> tuple[int, int, int | None] | None:
+    """How many of the last updates make up half of the momentum part, as a signed sum.
 
     Args:
-        updates: Contribution of each past update, by k.
-        earlier: What is not in them.
+        updates: (G,) contribution of each past update, by k.
+        whole: (G,) of the momentum part.
+        groups: Of the gradient, for errors.
+        confidence: Nominal coverage of the interval.
 
     Returns:
-        The least k up to which the sizes sum to half of all sizes; None where a batch up to there
-        is not recorded, or they never do.
+        The least k at which the sum reaches half of the whole, and its interval: the k at which it
+        may, and the k at which it surely does (None if none is recorded). None where a batch up to
+        there is not recorded, or the whole may be zero.
     """
-    half = (sum(map(abs, updates.values())) + abs(earlier)) / 2
-    reached, back = 0.0, 1
-    while back in updates and half > 0:
-        reached += abs(updates[back])
-        if reached >= half:
-            return back
+    sign, t = float(whole.sum().sign()), t_quantile(max(len(whole) - 1, 1), confidence)
+    if not abs(float(whole.sum())) > t * float(groups.standard_error(whole)):
+        return None
+    rest, back = -whole / 2, 1
+    low = middle = high = None
+    while back in updates and high is None:
+        rest = rest + updates[back]
+        value, half = sign * float(rest.sum()), t * float(groups.standard_error(rest))
+        low = back if low is None and value + half >= 0 else low
+        middle = back if middle is None and value >= 0 else middle
+        high = back if value - half >= 0 else None
         back += 1
-    return None
+    return None if low is None or middle is None else (middle, low, high)

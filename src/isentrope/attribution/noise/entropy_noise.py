@@ -10,10 +10,10 @@ m ± s/√B, so
 prompts until the sign of b + m is certain, with b the part that does not depend on the batch
 (momentum and decay) and z the one-sided normal quantile. Intervals are made for κ = (b + m)/s,
 which is smooth where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ².
-t has the degrees of freedom from the tail of (x_p − m)² (`noise.tail`), and there are intervals
-from 32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with Gaussian, t₃
-and lognormal x_p of either sign, where those of n − 1 degrees of freedom cover 73–98 %. B has no
-upper end where κ may be zero.
+t has the degrees of freedom from the tail of (x_p − m)² (`estimators.tail`), and there are
+intervals from 32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with
+Gaussian, t₃ and lognormal x_p of either sign, where those of n − 1 degrees of freedom cover
+73–98 %. B has no upper end where κ may be zero.
 
 u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. It includes U's
 selection: x_p is that of prompts whose group has an advantage.
@@ -21,16 +21,15 @@ selection: x_p is that of prompts whose group has an advantage.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from isentrope.attribution.noise.scale import METHOD, require_units
-from isentrope.attribution.noise.tail import tail_degrees_of_freedom, too_few
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.attribution.noise.scale import require_units
+from isentrope.estimate import Estimate
+from isentrope.estimators.ratio import noise_over_square
 
 
 @dataclass(frozen=True)
@@ -107,34 +106,8 @@ def entropy_noise_scale(
             method="mean over prompts",
             confidence=confidence,
         ),
-        noise_scale=_noise_over_square(x, 1.0, confidence),
-        prompts_for_gradient_sign=_noise_over_square(x, z * z, confidence),
-        prompts_for_sign=_noise_over_square(x + baseline, z * z, confidence),
+        noise_scale=noise_over_square(x, 1.0, confidence),
+        prompts_for_gradient_sign=noise_over_square(x, z * z, confidence),
+        prompts_for_sign=noise_over_square(x + baseline, z * z, confidence),
         confidence=confidence,
     )
-
-
-def _noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
-    """Factor · s²/(m² − s²/n), with its interval by way of κ = m/s."""
-    n, kappa = len(x), float(x.mean() / x.std())
-    centred = x - x.mean()
-    shift = -centred / (n - 1)  # (n,) of the mean, without each
-    variances = (centred.square().sum() - centred.square()) - (n - 1) * shift.square()
-    deleted = (x.mean() + shift) / (variances.clamp_min(0) / (n - 2)).sqrt()
-    se = float(((1 - 1 / n) * (deleted - deleted.mean()).square().sum()).sqrt())
-    short = too_few(n, "prompts")
-    half = math.nan if short else t_quantile(tail_degrees_of_freedom(x), confidence) * se
-    square = kappa**2 - 1 / n
-    value = factor / square if square > 0 else math.inf
-    error = factor * 2 * se / abs(kappa) ** 3 if square > 0 else math.inf
-    certain = not abs(kappa) <= half
-    low = factor / (abs(kappa) + half) ** 2
-    high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
-    warnings = short or (() if certain else (_NO_SIGN,))
-    return Estimate(value, error, low, high, n, "prompts", METHOD, warnings=warnings)
-
-
-_NO_SIGN = (
-    "The sign of the mean is not certain on these prompts, so their number is bounded from below "
-    "only."
-)

@@ -19,10 +19,10 @@ the gradient. So one of the two is subtracted:
 
 The interval of B is Fieller's, every B for which A − (1 + B) D is not distinguishable from zero. It
 has no upper end where |G|² is not distinguishable from zero. tr Σ > 0 has a t-interval on the
-logarithm. For both, the degrees of freedom follow from the tail of c_p = |g_p − ḡ|² (`noise.tail`),
-and there are intervals from 32 groups on. In simulations (docs/results/intervals.md) they cover
-93–100 % with Gaussian gradients, and with norms multiplied by |t₃| or by exp(N(0, 1)), where those
-of n − 1 degrees of freedom cover 71–90 %.
+logarithm. For both, the degrees of freedom follow from the tail of c_p = |g_p − ḡ|²
+(`estimators.tail`), and there are intervals from 32 groups on. In simulations
+(docs/results/intervals.md) they cover 93–100 % with Gaussian gradients, and with norms multiplied
+by |t₃| or by exp(N(0, 1)), where those of n − 1 degrees of freedom cover 71–90 %.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.attribution.noise.tail import (
+from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimators.ratio import fieller
+from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
     effective_units,
     too_few,
     uneven,
 )
-from isentrope.estimate import Estimate, t_quantile
-from isentrope.estimators.ratio import fieller
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import entropy_weights as of_entropies

@@ -79,6 +79,7 @@ def _waterfall(measured: Measurement[MeasureResult]) -> Panel:
         data,
         _draw(data, f"ΔH ({unit})"),
         numbers=numbers,
+        influences=measured.influences({f"{k} part of δH₁": f"budget.{k}" for k in PARTS}),
     )
 
 

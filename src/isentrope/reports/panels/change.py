@@ -23,6 +23,7 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import has_interval, number, without_error
 from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
+from isentrope.runs.measure_records import SweepRow
 from isentrope.runs.results import MeasureResult
 
 
@@ -43,6 +44,7 @@ def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:
             data,
             _figure(result, 0, f"ΔH ({unit})"),
             numbers=_numbers(result),
+            influences=measured.influences(_influenced(result)),
         ),
         Panel(
             "delta_h_per_eta",
@@ -63,8 +65,19 @@ def _numbers(result: MeasureResult) -> dict[str, Estimate]:
         "linear range η*": reach and replace(reach, se=math.nan),
     }
     if row is not None:
-        estimates[f"ΔH at η = {number(row.eta)}"] = result.change_at(row)
+        estimates[_at(row)] = result.change_at(row)
     return {name: estimate for name, estimate in estimates.items() if estimate is not None}
+
+
+def _influenced(result: MeasureResult) -> dict[str, str]:
+    row = result.at_rate()
+    weighted = row is not None and row.resampled is None
+    at_rate = {_at(row): f"sweep[{row.eta:g}].delta_h"} if weighted else {}
+    return {"first order δH₁": "first_order", **at_rate}
+
+
+def _at(row: SweepRow) -> str:
+    return f"ΔH at η = {number(row.eta)}"
 
 
 def _caption(result: MeasureResult) -> str:

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from isentrope.errors import IsentropeError
+from isentrope.evaluation.pass_at_k import prompt_scores
 from isentrope.manifest import NOT_VERIFIED
-from isentrope.reading import read_csv
+from isentrope.reading import read_csv, read_table
 from isentrope.reports.panel import Source
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
 from isentrope.runs.evaluation_folder import HEAD, columns_of, finished, rows_of
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.origin import require_of_run
+from isentrope.runs.table_schemas import RECORDS
 
 TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
 """The first is there where another program held the second open."""
@@ -45,6 +48,22 @@ class Evaluation:
         """Rows of sampled responses, by step; those of any decoding where there are none."""
         rows = self.table[self.table["decoding"] == "sampled"]
         return (rows if len(rows) else self.table).sort_values("step")
+
+    def scores(self, step: float, ks: Sequence[int]) -> dict[int, pd.Series]:
+        """pass@k of each prompt by its key, of sampled responses; empty where keys are unknown."""
+        path = self.folder / f"step_{step:.0f}" / "records.parquet"
+        if not path.is_file():
+            return {}
+        records = read_table(path, schema=RECORDS)
+        if "decoding" in records:
+            records = records[records["decoding"] == "sampled"]
+        if not len(records) or records["key"].isna().any():
+            return {}
+        right = records.groupby("key", sort=True)["right"]
+        drawn, correct = (torch.tensor(x.tolist()) for x in (right.size(), right.sum()))
+        names = right.size().index
+        known = [k for k in ks if k <= int(drawn.min())]
+        return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), names) for k in known}
 
     def source(self) -> Source:
         """Where a panel of it comes from."""

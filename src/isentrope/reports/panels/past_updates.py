@@ -56,7 +56,7 @@ def _caption(past: MomentumRecord, total: Estimate) -> str:
     if past.before is not None:
         earliest = f"step_{past.steps[-1].step}"
         rest.insert(0, f"{number(past.before.delta_h.value)} was there before {earliest}")
-    half = f" Half of it, by size, comes from the last {past.half} updates."
+    half = f" Half of it is of the last {past.half} updates."
     where = "" if past.half is None else half
     whole = f"Momentum moves entropy by {with_interval(total)} {total.unit}"
     return f"{whole}.{where} Of that, {' and '.join(rest)}."

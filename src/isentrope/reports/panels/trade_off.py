@@ -57,6 +57,7 @@ def trade_off_panel(measured: Measurement[MeasureResult] | None) -> Panel | None
         pd.DataFrame([asdict(row) for row in reward.sweep]),
         figure,
         numbers=_numbers(result, reward),
+        influences=measured.influences(_influenced(result)),
     )
 
 
@@ -120,6 +121,12 @@ def _numbers(result: MeasureResult, reward: RewardRecord) -> dict[str, Estimate]
     if row is not None:
         numbers[f"ΔJ at η = {number(row.eta)}"] = row.change(reward.at_theta)
     return {name: estimate for name, estimate in numbers.items() if estimate is not None}
+
+
+def _influenced(result: MeasureResult) -> dict[str, str]:
+    rate = result.rate or 0.0
+    at_rate = {f"ΔJ at η = {number(rate)}": f"reward.sweep[{rate:g}].delta_j"}
+    return {"first order δJ₁": "reward.first_order", **at_rate}
 
 
 def rate_sentence(reading: Reading) -> str:

@@ -208,7 +208,18 @@ def _passes(evaluation: Evaluation, place: int) -> Panel | None:
     numbers = {f"pass@{k} at the last step": estimate_in(last, f"pass_at_{k}", n=n) for k in ks}
     key = "pass_at_k" if place == 0 else f"pass_at_k_{place + 1}"
     title = f"pass@k of {evaluation.folder.name}"
-    return Panel(key, title, caption, evaluation.source(), rows[columns], figure, numbers=numbers)
+    source, scores = evaluation.source(), evaluation.scores(last["step"], ks)
+    influences = {f"pass@{k} at the last step": x for k, x in scores.items()}
+    return Panel(
+        key,
+        title,
+        caption,
+        source,
+        rows[columns],
+        figure,
+        numbers=numbers,
+        influences=influences,
+    )
 
 
 def _draw(

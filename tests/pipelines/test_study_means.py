@@ -1,0 +1,94 @@
+"""Means over repeats that share E: errors of both draws, and ratios of means."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from isentrope.runs.study_table import Means, parts_of_ratio
+
+P, D = 64, 40
+
+
+def table(numbers, errors=None):
+    """Rows of repeats from (N,) values by quantity."""
+    rows = [
+        {"quantity": quantity, "repeat": r, "value": float(value)}
+        | {"se": 1.0 if errors is None else float(errors[quantity][r])}
+        for quantity, values in numbers.items()
+        for r, value in enumerate(values)
+    ]
+    same = {"checkpoint": "c", "step": 0, "unit": "", "freedom": P - 1, "withheld": False}
+    return pd.DataFrame(rows).assign(**same)
+
+
+def study(rng, step_noise, repeats):
+    """x_r = <g, v_r> and y_r = <k, v_r>: prompts of E scatter g and k, repeats scatter v."""
+    fixed = np.random.default_rng(1)
+    g, k, v = 2 * fixed.normal(size=(3, D)) / math.sqrt(D)
+    k += 0.8 * v
+    steps = v + step_noise * rng.normal(size=(repeats, D))
+    names = ("first_order", "second_order")
+    by_prompt = {
+        q: (x + rng.normal(size=(P, D))) @ steps.T for q, x in zip(names, (g, k), strict=True)
+    }
+    x, y = (z.mean(0) for z in by_prompt.values())
+    errors = {q: z.std(0, ddof=1) / math.sqrt(P) for q, z in by_prompt.items()}
+    frame = table(
+        dict(zip(names, (x, y), strict=True)) | {"linear_range": abs(x / y)},
+        errors | {"linear_range": np.ones(repeats)},
+    )
+    shared = {q: torch.tensor((z - z.mean(0)).T / P) for q, z in by_prompt.items()}
+    truth = {"first_order": g @ v, "linear_range": abs(g @ v / (k @ v))}
+    return frame, shared, truth, math.sqrt(v @ v / P)
+
+
+def means(frame, shared):
+    return {row["quantity"]: row for row in Means(frame, shared, 0.95).rows()}
+
+
+@pytest.mark.parametrize("step_noise", [0.1, 1.0])
+@pytest.mark.parametrize("repeats", [2, 4])
+def test_the_interval_of_a_mean_covers_the_truth(step_noise, repeats):
+    rng, held, squares = np.random.default_rng(0), {"first_order": 0, "linear_range": 0}, []
+    for _ in range(150):
+        frame, shared, truth, se = study(rng, step_noise, repeats)
+        found = means(frame, shared)
+        for name in held:
+            held[name] += found[name]["ci_low"] <= truth[name] <= found[name]["ci_high"]
+        squares.append(found["first_order"]["se_evaluation"] ** 2)
+    assert min(held.values()) >= 135  # .90
+    assert 0.7 * se < math.sqrt(np.mean(squares)) < 1.5 * se
+
+
+def test_without_influences_the_error_over_prompts_is_an_upper_bound():
+    frame, _, _, se = study(np.random.default_rng(0), 1.0, 4)
+    assert means(frame, {})["first_order"]["se_evaluation"] > 2 * se
+    assert means(frame, None)["first_order"]["se_evaluation"] == 0.0
+
+
+def test_the_mean_of_a_ratio_is_the_ratio_of_means_without_an_upper_end_where_it_has_none():
+    parts = {"gradient.trace": [16.0, 17.0, 18.0], "gradient.gradient_square": [1.0, -0.5, 1.5]}
+    b = [x / y for x, y in zip(*parts.values(), strict=True)]
+    row = means(table(parts | {"gradient.b_simple": b}), None)["gradient.b_simple"]
+    assert row["value"] == pytest.approx(51 / 2)
+    assert row["ci_high"] == math.inf
+    assert 0 < row["ci_low"] < row["value"]
+
+
+def test_ratios_whose_parts_are_not_there_have_no_mean():
+    assert parts_of_ratio("entropy.noise_scale") == ()
+    assert parts_of_ratio("classes.tokens.criterion.0.02.selected.share_h") == (
+        "classes.tokens.criterion.0.02.selected.delta_h",
+        "classes.tokens.gradient",
+    )
+    assert parts_of_ratio("budget.momentum") is None
+    found = means(table({"supervised.b_simple": [1.0, 2.0], "loss": [1.0, 2.0]}), None)
+    assert list(found) == ["loss"]
+
+
+def test_the_mean_of_a_withheld_interval_has_none():
+    frame = table({"first_order": [1.0, 1.0]}).assign(withheld=[False, True])
+    assert np.isnan(means(frame, {})["first_order"]["ci_low"])
