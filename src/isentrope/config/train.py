@@ -47,18 +47,13 @@ class ModelConfig(Section):
     """Spread the layers of a frozen base over the processes of torchrun; all hold the adapter."""
 
 
-class DemonstrationConfig(TaskConfig):
+class DataConfig(TaskConfig):
     """Where prompts come from."""
 
     train_split: Name = "train"
     """Split that is trained on."""
-
-
-class DataConfig(DemonstrationConfig):
-    """Where prompts come from."""
-
     held_out_split: Name = "test"
-    """Split that the entropy probe draws from; prompts that are trained on are left out."""
+    """Split of the entropy probe, and of adherence; prompts that are trained on are left out."""
 
 
 class SamplingConfig(Section):
@@ -236,14 +231,16 @@ class FineTuningConfig(Section):
     seed: Seed = 0
     """Fixes weights that are random, demonstrations and their order."""
     save_every: Count | None = None
-    """Steps between checkpoints, which sft --resume goes on from; null: none."""
+    """Steps between checkpoints, from which sft --resume continues; null: none."""
+    adherence_prompts: Whole = 0
+    """Held-out prompts that the model answers greedily at the end, for its format and reward."""
 
 
 class SftConfig(Section):
     """Settings of `isentrope sft`."""
 
     model: ModelConfig
-    data: DemonstrationConfig = DemonstrationConfig()
+    data: DataConfig = DataConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's SFTConfig."""

@@ -14,17 +14,19 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from isentrope.config.io import ConfigError, load_config
-from isentrope.config.train import DemonstrationConfig, FineTuningConfig, ModelConfig, SftConfig
+from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl_sft import sft_options
+from isentrope.estimate import Estimate
 from isentrope.files import write_bytes
 from isentrope.manifest import verify
+from isentrope.pipelines.adherence import HeldOut
 from isentrope.pipelines.train import CONFIG
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
@@ -54,10 +56,13 @@ class FineTuned:
     Attributes:
         model: Folder of the model.
         loss: Mean surprisal of the last step's demonstrations before that step, nats per token.
+        adherence: Of greedy responses to held-out prompts, the shares with the task's format and
+            without an end, and the mean reward; those that the task has, none where not asked for.
     """
 
     model: Path
     loss: float
+    adherence: dict[str, Estimate | None] = field(default_factory=dict)
 
 
 def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
@@ -130,6 +135,8 @@ def _fine_tune(
     size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     require_disk(files.folder, size, "Saving the model", "choose another --out")
     rows = _examples(config.data, tuning, model, tokenizer)
+    asked = tuning.adherence_prompts > 0
+    held_out = HeldOut.of(config, model, tokenizer, rows) if asked else None
     written = resolved(config, files.folder, provenance=config.provenance if checkpoint else None)
     if rank() == 0:
         files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
@@ -139,11 +146,13 @@ def _fine_tune(
     observe = _observer(tuning, files, progress)
     _run(model, tokenizer, rows, options, observe, config, files, checkpoint)
     require_finite_state(tuning.steps, model, None)
+    adherence: dict[str, Estimate | None] = {}
     if rank() == 0:
         save_model(model, tokenizer, (files.folder / MODEL).resolve())
         write_bytes(files.folder / CONFIG, written)
+        adherence = {} if held_out is None else held_out.adherence()
     barrier()
-    return FineTuned(files.folder / MODEL, _last_loss(files))
+    return FineTuned(files.folder / MODEL, _last_loss(files), adherence)
 
 
 def _last_loss(files: RunFiles) -> float:
@@ -178,7 +187,7 @@ def _require_same(checkpoint: Path, config: SftConfig) -> None:
         )
 
 
-def require_paths(model: ModelConfig, data: DemonstrationConfig) -> None:
+def require_paths(model: ModelConfig, data: DataConfig) -> None:
     """Refuse a configuration whose model or data are not there, before any work is done.
 
     Raises:
@@ -202,7 +211,7 @@ def _require_no_run(folder: Path) -> None:
 
 
 def _examples(
-    data: DemonstrationConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
+    data: DataConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
 ) -> dict[str, list[list[int]]]:
     """As many demonstrations as the run needs, encoded."""
     policy = Policy(model, tokenizer, precision="as_is")
