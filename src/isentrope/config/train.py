@@ -247,3 +247,12 @@ class SftConfig(Section):
     output: TrackedConfig = TrackedConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml."""
+
+    @model_validator(mode="after")
+    def _adherence_needs_a_whole_model(self) -> SftConfig:
+        if self.fine_tuning.adherence_prompts and self.model.shard_base:
+            raise ValueError(
+                "fine_tuning.adherence_prompts needs a whole model, and model.shard_base spreads "
+                "it: set it to 0, and run isentrope evaluate on the model afterwards"
+            )
+        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.config.train import SftConfig
+from isentrope.config.train import DataConfig, FineTuningConfig
 from isentrope.estimate import Estimate
 from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.metrics import Metric, estimate_metrics
@@ -36,16 +36,15 @@ class HeldOut:
 
     @classmethod
     def of(
-        cls, config: SftConfig, model: Any, tokenizer: Any, rows: dict[str, list[list[int]]]
+        cls,
+        data: DataConfig,
+        tuning: FineTuningConfig,
+        model: Any,
+        tokenizer: Any,
+        rows: dict[str, list[list[int]]],
     ) -> HeldOut:
         """Choose them; refuse what cannot be done before anything is trained."""
-        data, tuning = config.data, config.fine_tuning
         n = tuning.adherence_prompts
-        if config.model.shard_base:
-            raise ValueError(
-                "fine_tuning.adherence_prompts needs a whole model, and model.shard_base spreads "
-                "it: set it to 0, and run isentrope evaluate on the model afterwards."
-            )
         policy = Policy(model.eval(), tokenizer, precision="as_is")
         task = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path, tokenizer)
         prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]

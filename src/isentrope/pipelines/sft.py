@@ -116,7 +116,6 @@ def resume(
         files.require_known_names()
         if (checkpoint := files.latest()) is not None:
             verify(checkpoint)
-            _require_same(checkpoint, config)
             files.require_whole_log(max(files.steps()))
         return _fine_tune(config, files, progress or Progress(), checkpoint)
 
@@ -128,6 +127,12 @@ def _fine_tune(
 
     tuning = config.fine_tuning
     require_paths(config.model, config.data)
+    places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}  # known by their content
+    others = {"output": True, "provenance": True}
+    settings = config.model_dump(mode="json", exclude={**others, **places})
+    record = {"config": settings, "made_from": training_origin(config)}
+    if checkpoint is not None:
+        _require_same(checkpoint, record)
     options = sft_options(config, files.folder)
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
@@ -135,8 +140,9 @@ def _fine_tune(
     size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     require_disk(files.folder, size, "Saving the model", "choose another --out")
     rows = _examples(config.data, tuning, model, tokenizer)
-    asked = tuning.adherence_prompts > 0
-    held_out = HeldOut.of(config, model, tokenizer, rows) if asked else None
+    held_out = None
+    if tuning.adherence_prompts:
+        held_out = HeldOut.of(config.data, tuning, model, tokenizer, rows)
     written = resolved(config, files.folder, provenance=config.provenance if checkpoint else None)
     if rank() == 0:
         files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
@@ -144,7 +150,8 @@ def _fine_tune(
             write_bytes(files.folder / CONFIG, written)
     barrier()
     observe = _observer(tuning, files, progress)
-    _run(model, tokenizer, rows, options, observe, config, files, checkpoint)
+    how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
+    _run(model, tokenizer, rows, options, observe, files, how)
     require_finite_state(tuning.steps, model, None)
     adherence: dict[str, Estimate | None] = {}
     if rank() == 0:
@@ -160,20 +167,11 @@ def _last_loss(files: RunFiles) -> float:
     return float(parse_json(lines[-1])["loss"])
 
 
-def _record(config: SftConfig) -> dict[str, Any]:
-    """What makes a run what it is; the places of model and data are known by their content."""
-    places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}
-    settings = config.model_dump(
-        mode="json", exclude={"output": True, "provenance": True, **places}
-    )
-    return {"config": settings, "made_from": training_origin(config)}
-
-
-def _require_same(checkpoint: Path, config: SftConfig) -> None:
+def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
     """Refuse a run whose settings, model or data are not those of its checkpoint."""
     from isentrope.training.supervised import RECORD
 
-    saved, now = read_json(checkpoint / RECORD), _record(config)
+    saved = read_json(checkpoint / RECORD)
     for section, settings in now["config"].items():
         if saved["config"].get(section) != settings:
             raise ConfigError(
@@ -252,25 +250,18 @@ def _run(
     rows: dict[str, list[list[int]]],
     options: dict[str, Any],
     observe: Callable[[dict[str, float]], None],
-    config: SftConfig,
     files: RunFiles,
-    checkpoint: Path | None,
+    how: dict[str, Any],
 ) -> None:
     from isentrope.training.supervised import fine_tune_supervised
 
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(Path(options["output_dir"]) / "tensorboard")
-    saves = config.fine_tuning.save_every is not None
+    saves = options["save_strategy"] != "no"
     left = f"Resume the run by `isentrope sft --resume {files.folder}`."
     try:
         with noted_if_interrupted(lambda: left) if saves else nullcontext():
-            fine_tune_supervised(
-                *(model, tokenizer, rows, options, observe),
-                shard_base=config.model.shard_base,
-                files=files,
-                record=_record(config) if saves else None,
-                checkpoint=checkpoint,
-            )
+            fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
             f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "
