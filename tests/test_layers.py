@@ -221,7 +221,7 @@ OPENED_IN = {"pipelines.prepare", "pipelines.prepare_training", "pipelines.loop"
 
 TAKE_A_WHOLE_CONFIGURATION = {
     *("check.check", "evaluate.evaluate_checkpoints", "measure.measure", "sft.sft", "train.train"),
-    *("train._go_on", "kinds.intention", "legacy.__init__"),
+    *("train._go_on", "sft._fine_tune", "replay.replay", "kinds.intention", "legacy.__init__"),
 }
 """Entry points of pipelines, which open it for their verb; a run goes on by one of them."""
 

@@ -15,6 +15,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
+from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.training.checkpoints import save_base_model
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
@@ -143,7 +144,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_model(settings, tmp_path, monk
         ("trainer.weight_decy=0", "SFTConfig .*'weight_decay'"),
         ("trainer.weight_decay=high", "'high'"),
         ("output.rollouts_every=2", "Unknown key 'output.rollouts_every'"),
-        ("data.held_out_split=test", "Unknown key 'data.held_out_split'"),
+        ("fine_tuning.adherence_prompts=1000000", "prompts that are not trained on"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(settings, tmp_path, override, said):
@@ -276,3 +277,38 @@ def test_a_checkpoint_of_a_fine_tuning_can_be_measured_as_training_took_it(begun
     state = begun / "training_state" / "step_2"
     assert Policy.from_checkpoint(state, precision="float32").names
     assert (state / "training_args.bin").is_file()
+
+
+@torch.no_grad()
+def greedy(policy, prompt, longest):
+    """The most likely tokens one after the other, by plain passes."""
+    ids = policy.tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
+    response = []
+    while len(response) < longest and policy.eos_token_id not in response:
+        logits = policy.model(input_ids=torch.tensor([ids + response])).logits[0, -1]
+        response.append(int(logits.argmax()))
+    return policy.tokenizer.decode([t for t in response if t != policy.eos_token_id]), response
+
+
+def test_adherence_is_what_greedy_responses_earn_counted_one_by_one(settings, tmp_path):
+    rows = [
+        {"prompt": f"{i}+1=", "response": "7", "reference": "78"[i % 2], "key": str(i)}
+        for i in range(100)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings["data"] = {"dataset_name": "prompts", "dataset_path": str(tmp_path / "rows.jsonl")}
+    settings["fine_tuning"] |= {"steps": 12, "learning_rate": 0.05, "adherence_prompts": 28}
+    made = run(settings)
+    policy = Policy.from_checkpoint(made.model, precision="float32")
+    task = PromptFile(tmp_path / "rows.jsonl")
+    trained = {prompt.key for prompt, _ in task.demonstrations(12 * 6, seed=0)}
+    held_out = [p for p in task.prompts if p.key not in trained]
+    answers = [(p, *greedy(policy, p, 2)) for p in held_out]
+    expected = {
+        "reward": sum(task.reward(text, p.reference) for p, text, _ in answers) / 28,
+        "truncated": sum(policy.eos_token_id not in ids for *_, ids in answers) / 28,
+    }
+    assert 0.2 < expected["reward"] < 0.8
+    assert {name: e.value for name, e in made.adherence.items()} == pytest.approx(expected)
+    for estimate in made.adherence.values():
+        assert 0 <= estimate.ci_low <= estimate.value <= estimate.ci_high <= 1

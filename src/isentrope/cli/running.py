@@ -83,6 +83,9 @@ def fine_tuning(verb: Verb, config: str | None, resume: str | None, changes: Cha
 def print_fine_tuned(fine_tuned: FineTuned) -> None:
     """Print what fine-tuning made."""
     say(f"Loss of the last step: {fine_tuned.loss:.4f} nats per token")
+    for name, share in fine_tuned.adherence.items():
+        if share is not None:
+            say(f"Greedy on held-out prompts, {name}: {share}")
     say_written(fine_tuned.model)
 
 

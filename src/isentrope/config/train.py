@@ -47,18 +47,13 @@ class ModelConfig(Section):
     """Spread the layers of a frozen base over the processes of torchrun; all hold the adapter."""
 
 
-class DemonstrationConfig(TaskConfig):
+class DataConfig(TaskConfig):
     """Where prompts come from."""
 
     train_split: Name = "train"
     """Split that is trained on."""
-
-
-class DataConfig(DemonstrationConfig):
-    """Where prompts come from."""
-
     held_out_split: Name = "test"
-    """Split that the entropy probe draws from; prompts that are trained on are left out."""
+    """Split of the entropy probe, and of adherence; prompts that are trained on are left out."""
 
 
 class SamplingConfig(Section):
@@ -236,17 +231,28 @@ class FineTuningConfig(Section):
     seed: Seed = 0
     """Fixes weights that are random, demonstrations and their order."""
     save_every: Count | None = None
-    """Steps between checkpoints, which sft --resume goes on from; null: none."""
+    """Steps between checkpoints, from which sft --resume continues; null: none."""
+    adherence_prompts: Whole = 0
+    """Held-out prompts that the model answers greedily at the end, for its format and reward."""
 
 
 class SftConfig(Section):
     """Settings of `isentrope sft`."""
 
     model: ModelConfig
-    data: DemonstrationConfig = DemonstrationConfig()
+    data: DataConfig = DataConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Any other field of TRL's SFTConfig."""
     output: TrackedConfig = TrackedConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml."""
+
+    @model_validator(mode="after")
+    def _adherence_needs_a_whole_model(self) -> SftConfig:
+        if self.fine_tuning.adherence_prompts and self.model.shard_base:
+            raise ValueError(
+                "fine_tuning.adherence_prompts needs a whole model, and model.shard_base spreads "
+                "it: set it to 0, and run isentrope evaluate on the model afterwards"
+            )
+        return self

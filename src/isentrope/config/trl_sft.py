@@ -30,6 +30,7 @@ MANAGED_FIELDS = {
     "report_to": "output.report_to",
     "save_strategy": "fine_tuning.save_every",
     "save_steps": "fine_tuning.save_every",
+    "save_total_limit": "nothing: every checkpoint is kept",
     "save_only_model": "nothing: a run is resumed from the optimizer's state",
     "resume_from_checkpoint": "`isentrope sft --resume RUN`",
     "logging_steps": _ALL_LOGGED,

@@ -10,20 +10,24 @@ gradient. Weights are stored in a type of few bits: what its rounding may be is 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from isentrope.checkpoint_names import step_of_folder
 from isentrope.checks import Finding
 from isentrope.config.as_trained import settle
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import CheckpointConfig, MeasureConfig
+from isentrope.config.stages import SamplingConfig
 from isentrope.manifest import verification
 from isentrope.pipelines.precision_stages import at_precision
 from isentrope.pipelines.prepare import with_control
 from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
 from isentrope.policy.stored_types import stored_types
 from isentrope.processes import all_ranks, join_processes
 from isentrope.progress import Progress
@@ -65,8 +69,13 @@ def replay(config: MeasureConfig, progress: Progress | None = None) -> dict[str,
         with (progress or Progress()).bar("replaying") as report:
             for done, subject in enumerate(subjects):
                 report(done, len(subjects), subject.name)
+                alone, settled = settle(config, subject.path)
+                where, arguments = alone.checkpoint, settled.arguments
+                precision = _as_trained(alone.precision.updating, arguments)
+                rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
                 try:
-                    findings[subject.name] = _replayed(config, subject)
+                    found = _replayed(subject, where, alone.sampling, precision, rows)
+                    findings[subject.name] = found
                 except NoNextStepError as error:
                     missing.append(str(error))
                     findings[subject.name] = [Finding(STEP, None, str(error))]
@@ -75,7 +84,21 @@ def replay(config: MeasureConfig, progress: Progress | None = None) -> dict[str,
     return findings
 
 
-def _replayed(config: MeasureConfig, subject: Subject) -> list[Finding]:
+def _as_trained(precision: Precision, arguments: Mapping[str, Any]) -> Precision:
+    """Autocast as in the trainer's arguments, where the configuration has none."""
+    autocast = precision_of(SimpleNamespace(**arguments)).autocast
+    if autocast is None or precision.autocast is not None:
+        return precision
+    return replace(precision, runtime_dtype="float32", autocast=autocast)
+
+
+def _replayed(
+    subject: Subject,
+    where: CheckpointConfig,
+    sampling: SamplingConfig,
+    precision: Precision,
+    micro_batch: int | None,
+) -> list[Finding]:
     after = _next(subject)
     try:
         U, update = read_next_update(subject.path)
@@ -83,13 +106,7 @@ def _replayed(config: MeasureConfig, subject: Subject) -> list[Finding]:
         raise NoNextStepError(f"{str(error).rstrip('.')}, or recorded none.") from error
     if U.token_weights is None:
         raise NoNextStepError(f"{subject.path / NEXT_UPDATE} has no token weights to replay.")
-    alone, settled = settle(config, subject.path)
-    precision, arguments = alone.precision.updating, settled.arguments
-    autocast = precision_of(SimpleNamespace(**arguments)).autocast
-    if autocast is not None and precision.autocast is None:
-        precision = replace(precision, runtime_dtype="float32", autocast=autocast)
-    micro_batch = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
-    policy, moved = (c.load(alone.checkpoint, alone.sampling) for c in (subject, after))
+    policy, moved = (c.load(where, sampling) for c in (subject, after))
     policy.ranks = all_ranks()
     with at_precision(policy, precision):
         step = optimizer_step(

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ import torch
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
-from isentrope.config.train import DemonstrationConfig, FineTuningConfig, ModelConfig, SftConfig
+from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl_sft import sft_options
+from isentrope.estimate import Estimate
 from isentrope.files import write_bytes
 from isentrope.manifest import verify
+from isentrope.pipelines.adherence import HeldOut
 from isentrope.pipelines.train import CONFIG
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
@@ -55,10 +57,13 @@ class FineTuned:
     Attributes:
         model: Folder of the model.
         loss: Mean surprisal of the last step's demonstrations before that step, nats per token.
+        adherence: Of greedy responses to held-out prompts, the shares with the task's format and
+            without an end, and the mean reward; those that the task has, none where not asked for.
     """
 
     model: Path
     loss: float
+    adherence: dict[str, Estimate | None] = field(default_factory=dict)
 
 
 def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
@@ -112,7 +117,6 @@ def resume(
         files.require_known_names()
         if (checkpoint := files.latest()) is not None:
             verify(checkpoint)
-            _require_same(checkpoint, config)
             files.require_whole_log(max(files.steps()))
         return _fine_tune(config, files, progress or Progress(), checkpoint)
 
@@ -124,6 +128,12 @@ def _fine_tune(
 
     tuning = config.fine_tuning
     require_paths(config.model, config.data)
+    places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}  # known by their content
+    others = {"output": True, "provenance": True}
+    settings = config.model_dump(mode="json", exclude={**others, **places})
+    record = {"config": settings, "made_from": training_origin(config)}
+    if checkpoint is not None:
+        _require_same(checkpoint, record)
     options = sft_options(config, files.folder)
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
@@ -131,6 +141,9 @@ def _fine_tune(
     size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     require_disk(files.folder, size, "Saving the model", "choose another --out")
     rows = _examples(config.data, tuning, model, tokenizer)
+    held_out = None
+    if tuning.adherence_prompts:
+        held_out = HeldOut.of(config.data, tuning, model, tokenizer, rows)
     written = resolved(config, files.folder, provenance=config.provenance if checkpoint else None)
     if rank() == 0:
         files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
@@ -138,13 +151,16 @@ def _fine_tune(
             write_bytes(files.folder / CONFIG, written)
     barrier()
     observe = _observer(tuning, files, progress)
-    _run(model, tokenizer, rows, options, observe, config, files, checkpoint)
+    how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
+    _run(model, tokenizer, rows, options, observe, files, how)
     require_finite_state(tuning.steps, model, None)
+    adherence: dict[str, Estimate | None] = {}
     if rank() == 0:
         save_model(model, tokenizer, (files.folder / MODEL).resolve())
         write_bytes(files.folder / CONFIG, written)
+        adherence = {} if held_out is None else held_out.adherence()
     barrier()
-    return FineTuned(files.folder / MODEL, _last_loss(files))
+    return FineTuned(files.folder / MODEL, _last_loss(files), adherence)
 
 
 def _last_loss(files: RunFiles) -> float:
@@ -152,20 +168,11 @@ def _last_loss(files: RunFiles) -> float:
     return float(parse_json(lines[-1])["loss"])
 
 
-def _record(config: SftConfig) -> dict[str, Any]:
-    """What makes a run what it is; the places of model and data are known by their content."""
-    places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}
-    settings = config.model_dump(
-        mode="json", exclude={"output": True, "provenance": True, **places}
-    )
-    return {"config": settings, "made_from": training_origin(config)}
-
-
-def _require_same(checkpoint: Path, config: SftConfig) -> None:
+def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
     """Refuse a run whose settings, model or data are not those of its checkpoint."""
     from isentrope.training.supervised import RECORD
 
-    saved, now = read_json(checkpoint / RECORD), _record(config)
+    saved = read_json(checkpoint / RECORD)
     for section, settings in now["config"].items():
         if saved["config"].get(section) != settings:
             raise ConfigError(
@@ -179,7 +186,7 @@ def _require_same(checkpoint: Path, config: SftConfig) -> None:
         )
 
 
-def require_paths(model: ModelConfig, data: DemonstrationConfig) -> None:
+def require_paths(model: ModelConfig, data: DataConfig) -> None:
     """Refuse a configuration whose model or data are not there, before any work is done.
 
     Raises:
@@ -203,7 +210,7 @@ def _require_no_run(folder: Path) -> None:
 
 
 def _examples(
-    data: DemonstrationConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
+    data: DataConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
 ) -> dict[str, list[list[int]]]:
     """As many demonstrations as the run needs, encoded."""
     policy = Policy(model, tokenizer, precision="as_is")
@@ -244,25 +251,18 @@ def _run(
     rows: dict[str, list[list[int]]],
     options: dict[str, Any],
     observe: Callable[[dict[str, float]], None],
-    config: SftConfig,
     files: RunFiles,
-    checkpoint: Path | None,
+    how: dict[str, Any],
 ) -> None:
     from isentrope.training.supervised import fine_tune_supervised
 
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(Path(options["output_dir"]) / "tensorboard")
-    saves = config.fine_tuning.save_every is not None
+    saves = options["save_strategy"] != "no"
     left = f"Resume the run by `isentrope sft --resume {files.folder}`."
     try:
         with noted_if_interrupted(lambda: left) if saves else nullcontext():
-            fine_tune_supervised(
-                *(model, tokenizer, rows, options, observe),
-                shard_base=config.model.shard_base,
-                files=files,
-                record=_record(config) if saves else None,
-                checkpoint=checkpoint,
-            )
+            fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
             f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "

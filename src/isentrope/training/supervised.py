@@ -70,9 +70,9 @@ def fine_tune_supervised(
         observe: Called on every process with step, loss (nats per token), learning_rate and
             grad_norm (before clipping), all of the whole batch.
         shard_base: Whether to spread the frozen base over the processes.
-        files: Files of the run, where checkpoints are saved.
+        files: Files of the run, where checkpoints are saved; None for those of `output_dir`.
         record: What is written into each checkpoint, as `RECORD`.
-        checkpoint: The checkpoint to go on from; None for the beginning.
+        checkpoint: The checkpoint to resume from; None for the beginning.
 
     Returns:
         The trainer, its model trained.
@@ -89,8 +89,7 @@ def fine_tune_supervised(
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)
     trainer.observe, trainer.record = observe, record or {}
-    if files is not None:
-        trainer.files = files
+    trainer.files = files or RunFiles(str(args.output_dir))
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return trainer
