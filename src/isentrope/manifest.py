@@ -50,7 +50,7 @@ _LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not fals
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 _Stamp = tuple[int, int, int, int]
-_warned: set[Path] = set()
+_noted: set[Path] = set()
 _digests: dict[Path, tuple[_Stamp, str]] = {}
 """Digest of each file that was hashed, with what its entry in the file system was then."""
 
@@ -219,10 +219,13 @@ def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
 
 def _say_unverified(folder: Path) -> None:
     ours = next((name for name in _OURS if (folder / name).is_file()), None)
+    place = folder.parent if ours else folder  # an old run has many such folders side by side
+    if place in _noted:
+        return
+    _noted.add(place)
     if ours is None:
         log.debug("%s has no %s, so its files are not verified.", folder, MANIFEST)
-    elif folder.parent not in _warned:  # an old run has many such folders side by side
-        _warned.add(folder.parent)
+    else:
         log.warning(
             "%s has no %s, so its files are not verified. Its %s is isentrope's: an earlier "
             "version wrote it, or the manifest was lost. More such folders in %s are not named.",
