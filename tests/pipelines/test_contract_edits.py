@@ -45,7 +45,7 @@ KEYS = (
 
 VALUES = {
     "schema": [2, 0, "1", None, True],
-    "objective": ["nonsense", "", 1, "sft"],
+    "objective": ["nonsense", "", 1, None],
     "plain_objective": ["nonsense"],
     "advantages": ["nonsense", 1],
     "control": ["clip_cov", []],

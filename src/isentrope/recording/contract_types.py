@@ -10,13 +10,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from isentrope.update.objective import Objective
+from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 from isentrope.update.optimizer_checks import require_plausible
 
 
 def _digest(text: str) -> str:
     if len(text) != 64 or not set(text) <= set("0123456789abcdef") or not text.strip("0"):
         raise ValueError("it is not a SHA-256 digest")
+    return text
+
+
+def _objective(text: str) -> str:
+    if text not in (known := (*OBJECTIVES, RECORDED, SFT)):
+        raise ValueError(f"{text!r} is none of {', '.join(known)}")
     return text
 
 
@@ -34,7 +40,7 @@ Digest = Annotated[str, AfterValidator(_digest)]
 Group = Annotated[dict[str, Any], AfterValidator(_group)]
 Word = Annotated[str, Field(pattern=r"^\w+$")]
 Name = Annotated[str, Field(min_length=1)]
-AnyObjective = Objective | Literal["recorded"]
+AnyObjective = Annotated[str, AfterValidator(_objective)]
 
 _ALWAYS = (
     *("objective", "loss_type", "normaliser", "max_new_tokens", "temperature", "max_grad_norm"),
