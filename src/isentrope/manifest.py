@@ -50,6 +50,7 @@ _LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not fals
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 _Stamp = tuple[int, int, int, int]
+_noted: set[Path] = set()
 _digests: dict[Path, tuple[_Stamp, str]] = {}
 """Digest of each file that was hashed, with what its entry in the file system was then."""
 
@@ -216,11 +217,17 @@ def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
     return files
 
 
-@cache
 def _say_unverified(folder: Path) -> None:
     ours = next((name for name in _OURS if (folder / name).is_file()), None)
-    why = (
-        f" Its {ours} is isentrope's: an earlier version wrote it, or it was lost." if ours else ""
-    )
-    level = logging.WARNING if ours else logging.DEBUG
-    log.log(level, "%s has no %s, so its files are not verified.%s", folder, MANIFEST, why)
+    place = folder.parent if ours else folder  # an old run has many such folders side by side
+    if place in _noted:
+        return
+    _noted.add(place)
+    if ours is None:
+        log.debug("%s has no %s, so its files are not verified.", folder, MANIFEST)
+    else:
+        log.warning(
+            "%s has no %s, so its files are not verified. Its %s is isentrope's: an earlier "
+            "version wrote it, or the manifest was lost. More such folders in %s are not named.",
+            *(folder, MANIFEST, ours, folder.parent),
+        )

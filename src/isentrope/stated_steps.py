@@ -1,6 +1,6 @@
 """What a folder is, by its name and by its content: one under another's name is refused.
 
-    checkpoint     step_N, checkpoint-N      trainer_state.json, contract.json
+    checkpoint     step_N, checkpoint-N      trainer_state.json, contract.json, isentrope_state.json
     next_update    in the checkpoint         update.json: step N + 1, and the checkpoint's manifest
     results        <verb>_<name>             results.json
     evaluation     <name>                    metrics.json
@@ -20,7 +20,11 @@ from isentrope.files import MANIFEST, sha256_of_file
 from isentrope.manifest import verifying
 from isentrope.reading import read_json
 
-STATED_IN = {"trainer_state.json": "global_step", "contract.json": "step"}
+STATED_IN = {
+    "trainer_state.json": "global_step",
+    "contract.json": "step",
+    "isentrope_state.json": "step",
+}
 """Files of a checkpoint and their keys that state its step."""
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""

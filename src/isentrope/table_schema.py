@@ -41,6 +41,8 @@ class TableSchema:
             A clause that names the first column; None where nothing is wrong.
         """
         found: list[str] = table.column_names
+        if not table.num_rows:
+            return "it has no rows"
         for name in self.columns:
             if name not in found and name not in self.optional:
                 return f"it has no column {name!r}"

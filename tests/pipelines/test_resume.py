@@ -79,6 +79,14 @@ def test_only_what_the_run_left_is_removed_on_resuming(run):
     assert not left & {*own, "step_3.parquet.partial"}
 
 
+def test_data_that_is_not_there_is_named_and_not_called_other_data(run):
+    text = (run / "config.yaml").read_text()
+    relative = [line for line in text.splitlines() if "dataset_path" in line]
+    (run / "config.yaml").write_text(text.replace(relative[0], "  dataset_path: prompts.jsonl"))
+    with pytest.raises(FileNotFoundError, match=r"There is no prompts\.jsonl in .*dataset_path"):
+        resume(run, MORE)
+
+
 def test_a_step_under_a_name_that_no_run_gives_is_refused(run):
     (run / "training_state" / "step_2").rename(run / "training_state" / "step_002")
     with pytest.raises(ValueError, match=r"step_002 .*rename it to step_2\b"):

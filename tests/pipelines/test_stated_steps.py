@@ -120,12 +120,21 @@ def test_measurements_of_another_run_are_not_reported_as_those_of_this_one(run, 
     assert any("step_2" in x and "another checkpoint" in x for x in reading.missing)
 
 
-@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt"])
+STATES = {
+    "optimizer.pt": "is of step 3, and its optimizer has counted 1 steps",
+    "scheduler.pt": r"is of step 3, and its schedule \(scheduler\.pt\) has counted 1 steps",
+    "isentrope_state.json": r"step 3 by its name, step_3, and of step 1 by isentrope_state\.json",
+    "contract.json": r"step 3 by its name, step_3, and of step 1 by contract\.json",
+    "trainer_state.json": r"step 3 by its name, step_3, and of step 1 by trainer_state\.json",
+}
+
+
+@pytest.mark.parametrize("file", STATES)
 def test_states_of_another_step_are_refused_after_a_manifest_made_anew(run, file):
     shutil.copy(at(run, 1) / file, at(run, 3) / file)
     (at(run, 3) / "manifest.json").unlink()
     write_manifest(at(run, 3))
-    with pytest.raises(FileError, match=r"is of step 3, and its .* has counted 1 steps"):
+    with pytest.raises(FileError, match=STATES[file]):
         resume(run, ["training.steps=4"])
 
 
@@ -138,7 +147,8 @@ def test_an_optimizer_that_began_anew_elsewhere_is_no_fault(run):
     policy = Policy.from_checkpoint(folder, temperature=1.0)
     with pytest.raises(FileError, match="its optimizer has counted 2 steps"):
         load_optimizer_state(policy, folder)
-    (folder / "contract.json").unlink()
+    for name in ("contract.json", "isentrope_state.json"):
+        (folder / name).unlink()
     with pytest.raises(FileError, match="its optimizer has counted 2 steps"):
         load_optimizer_state(policy, folder)
     schedule = torch.load(folder / "scheduler.pt", weights_only=True)

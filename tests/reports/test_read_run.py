@@ -1,6 +1,11 @@
+import shutil
+from pathlib import Path
+
 import pytest
 
 from isentrope.reports.read_run import read_run
+from isentrope.reports.report import write_report
+from isentrope.runs.results import MeasureResult
 from tests.reports.made_up import estimate, make_run, measure, write, write_evaluation
 
 
@@ -60,3 +65,15 @@ def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):
     from isentrope.reports.report import write_report
 
     assert write_report(tmp_path).page.exists()
+
+
+def test_results_of_the_first_version_are_read(tmp_path):
+    """Written by commit 8ccdc37, before settings, manifests and probabilities of checks."""
+    run = shutil.copytree(Path(__file__).with_name("first_results"), tmp_path / "run")
+    reading = read_run(run)
+    assert not [x for x in reading.missing if "left out" in x]
+    assert {v for v, of in reading.measurements.items() if of} == {"measure", "influence", "noise"}
+    measured = reading.shown(MeasureResult)
+    assert measured.result.first_order.value == -0.036157301980062485
+    assert len(measured.table("sweep")) == 1
+    assert write_report(run).page.is_file()

@@ -100,7 +100,7 @@ def branch(
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
     changed = changed_settings(flat_settings(then), flat_settings(config))
-    require_steps(config, step_of_folder(start.name) or 0)
+    require_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         _require_no_run(files)

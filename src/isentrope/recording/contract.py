@@ -12,15 +12,15 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BaseModel, Field
 from torch import nn
 
 from isentrope.files import sha256
 from isentrope.manifest import verify
 from isentrope.reading import read_json, require_types
+from isentrope.recording.contract_types import Contract
 from isentrope.recording.next_update import read_next_update as read_next_update
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.vectors import tensor_bytes
@@ -51,41 +51,6 @@ _OLD_DEFAULTS = {"control": None}
 
 
 CURE = "Restore the checkpoint, or choose another."
-
-
-class _ContractTypes(BaseModel):
-    """Types of the settings of a contract; older contracts lack some, newer ones have more."""
-
-    objective: str = ""
-    plain_objective: str | None = None
-    advantages: str | None = None
-    control: dict[str, Any] | None = None
-    loss_type: str = ""
-    normaliser: str | None = None
-    max_new_tokens: Annotated[int, Field(ge=1)] = 1
-    eos_token_ids: list[int] = []
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    max_grad_norm: Annotated[float, Field(ge=0)] | None = None
-    prompts_per_step: Annotated[int, Field(ge=1)] = 1
-    group_size: Annotated[int, Field(ge=1)] = 1
-    micro_batch: Annotated[int, Field(ge=1)] = 1
-    gradient_accumulation_steps: Annotated[int, Field(ge=1)] = 1
-    world_size: Annotated[int, Field(ge=1)] = 1
-    seed: int = 0
-    sampler: str = ""
-    replayable: bool = True
-    base_model: str = ""
-    frozen_sha256: str = ""
-    trainable: dict[str, list[int]] = {}
-    dataset: str = ""
-    dataset_sha256: str = ""
-    environment: dict[str, str | int] = {}
-    config: dict[str, Any] = {}
-    made_from: dict[str, str] = {}
-    step: Annotated[int, Field(ge=0)] = 0
-    learning_rate_next: Annotated[float, Field(ge=0)] = 0.0
-    optimizer: str = ""
-    param_groups: list[dict[str, Any]] = []
 
 
 def frozen_hash(model: nn.Module) -> str:
@@ -138,7 +103,7 @@ def read_contract(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
     contract = read_json(path, CURE)
-    require_types(path, contract, _ContractTypes, CURE)
+    require_types(path, contract, Contract, CURE)
     return contract
 
 

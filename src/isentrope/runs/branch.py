@@ -131,17 +131,18 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
     return {key: [then.get(key), now.get(key)] for key in keys}
 
 
-def require_steps(config: TrainConfig, step: int) -> None:
+def require_steps(step: int, last: int, trainer: Mapping[str, Any]) -> None:
     """Refuse a branch without a step of its own, or that begins in the middle of a batch's uses.
 
     Args:
-        config: Of the branch.
         step: Where it begins.
+        last: Its `training.steps`.
+        trainer: Its section `trainer`.
 
     Raises:
         ConfigError: Naming the setting.
     """
-    last, uses = config.training.steps, config.trainer.get("num_iterations", 1)
+    uses = trainer.get("num_iterations", 1)
     if last <= step:
         raise ConfigError(
             f"training.steps={last} is no later than step {step}, where the branch begins: set "

@@ -235,6 +235,6 @@ class Header:
     policy: PolicyRecord
     batches: BatchesRecord
     estimator: EstimatorRecord
-    settings: SettingsRecord
+    settings: SettingsRecord = field(default_factory=SettingsRecord)
     step: StepRecord
     provenance: Provenance

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -132,3 +133,14 @@ class Checks:
     martingale_p: float | None
     martingale_verdict: str | None
     rounding_floor: RoundingFloor
+
+
+def _with_probabilities(content: Any) -> Any:
+    """Checks of an earlier version have no probabilities and verdicts; readers use the z-scores."""
+    if not isinstance(content, Mapping):
+        return content
+    tests = ("score_identity", "martingale")
+    return {f"{test}_{key}": None for test in tests for key in ("p", "verdict")} | dict(content)
+
+
+ChecksValue = Annotated[Checks, BeforeValidator(_with_probabilities)]

@@ -130,7 +130,7 @@ def data_digest(path: str | Path | None) -> str:
     """Digest of a data file, or of all files in a folder; `NOTHING` for None."""
     if path is None:
         return NOTHING
-    where = Path(path).expanduser()
+    where = _present(path)
     if where.is_file():
         return _of_files([where])
     files = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
@@ -140,8 +140,20 @@ def data_digest(path: str | Path | None) -> str:
 def task_digest(*names: str | None) -> str:
     """Digest of the Python files that tasks are defined in; `NOTHING` for tasks by name."""
     matches = [NAME.fullmatch(name) for name in names if name is not None]
-    files = [Path(match["file"]).expanduser() for match in matches if match]
-    return _of_files(file for file in files if file.is_file()) if files else NOTHING
+    files = [_present(match["file"]) for match in matches if match]
+    return _of_files(files) if files else NOTHING
+
+
+def _present(path: str | Path) -> Path:
+    """A file or folder of data; one that is missing is no other data."""
+    where = Path(path).expanduser()
+    if not where.exists():
+        here = "" if where.is_absolute() else f" in {Path.cwd()}"
+        raise FileNotFoundError(
+            f"There is no {path}{here}, from which data or a task is read: run the command where "
+            "it was first run, restore the file, or give its path anew (dataset_path)."
+        )
+    return where
 
 
 def digest_of(content: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from isentrope.runs.attribution_records import (
 from isentrope.runs.class_records import ClassesRecord
 from isentrope.runs.entropy_records import EntropiesResult
 from isentrope.runs.kernel_records import BlockRecord, SecondOrder, TruncationRecord
-from isentrope.runs.measure_records import Checks, RangeValue, RowValue, SweepRow
+from isentrope.runs.measure_records import ChecksValue, RangeValue, RowValue, SweepRow
 from isentrope.runs.momentum_records import MomentumRecord
 from isentrope.runs.result import RESULTS, Result, read_schema
 from isentrope.runs.result_coding import OPTIONAL, Number, ResultsError, Value
@@ -50,7 +50,7 @@ class MeasureResult(Result):
     sweep: tuple[RowValue, ...]
     linear_range: RangeValue | None
     budget: dict[str, Number]
-    checks: Checks
+    checks: ChecksValue
     reward: Annotated[RewardRecord | None, OPTIONAL] = None
 
     @property
@@ -118,7 +118,7 @@ class InfluenceResult(Result):
     Attributes:
         how: How it was computed.
         groups: Groups of prompts that errors are over.
-        degrees_of_freedom: Of those errors.
+        degrees_of_freedom: Of those errors; None in results of earlier versions.
         measured_on: The responses of E.
         entropy: δH₁ by the parts of the step.
         reward: δJ₁ likewise; None if it was not asked for.
@@ -133,8 +133,8 @@ class InfluenceResult(Result):
 
     how: str
     groups: int
-    degrees_of_freedom: int
-    measured_on: str
+    degrees_of_freedom: int | None = None
+    measured_on: str = "E"
     entropy: Budget
     reward: Budget | None
     reliability: dict[str, Value]

@@ -29,8 +29,10 @@ _SWEEP = TableSchema(
         **_numbers(*_with_interval("delta_j")),
         "reward_verdict": "string",
     },
-    frozenset({*_with_interval("delta_j"), "reward_verdict"}),
+    frozenset({*_with_interval("delta_j"), "reward_verdict"})
+    | {"residual_ci_low", "residual_ci_high", "residual_verdict", "ess_integrated", "carriers"},
 )
+"""The last five are absent in tables of earlier versions."""
 
 _BY_REWARD = frozenset({"delta_j", "delta_j_se"})
 _CHANGES = _numbers("delta_h", "delta_h_se", "delta_j", "delta_j_se")

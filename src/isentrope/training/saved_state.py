@@ -1,7 +1,7 @@
 """The state of a run besides model and optimizer: its parts in each checkpoint, and back.
 
 training_state/step_N/
-  isentrope_state.json       state_dict() of every part, by name
+  isentrope_state.json       step, and state_dict() of every part, by name
   step_control.safetensors   tensors of the step control, if there is one
   entropy_probe.safetensors  the gradient that the probe keeps, if it does
 """
@@ -61,9 +61,11 @@ def saving(step: int, writing: Path, files: RunFiles, verb: str) -> Iterator[Non
         ) from error
 
 
-def write_state(folder: Path, parts: Mapping[str, Any], control: IsentropicStep | None) -> None:
-    """Write state_dict() of all parts, by name, and of the step control into a new checkpoint."""
-    state = {name: part.state_dict() for name, part in parts.items()}
+def write_state(
+    folder: Path, parts: Mapping[str, Any], control: IsentropicStep | None, step: int
+) -> None:
+    """Write the step, and state_dict() of all parts and of the step control, by name."""
+    state = {"step": step} | {name: part.state_dict() for name, part in parts.items()}
     if control is not None:
         state["step_control"] = control.state_dict()
         save_file(control.tensors(), folder / CONTROL_STATE)
@@ -93,6 +95,7 @@ def restore_state(
             missing in it.
     """
     state = read_json(checkpoint / STATE, finite=False)
+    state.pop("step", None)  # compared with the checkpoint's before
     names = set(parts) | ({"step_control"} if control else set())
     if changed is not None:
         begin_anew = {n for n, s in _SECTIONS.items() if any(k.startswith(s) for k in changed)}

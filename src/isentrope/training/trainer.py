@@ -189,7 +189,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             "param_groups": hyper_parameters(optimizer),
         }
         write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
-        write_state(partial, self.stateful, self.step_control)
+        write_state(partial, self.stateful, self.step_control, self.state.global_step)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the states; a branch then has its own rates and hyper-parameters."""
