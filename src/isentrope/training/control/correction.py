@@ -6,7 +6,9 @@
 g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
 is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
 of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
-noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
+noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>. Among the steps
+whose c is larger than twice its error it is too large, 1.2 to 3 times where noise hides it, so the
+c of a run is its mean over steps (`GainMean`).
 
 Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
 infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
@@ -18,6 +20,7 @@ If there is no correction, or a shorter one, the reason is one of:
     not_finite     a number is NaN or infinite
     no_rate        η is 0
     no_gain        c is not larger than twice its standard error: the effect of u is unknown
+    first_step     P has second moments of one gradient: u is long where that gradient was small
     out_of_range   |ηλc| was cut to a share of the entropy, so that the first order holds
     too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
 """
@@ -25,7 +28,7 @@ If there is no correction, or a shorter one, the reason is one of:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -111,6 +114,36 @@ class Halves:
         return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
 
 
+class GainMean:
+    """The mean of the gains of a run's steps, with exponential weights, and its error."""
+
+    def __init__(self, window: float) -> None:
+        """Start empty.
+
+        Args:
+            window: N, in steps; 1 keeps the last gain alone.
+        """
+        self._decay = 1 - 1 / window
+        self._count, self._value, self._variance = 0, 0.0, 0.0
+
+    def add(self, gain: float, error: float) -> tuple[float, float]:
+        """Add a gain and its error, and return those of the mean."""
+        share = (1 - self._decay) / (1 - self._decay ** (self._count + 1))
+        self._value += share * (gain - self._value)
+        self._variance = (1 - share) ** 2 * self._variance + (share * error) ** 2
+        self._count += 1
+        return self._value, math.sqrt(self._variance)
+
+    def state_dict(self) -> dict[str, float]:
+        """Count, mean and variance, as plain JSON."""
+        return {"count": self._count, "value": self._value, "variance": self._variance}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Resume from a saved state; that of an earlier version is empty."""
+        self._count, self._value = int(state.get("count", 0)), state.get("value", 0.0)
+        self._variance = state.get("variance", 0.0)
+
+
 def isentropic_correction(
     policy: Policy,
     E_a: Rollouts,
@@ -161,6 +194,7 @@ def correct(
     tau: float = 0.0,
     limits: Limits | None = None,
     project: Callable[[Vector], Vector] | None = None,
+    gains: GainMean | None = None,
 ) -> Correction:
     """λ and u from entropy gradients.
 
@@ -173,6 +207,7 @@ def correct(
         tau: τ, the requested change of h.
         limits: Bounds of the correction.
         project: Π, or None for the identity.
+        gains: The gains of earlier steps, to which this one is added; None for this one alone.
 
     Returns:
         λ and u.
@@ -188,6 +223,8 @@ def correct(
     along_v = along(halves.a, v), along(halves.b, v)
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
+    if gains is not None and math.isfinite(gain + gain_se):
+        gain, gain_se = gains.add(gain, gain_se)
     sizes = _size(v, preconditioner), _size(u, preconditioner)
     numbers = {
         "predicted": eta * predicted,

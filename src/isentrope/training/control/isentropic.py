@@ -29,7 +29,7 @@ from isentrope.processes import rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.training.control.averages import GradientMeans
-from isentrope.training.control.correction import Correction, correct
+from isentrope.training.control.correction import Correction, GainMean, correct
 from isentrope.training.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
 from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.level import Level
@@ -41,9 +41,12 @@ log = logging.getLogger("isentrope")
 
 SECOND_ORDER = 0.2
 """Second order as a share of the predicted change, for the variance of ĥ."""
+GAIN_WINDOW = 8
+"""Least number of steps over which gains are averaged."""
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
+    "first_step": "P has second moments of one gradient alone",
     "no_gain": "its gain is within two standard errors of zero",
     "no_reward_gain": "the gradient of reward is within two standard errors of zero",
     "out_of_range": "the change of entropy would leave the linear range",
@@ -91,7 +94,7 @@ class IsentropicStep(TrainerCallback):
         reward = self._options.reward_average if self._options.reward_neutral else None
         keep = self._options.every > 1
         self._means = GradientMeans(self._options.average, reward, keep=keep)
-        self._level = Level()
+        self._level, self._gains = Level(), GainMean(max(self._options.average, GAIN_WINDOW))
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
@@ -217,7 +220,10 @@ class IsentropicStep(TrainerCallback):
             tau=tau,
             limits=self._limits,
             project=project,
+            gains=self._gains,
         )
+        if coming.first:
+            return correction.withdrawn("first_step")
         unknown = self._options.reward_neutral and project is None
         return correction.withdrawn("no_reward_gain") if unknown else correction
 
@@ -272,6 +278,7 @@ class IsentropicStep(TrainerCallback):
             "feedback": self._feedback.state_dict(),
             "level": self._level.state_dict(),
             "seen": self._means.state_dict(),
+            "gains": self._gains.state_dict(),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -283,6 +290,7 @@ class IsentropicStep(TrainerCallback):
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
         self._means.load(state["seen"], tensors)
+        self._gains.load_state_dict(state.get("gains", {}))
 
 
 def _draw_numbers(draw: EntropyDraw) -> dict[str, float]:
