@@ -9,13 +9,13 @@ import torch
 import isentrope as ise
 from isentrope.training.control.averages import GradientMeans
 from isentrope.training.control.correction import (
-    GainMean,
     Halves,
     Limits,
     correct,
     isentropic_correction,
 )
 from isentrope.training.control.gradients import entropy_of, gradient_groups
+from isentrope.training.control.level import Level
 from isentrope.training.control.options import IsentropicOptions
 
 FREE = Limits(largest=1e9, range=1e9)
@@ -192,7 +192,7 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
     for _ in range(8):
         g = rng.normal(size=40)
         g /= np.linalg.norm(g)
-        means, gains = GradientMeans(8), GainMean(8)
+        means, gains = GradientMeans(8), Level()
         for _ in range(60):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
             means.observe(named(a), named(b))
@@ -204,14 +204,3 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
                 true.append(g @ flat(made.direction))
     assert len(used) > 350
     assert np.mean(used) == pytest.approx(np.mean(true), rel=0.1)
-
-
-def test_a_mean_of_gains_resumes_from_its_state():
-    whole, parts = GainMean(8), GainMean(8)
-    pairs = [(1.0, 0.5), (2.0, 0.4), (1.5, 0.6)]
-    expected = [whole.add(*pair) for pair in pairs]
-    parts.add(*pairs[0])
-    again = GainMean(8)
-    again.load_state_dict(parts.state_dict())
-    assert [again.add(*pair) for pair in pairs[1:]] == expected[1:]
-    assert GainMean(1).add(2.0, 0.5) == (2.0, 0.5)

@@ -8,7 +8,7 @@ is cancelled (1: all of it), and Π the identity or the projection of `reward_ne
 of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
 noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>. Among the steps
 whose c is larger than twice its error it is too large, 1.2 to 3 times where noise hides it, so the
-c of a run is its mean over steps (`GainMean`).
+c of a run is filtered over all of its steps, each weighted by its variance (`level`).
 
 Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
 infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
@@ -28,7 +28,7 @@ If there is no correction, or a shorter one, the reason is one of:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,7 +37,11 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.gradients import along, entropy_of, gradient_groups, total
+from isentrope.training.control.level import Level
 from isentrope.vectors import Vector, norm
+
+GAIN_DRIFT = 0.1
+"""Change of the gain from one step to the next, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -114,36 +118,6 @@ class Halves:
         return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
 
 
-class GainMean:
-    """The mean of the gains of a run's steps, with exponential weights, and its error."""
-
-    def __init__(self, window: float) -> None:
-        """Start empty.
-
-        Args:
-            window: N, in steps; 1 keeps the last gain alone.
-        """
-        self._decay = 1 - 1 / window
-        self._count, self._value, self._variance = 0, 0.0, 0.0
-
-    def add(self, gain: float, error: float) -> tuple[float, float]:
-        """Add a gain and its error, and return those of the mean."""
-        share = (1 - self._decay) / (1 - self._decay ** (self._count + 1))
-        self._value += share * (gain - self._value)
-        self._variance = (1 - share) ** 2 * self._variance + (share * error) ** 2
-        self._count += 1
-        return self._value, math.sqrt(self._variance)
-
-    def state_dict(self) -> dict[str, float]:
-        """Count, mean and variance, as plain JSON."""
-        return {"count": self._count, "value": self._value, "variance": self._variance}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Resume from a saved state; that of an earlier version is empty."""
-        self._count, self._value = int(state.get("count", 0)), state.get("value", 0.0)
-        self._variance = state.get("variance", 0.0)
-
-
 def isentropic_correction(
     policy: Policy,
     E_a: Rollouts,
@@ -194,7 +168,7 @@ def correct(
     tau: float = 0.0,
     limits: Limits | None = None,
     project: Callable[[Vector], Vector] | None = None,
-    gains: GainMean | None = None,
+    gains: Level | None = None,
 ) -> Correction:
     """λ and u from entropy gradients.
 
@@ -224,7 +198,7 @@ def correct(
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = gains.add(gain, gain_se)
+        gain, gain_se = _filtered(gains, gain, gain_se)
     sizes = _size(v, preconditioner), _size(u, preconditioner)
     numbers = {
         "predicted": eta * predicted,
@@ -293,6 +267,14 @@ def _gain(
     by_sample = [_variance(x) for x in parts]
     product = halves.share**2 * _interaction(table)
     return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
+
+
+def _filtered(gains: Level, gain: float, error: float) -> tuple[float, float]:
+    """The gain given those of all steps so far, and its error."""
+    if math.isfinite(gains.variance):
+        gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
+    gains.observe(gain, max(error**2, 1e-300))
+    return gains.value, math.sqrt(gains.variance)
 
 
 def _interaction(table: Tensor) -> float:

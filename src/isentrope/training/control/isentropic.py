@@ -29,7 +29,7 @@ from isentrope.processes import rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.training.control.averages import GradientMeans
-from isentrope.training.control.correction import Correction, GainMean, correct
+from isentrope.training.control.correction import Correction, correct
 from isentrope.training.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
 from isentrope.training.control.feedback import Feedback, Target
 from isentrope.training.control.level import Level
@@ -41,8 +41,6 @@ log = logging.getLogger("isentrope")
 
 SECOND_ORDER = 0.2
 """Second order as a share of the predicted change, for the variance of ĥ."""
-GAIN_WINDOW = 8
-"""Least number of steps over which gains are averaged."""
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
@@ -94,7 +92,7 @@ class IsentropicStep(TrainerCallback):
         reward = self._options.reward_average if self._options.reward_neutral else None
         keep = self._options.every > 1
         self._means = GradientMeans(self._options.average, reward, keep=keep)
-        self._level, self._gains = Level(), GainMean(max(self._options.average, GAIN_WINDOW))
+        self._level, self._gains = Level(), Level()
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
@@ -220,7 +218,7 @@ class IsentropicStep(TrainerCallback):
             tau=tau,
             limits=self._limits,
             project=project,
-            gains=self._gains,
+            gains=None if coming.first else self._gains,
         )
         if coming.first:
             return correction.withdrawn("first_step")
@@ -290,7 +288,7 @@ class IsentropicStep(TrainerCallback):
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
         self._means.load(state["seen"], tensors)
-        self._gains.load_state_dict(state.get("gains", {}))
+        self._gains.load_state_dict(state.get("gains", Level().state_dict()))
 
 
 def _draw_numbers(draw: EntropyDraw) -> dict[str, float]:
