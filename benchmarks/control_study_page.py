@@ -98,12 +98,12 @@ def not_held(begun: Mapping[str, float] | None, rows: Sequence[Row]) -> str:
     """A sentence on isentropic runs that did not hold the entropy; "" where they did."""
     if begun is None:
         return ""
-    ends = {row: row.mean(reading("entropy")) for row in rows if row.control == "isentropic"}
-    lost = {row: h for row, h in ends.items() if h < HELD * begun["entropy"]}
+    ends = [(row, row.mean(reading("entropy"))) for row in rows if row.control == "isentropic"]
+    lost = [(row, h) for row, h in ends if h < HELD * begun["entropy"]]
     sentences = [
         f"{_named(row)} was to hold h, and did not: it ends at {h:.3f}. Its row is no evidence for "
         "or against holding entropy."
-        for row, h in lost.items()
+        for row, h in lost
     ]
     return "".join(f"{textwrap.fill(sentence, 100)}\n\n" for sentence in sentences)
 
