@@ -118,6 +118,24 @@ def start(reading: Mapping[str, float] | None) -> str:
     return f"All runs start from {', '.join(words[:-1])} and {words[-1]}.\n\n"
 
 
+HELD = 0.75
+"""Least share of the entropy at the start that a run which was to hold it ends with."""
+
+
+def not_held(begun: Mapping[str, float] | None, rows: Sequence[Row]) -> str:
+    """A sentence on isentropic runs that did not hold the entropy; "" where they did."""
+    if begun is None:
+        return ""
+    ends = [(row, row.mean(reading("entropy"))) for row in rows if row.control == "isentropic"]
+    lost = [(row, h) for row, h in ends if h < HELD * begun["entropy"]]
+    sentences = [
+        f"{_named(row)} was to hold h, and did not: it ends at {h:.3f}. Its row is no evidence for "
+        "or against holding entropy."
+        for row, h in lost
+    ]
+    return "".join(f"{textwrap.fill(sentence, 100)}\n\n" for sentence in sentences)
+
+
 def _named(row: Row) -> str:
     return f"{row.control} {row.strength:g}"
 
@@ -181,7 +199,8 @@ def write_page(
     figure(tasks, folder / "control_study.png")
     begun = starts or {}
     parts = [
-        f"## {task}\n\n{start(begun.get(task))}{paragraph(task, rows)}\n\n{table(task, rows)}"
+        f"## {task}\n\n{start(begun.get(task))}{paragraph(task, rows)}\n\n"
+        f"{not_held(begun.get(task), rows)}{table(task, rows)}"
         for task, rows in tasks.items()
     ]
     text = TEMPLATE.format(today=date.today(), runs=len(cells), parts="\n\n".join(parts))

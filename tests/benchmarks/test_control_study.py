@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -284,3 +285,9 @@ def test_samples_of_its_own_must_be_logged(tmp_path, monkeypatch):
     monkeypatch.setattr(control_cells, "run", lambda *_: ended)
     with pytest.raises(ValueError, match=r"influence .*control/tokens"):
         control_cells.perform(Cell("split", "influence", 1.0, 0), tmp_path, 10.0, Sizes())
+
+
+def test_runs_that_did_not_hold_the_entropy_are_said_to_be_no_evidence():
+    row = SimpleNamespace(control="isentropic", strength=1.0, mean=lambda _: 0.087)
+    assert "ends at 0.087" in control_study_page.not_held({"entropy": 0.188}, [row])
+    assert control_study_page.not_held({"entropy": 0.09}, [row]) == ""

@@ -107,7 +107,8 @@ class BatchConfig(PromptsConfig):
     G: Annotated[Count, Field(ge=2)] = 8
     """Responses per prompt group of U."""
     fixed_prompts: bool | Literal["E"] = False
-    """true: the first B_E and the first B_U prompts of the splits; E: E's alone; false: random."""
+    """true: the first B_E and B_U prompts of the splits; E: E's alone; false: random. Errors count
+    the spread between prompts in any case, so of these prompts alone they are too large."""
     U_weighting: Literal["uniform", "difficulty"] = "uniform"
     """Prompts of U: each as likely, or difficulty, by the pass rates in the checkpoint."""
     allow_overlap: bool = False

@@ -23,6 +23,10 @@ from torch import Tensor
 MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""
 
+MIN_UNITS_FOR_UPPER_END = 128
+"""Units from which on the trace of a noise has an upper end: one gradient in thirty that is six
+times as long doubles the trace, and fewer units hold none of it in 2–38 % of the batches."""
+
 LIGHT_TAILS = (
     "Intervals of noise allow for a tail that the batch shows, and hold for those it does not: "
     "gradients so large and rare that the batch has none are in no interval."
@@ -85,6 +89,25 @@ def too_few(n: int, unit: str) -> tuple[str, ...]:
         f"{n} {unit} are too few for an interval of their noise: below {MIN_UNITS_FOR_INTERVAL} a "
         "heavy tail "
         "cannot be distinguished from a light one.",
+    )
+
+
+def no_upper_end(n: int, unit: str) -> tuple[str, ...]:
+    """The warning that the interval of a trace has no upper end.
+
+    Args:
+        n: Units.
+        unit: Their name, in the plural.
+
+    Returns:
+        One sentence; none where there is no interval, or from 128 units on.
+    """
+    if not MIN_UNITS_FOR_INTERVAL <= n < MIN_UNITS_FOR_UPPER_END:
+        return ()
+    return (
+        f"{n} {unit} bound the noise from below only: a few {unit} in a hundred may hold half of "
+        f"it, and so small a batch may have none of them. {MIN_UNITS_FOR_UPPER_END} give an upper "
+        "end.",
     )
 
 

@@ -5,11 +5,14 @@
 a is the price of reward in entropy, b − a the reward at zero entropy, h = 0.
 The law is linear in x = exp(h), fitted by least squares over the steps of one run. Neighbouring
 steps are correlated, so errors are those of a jackknife that deletes one of five contiguous
-blocks, with t intervals of four degrees of freedom. They hold where the correlation of the noise
-ends within a block. Where it does not, they are omitted, by the lag-1 autocorrelation ρ of the
-residuals:
+blocks, with t intervals of four degrees of freedom. They are too short where the noise is
+correlated over a block, so the errors are multiplied by
 
-    no interval if T < 40, or if ρ > 0.5 and T < max(100, 10 (1 + ρ)/(1 − ρ))
+    √(1 + 5 (τ − 1)/T),     τ = (1 + ρ₊)/(1 − ρ₊)
+
+with ρ₊ an upper bound of the autocorrelation: that of the residuals, its bias (1 + 4ρ)/T added, and
+two of its standard errors. A threshold on ρ itself selects the runs in which it came out low, whose
+intervals cover least. Runs of fewer than 40 steps have no interval.
 
 A run may not follow the law at all. The term c of
 
@@ -39,8 +42,8 @@ MIN_STEPS = 10
 MIN_STEPS_FOR_INTERVAL = 40
 """Steps from which on there are intervals: fewer cannot separate autocorrelation from a trend."""
 
-HIGH_AUTOCORRELATION = 0.5
-"""Autocorrelation of the residuals from which a run must be long to have intervals."""
+LARGEST_AUTOCORRELATION = 0.97
+"""Upper limit of ρ₊: a run whose residuals are more alike than this has no noise to speak of."""
 
 _METHOD = "least squares, delete-a-block jackknife"
 
@@ -123,8 +126,10 @@ def fit_entropy_law(
     if exact:
         rest = np.zeros_like(rest)
     rho = _autocorrelation(rest)
-    warnings = [] if len(h) >= steps_needed(rho) else [_too_short(rho, len(h))]
-    options: dict[str, Any] = {"confidence": confidence, "trusted": not warnings}
+    warnings = [] if len(h) >= MIN_STEPS_FOR_INTERVAL else [_TOO_SHORT.format(steps=len(h))]
+    inflation = 1.0 if exact else inflation_of_errors(rho, len(h))
+    options: dict[str, Any] = {"confidence": confidence, "inflation": inflation}
+    options["trusted"] = not warnings
     a, b, ceiling = _estimates(_fit, x, r, block, "reward", **options)
     options["trusted"] = not exact
     (c,) = _estimates(_curvature, x - x.mean(), r, block, "reward", **options)
@@ -143,18 +148,21 @@ def fit_entropy_law(
     return replace(law, **parts, warnings=tuple(warnings))
 
 
-def steps_needed(rho: float) -> float:
-    """Steps that a run must have for intervals.
+def inflation_of_errors(rho: float, steps: int) -> float:
+    """The factor of the errors for noise that is correlated over blocks.
 
     Args:
         rho: Lag-1 autocorrelation of the residuals.
+        steps: T.
 
     Returns:
-        40 where neighbouring steps are weakly correlated, else 100 or ten correlation times.
+        1 or more.
     """
-    if rho <= HIGH_AUTOCORRELATION:
-        return MIN_STEPS_FOR_INTERVAL
-    return max(100.0, 10 * (1 + rho) / (1 - rho)) if rho < 1 else np.inf
+    bias = (1 + 4 * max(rho, 0.0)) / steps
+    upper = rho + bias + 2 * float(np.sqrt(max(1 - rho**2, 0.0) / steps))
+    upper = min(max(upper, 0.0), LARGEST_AUTOCORRELATION)
+    tau = (1 + upper) / (1 - upper)
+    return float(np.sqrt(1 + BLOCKS * (tau - 1) / steps))
 
 
 def _parts(law: EntropyLaw) -> dict[str, Estimate]:
@@ -167,12 +175,13 @@ def _estimates(
     r: np.ndarray,
     block: np.ndarray,
     unit: str,
+    inflation: float,
     **options: Any,
 ) -> list[Estimate]:
-    """Coefficients with the delete-a-block jackknife."""
+    """Coefficients with the delete-a-block jackknife, its errors inflated."""
     whole = fit(x, r)
     left = np.array([fit(x[block != g], r[block != g]) for g in range(BLOCKS)])
-    se = np.sqrt((BLOCKS - 1) / BLOCKS * ((left - left.mean(0)) ** 2).sum(0))
+    se = inflation * np.sqrt((BLOCKS - 1) / BLOCKS * ((left - left.mean(0)) ** 2).sum(0))
     return [
         Estimate.from_standard_error(
             float(value),
@@ -208,19 +217,10 @@ def _autocorrelation(rest: np.ndarray) -> float:
     return float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
 
 
-def _too_short(rho: float, steps: int) -> str:
-    if rho <= HIGH_AUTOCORRELATION:
-        return (
-            f"No interval from {steps} steps: fewer than {MIN_STEPS_FOR_INTERVAL} cannot separate "
-            "correlated noise "
-            "from a trend."
-        )
-    return (
-        f"No interval: the residuals of neighbouring steps are correlated ({rho:.2f}), "
-        f"and the error of the law then needs {steps_needed(rho):.0f} steps; there are {steps}."
-    )
-
-
+_TOO_SHORT = (
+    f"No interval from {{steps}} steps: fewer than {MIN_STEPS_FOR_INTERVAL} cannot separate "
+    "correlated noise from a trend."
+)
 _MISFIT = (
     "The law does not describe this run: a quadratic term is distinguishable from zero, so a and "
     "the reward at h = 0 depend on which steps are fitted."

@@ -41,6 +41,11 @@ Verb = Literal["measure", "influence", "kernel", "noise", "variance", "audit", "
 
 R = TypeVar("R", bound=Result)
 
+FIXED_PROMPTS = (
+    "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be drawn. For a "
+    "statement about these prompts alone they are too large."
+)
+
 Analyse = Callable[[Prepared, Progress], R]
 
 
@@ -132,7 +137,8 @@ def _run_item(
     timed = nullcontext() if verb == "measure" else clock.stage(verb)  # measure has stages
     with at_precision(ready.policy, config.precision.measuring), timed:
         result = analyse(ready, progress)
-    warnings = tuple(dict.fromkeys([*ready.step.warnings, *result.warnings]))
+    fixed = (FIXED_PROMPTS,) if config.batch_config.fixed_prompts else ()
+    warnings = tuple(dict.fromkeys([*ready.step.warnings, *fixed, *result.warnings]))
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
 
     def save() -> None:

@@ -25,12 +25,14 @@ class ComingStep:
         preconditioner: P, of the gradient as it is in .grad, clipping done.
         learning_rate: η.
         gradient: The gradient of the loss, in .grad.
+        first: Whether P has second moments of this gradient alone.
     """
 
     components: dict[str, Vector]
     preconditioner: Vector
     learning_rate: float
     gradient: Vector
+    first: bool = False
 
     @property
     def direction(self) -> Vector:
@@ -87,7 +89,7 @@ def coming_step(
     if unknown or not all(bool(g.isfinite().all()) for g in whole.values()):
         return ComingStep({}, {}, state.learning_rate, whole)
     parts = follow_rule(policy, state, whole, preconditioning=preconditioning)
-    return ComingStep(*parts, state.learning_rate, whole)
+    return ComingStep(*parts, state.learning_rate, whole, fresh)
 
 
 def moving_parts(

@@ -6,7 +6,9 @@
 g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
 is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
 of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
-noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>.
+noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>. Among the steps
+whose c is larger than twice its error it is too large, 1.2 to 3 times where noise hides it, so the
+c of a run is filtered over all of its steps, each weighted by its variance (`level`).
 
 Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
 infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
@@ -18,6 +20,7 @@ If there is no correction, or a shorter one, the reason is one of:
     not_finite     a number is NaN or infinite
     no_rate        η is 0
     no_gain        c is not larger than twice its standard error: the effect of u is unknown
+    first_step     P has second moments of one gradient: u is long where that gradient was small
     out_of_range   |ηλc| was cut to a share of the entropy, so that the first order holds
     too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
 """
@@ -34,7 +37,11 @@ from torch import Tensor
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.training.control.gradients import along, entropy_of, gradient_groups, total
+from isentrope.training.control.level import Level
 from isentrope.vectors import Vector, norm
+
+GAIN_DRIFT = 0.1
+"""Change of the gain from one step to the next, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +168,7 @@ def correct(
     tau: float = 0.0,
     limits: Limits | None = None,
     project: Callable[[Vector], Vector] | None = None,
+    gains: Level | None = None,
 ) -> Correction:
     """λ and u from entropy gradients.
 
@@ -173,6 +181,7 @@ def correct(
         tau: τ, the requested change of h.
         limits: Bounds of the correction.
         project: Π, or None for the identity.
+        gains: The gains of earlier steps, to which this one is added; None for this one alone.
 
     Returns:
         λ and u.
@@ -188,6 +197,8 @@ def correct(
     along_v = along(halves.a, v), along(halves.b, v)
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
+    if gains is not None and math.isfinite(gain + gain_se):
+        gain, gain_se = _filtered(gains, gain, gain_se)
     sizes = _size(v, preconditioner), _size(u, preconditioner)
     numbers = {
         "predicted": eta * predicted,
@@ -256,6 +267,14 @@ def _gain(
     by_sample = [_variance(x) for x in parts]
     product = halves.share**2 * _interaction(table)
     return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
+
+
+def _filtered(gains: Level, gain: float, error: float) -> tuple[float, float]:
+    """The gain given those of all steps so far, and its error."""
+    if math.isfinite(gains.variance):
+        gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
+    gains.observe(gain, max(error**2, 1e-300))
+    return gains.value, math.sqrt(gains.variance)
 
 
 def _interaction(table: Tensor) -> float:

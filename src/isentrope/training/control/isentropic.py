@@ -44,6 +44,7 @@ SECOND_ORDER = 0.2
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
+    "first_step": "P has second moments of one gradient alone",
     "no_gain": "its gain is within two standard errors of zero",
     "no_reward_gain": "the gradient of reward is within two standard errors of zero",
     "out_of_range": "the change of entropy would leave the linear range",
@@ -91,7 +92,7 @@ class IsentropicStep(TrainerCallback):
         reward = self._options.reward_average if self._options.reward_neutral else None
         keep = self._options.every > 1
         self._means = GradientMeans(self._options.average, reward, keep=keep)
-        self._level = Level()
+        self._level, self._gains = Level(), Level()
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
@@ -217,7 +218,10 @@ class IsentropicStep(TrainerCallback):
             tau=tau,
             limits=self._limits,
             project=project,
+            gains=None if coming.first else self._gains,
         )
+        if coming.first:
+            return correction.withdrawn("first_step")
         unknown = self._options.reward_neutral and project is None
         return correction.withdrawn("no_reward_gain") if unknown else correction
 
@@ -272,6 +276,7 @@ class IsentropicStep(TrainerCallback):
             "feedback": self._feedback.state_dict(),
             "level": self._level.state_dict(),
             "seen": self._means.state_dict(),
+            "gains": self._gains.state_dict(),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -283,6 +288,7 @@ class IsentropicStep(TrainerCallback):
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
         self._means.load(state["seen"], tensors)
+        self._gains.load_state_dict(state.get("gains", Level().state_dict()))
 
 
 def _draw_numbers(draw: EntropyDraw) -> dict[str, float]:
