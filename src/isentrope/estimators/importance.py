@@ -103,6 +103,7 @@ class Trust:
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
         verdict: "trust", "smooth" or "resample".
         notes: Warnings that hold for every verdict.
+        withheld: Why there is no interval where it is not for the weights; else empty.
     """
 
     ess: float
@@ -114,11 +115,29 @@ class Trust:
     bound: float
     verdict: Verdict
     notes: tuple[str, ...] = ()
+    withheld: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for a number computed with these weights: of the verdict, and of k̂."""
-        return (*_WARNINGS[self.verdict], *self.notes)
+        return (*((self.withheld,) if self.withheld else _WARNINGS[self.verdict]), *self.notes)
+
+    def options(self, method: str) -> dict[str, Any]:
+        """What an `Estimate` that is made with these weights says of them.
+
+        Args:
+            method: The estimator: "sequence" has one weight per response.
+
+        Returns:
+            Method, effective sample size, k̂, warnings, and whether there is an interval.
+        """
+        return {
+            "method": method,
+            "ess": self.ess_whole if method == "sequence" else self.ess,
+            "khat": self.khat,
+            "warnings": self.warnings,
+            "trusted": self.verdict == "trust",
+        }
 
     def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
         """The verdict on ΔH − ηδH₁ − η²δH₂ with the same weights.
@@ -135,9 +154,18 @@ class Trust:
         worse = max(verdict, self.verdict, key=VERDICTS.index)
         return replace(self, carriers=carriers, verdict=worse)
 
-    def without_interval(self) -> Trust:
-        """The same, at best "smooth": for weights whose second moment cannot be known."""
-        return replace(self, verdict="smooth") if self.verdict == "trust" else self
+    def without_interval(self, reason: str = "") -> Trust:
+        """The same, at best "smooth".
+
+        Args:
+            reason: Why, where it is not because the second moment of the weights is not known.
+
+        Returns:
+            A copy; this one where it has no interval already.
+        """
+        if self.verdict != "trust":
+            return self
+        return replace(self, verdict="smooth", withheld=reason)
 
     def or_worse(self, other: Trust) -> Trust:
         """The one with the worse verdict, where a number uses both sets of weights.

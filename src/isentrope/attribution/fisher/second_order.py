@@ -96,10 +96,8 @@ def second_order_change(
         return -(weights @ curved)[None] / 2
 
     jackknife = infinitesimal_jackknife(statistic, E.prompt_index)
-    return Estimate.from_standard_error(
-        float(jackknife.values[0]),
-        float(jackknife.standard_errors[0]),
-        jackknife.n_units,
+    return jackknife.estimate(
+        0,
         unit="nats per sequence per η²",
         method="surprisal",
         confidence=confidence,

@@ -39,11 +39,10 @@ from isentrope.attribution.gradients.options import GradientOptions, gradient_ar
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.noise.tail import (
     degrees_of_freedom_of_sums,
-    effective_units,
     too_few,
     uneven,
 )
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import Estimate, participation, t_quantile
 from isentrope.estimators.ratio import fieller
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
@@ -224,11 +223,13 @@ def noise_scale_of_gram(
             degrees_of_freedom=df,
         )
 
-    square = estimate(0, n - 1, True, ())
+    rows = gram.sum(1) - gram.diagonal()
+    freedom = participation((rows - rows.mean()).square()) - 1
+    square = estimate(0, max(freedom, 1.0), True, ())
     trace = estimate(1, df, not short, warnings).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)
-    return NoiseScale(square, trace, ratio, effective_units(noises), spread, gram)
+    return NoiseScale(square, trace, ratio, participation(noises), spread, gram)
 
 
 def require_units(n: int, unit: str) -> None:
