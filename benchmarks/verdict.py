@@ -6,11 +6,11 @@ The policies are small random transformers of 5 tokens and at most 4 tokens a re
 responses to each of 12 prompts are enumerated: flat (1.2 nats per token), medium (0.8) and sharp
 (0.2: few tokens hold the entropy, rare ones are below 1e-4). Two more are tables (`hard_policies`):
 rare (4.5 % of the responses are long and hold a third of the entropy) and unequal (prompts of
-unequal difficulty), each with one response and with eight responses per prompt draw. The steps are those at which the exact
-ESS/n of whole-response weights is .95, .83, .65 and .48. The truth is a finite sum over the
-responses, from plain calls of the model in float64: nothing of the library is in it; derivatives
-are Richardson's differences of it. Printed beside each coverage is the share of batches that have
-an interval. Monte-Carlo error of a coverage near .95 with 200 batches: .015.
+unequal difficulty), each with one and with eight responses per prompt draw. The steps are those at
+which the exact ESS/n of whole-response weights is .95, .83, .65 and .48. The truth is a finite sum
+over the responses, from plain calls of the model in float64: nothing of the library is in it;
+derivatives are Richardson's differences of it. Printed beside each coverage is the share of batches
+that have an interval. Monte-Carlo error of a coverage near .95 with 200 batches: .015.
 """
 
 from __future__ import annotations

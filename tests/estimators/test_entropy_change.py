@@ -218,7 +218,9 @@ def test_a_direction_of_zero_changes_nothing_and_breaks_no_other_number(order):
 
 def test_one_prompt_draw_has_no_interval_for_that_reason_alone():
     exact = cases.exact("qwen2")
-    E = exact.sample(8, 0).with_columns(prompt_index=torch.zeros(8, dtype=torch.int64))
+    E = exact.sample(16, 0)
+    E = E.select([i for i in range(16) if torch.equal(E.prompt_ids[i], E.prompt_ids[0])])
+    E = E.with_columns(prompt_index=torch.zeros(len(E), dtype=torch.int64))
     found = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.01])
     for number in (found.entropy, found.first_order, found.points[0].change):
         assert math.isnan(number.ci_low)

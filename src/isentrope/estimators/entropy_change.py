@@ -136,6 +136,9 @@ class EntropyChange:
         )
 
 
+_ROUNDING = 1e-15
+"""Part of F below which an influence on its change is rounding."""
+
 _ONE_UNIT = "One prompt draw has no standard error: draw two or more prompts."
 
 
@@ -223,6 +226,10 @@ def change_of_sample(
     result = result or infinitesimal_jackknife(
         statistics_of_sample(sample, etas, moved), sample.prompt_index
     )
+    rounding = _ROUNDING * result.values[0].abs()  # of F, whose differences the others are
+    still = result.influences.abs().amax(1, keepdim=True) <= rounding
+    still[:4] = False  # F itself and its derivatives
+    result = replace(result, influences=result.influences.masked_fill(still, 0.0))
     base, reason = sample.trust, _ONE_UNIT if result.n_units < 2 else f.withheld
     base = base.without_interval(reason) if reason else base
     estimate = _Estimates(f, result, base, confidence)
