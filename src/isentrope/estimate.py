@@ -70,7 +70,7 @@ def freedom_of_groups(influences: ArrayLike) -> float:
     g = len(squares)
     if g < 3 or not squares.any():
         return g - 1.0
-    lack = 1 / (participation(squares) - 1) - 1 / (g * (g + 1) / (3 * (g - 1)) - 1)
+    lack = 1 / max(participation(squares) - 1, 1e-9) - 1 / (g * (g + 1) / (3 * (g - 1)) - 1)
     return max(1.0, 1 / (1 / (g - 1) + max(lack, 0.0)))
 
 
