@@ -12,6 +12,9 @@ with Fieller's interval. v is the step of a batch of B prompts, whose noise is i
 best rate at that B, and not that of a step without noise (T8).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math

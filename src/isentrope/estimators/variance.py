@@ -212,8 +212,10 @@ def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:
     influences = ratio * (a / a.sum() - b / b.sum())
     if float(influences.abs().max()) <= ROUNDING:  # one estimator under two names
         return Estimate.exact(ratio, n, unit="", method=_PAIRED)
-    options = {"unit": "", "method": _PAIRED, "confidence": confidence}
-    return Estimate.from_influences(ratio, influences, **options).on_log_scale(confidence)
+    estimate = Estimate.from_influences(
+        ratio, influences, unit="", method=_PAIRED, confidence=confidence
+    )
+    return estimate.on_log_scale(confidence)
 
 
 def _sized(
