@@ -5,6 +5,9 @@ enumerated, draws many E-batches of n = 256 and compares every estimator with th
 
     python -m benchmarks.coverage --batches 2000 --out docs/results/coverage.md
 
+and for two on which few responses carry the change (`hard_policies`), with `--policies rare
+unequal`, from eight responses per prompt draw with `--group 8`.
+
 Columns: `bias z` is (mean of the estimates − truth) over the standard error of that mean;
 `coverage` the share of nominal 95 % intervals that contain the truth; `MSE ÷ sequence` the mean
 squared error relative to one self-normalised weight a sequence, on the same batches.
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import hard_policies
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals
@@ -28,7 +32,13 @@ from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 METHODS = ("sequence", "prefix", "doubly-robust", "resampled")
-ETAS = {"table": (1e-3, 0.3, 0.6), "qwen2": (1e-3, 0.15, 0.3), "llama": (1e-3, 0.15, 0.3)}
+ETAS = {
+    "table": (1e-3, 0.3, 0.6),
+    "qwen2": (1e-3, 0.15, 0.3),
+    "llama": (1e-3, 0.15, 0.3),
+    "rare": (1e-3, 0.28, 0.47),
+    "unequal": (1e-3, 0.1, 0.2),
+}
 QUANTITIES = ("entropy", "first order", "second order", "small η", "middle η", "large η")
 
 
@@ -37,9 +47,11 @@ class Enumerated:
     """All responses of one policy, scored at θ (with derivatives) and at each θ + ηv."""
 
     name: str
+    group: int = 1
 
     def __post_init__(self) -> None:
-        self.exact = cases.exact(self.name)
+        hard = self.name in hard_policies.HARD
+        self.exact = hard_policies.exact(self.name) if hard else cases.exact(self.name)
         self.v = cases.direction(self.exact.policy)
         policy, rollouts = self.exact.policy, self.exact.rollouts
         self.etas = ETAS[self.name]
@@ -55,12 +67,13 @@ class Enumerated:
 
     def estimates(self, functional: str, method: str, n: int, seed: int) -> list:
         """Estimates of QUANTITIES on one batch of n, and its ESS/n by step size."""
-        index = self.exact.draw(n, seed, _probabilities(self.series[0]))
+        index = self._draw(n, seed, _probabilities(self.series[0]))
+        units = torch.arange(n) // self.group
         if method == "resampled":
             here = _rows(self.series[0], index)
-            units, out = torch.arange(n), [None] * 3
+            out = [None] * 3
             for moved in self.moved:
-                other = self.exact.draw(n, seed, _probabilities(moved))
+                other = self._draw(n, seed, _probabilities(moved))
                 there = _rows(moved, other)
                 out.append(coupled_change(here, there, units, other != index, functional))
             return out
@@ -70,9 +83,22 @@ class Enumerated:
         self.ess = [p.trust.ess_whole / n for p in sweep.points]
         return [sweep.entropy, sweep.first_order, sweep.second_order, *changes]
 
+    def _draw(self, n: int, seed: int, probabilities: torch.Tensor) -> torch.Tensor:
+        """Rows of n responses, the same for the same seed as far as the probabilities allow."""
+        if self.group == 1:
+            return self.exact.draw(n, seed, probabilities)
+        generator = torch.Generator().manual_seed(seed)
+        prompts, responses = self.exact.n_prompts, len(probabilities) // self.exact.n_prompts
+        prompt = torch.randint(prompts, (n // self.group,), generator=generator)
+        prompt = prompt.repeat_interleave(self.group)
+        heights = torch.rand(n, 1, generator=generator, dtype=torch.float64)
+        steps = probabilities.view(prompts, responses).cumsum(1)[prompt]
+        return prompt * responses + torch.searchsorted(steps, heights * steps[:, -1:])[:, 0]
+
     def sample(self, functional: str, method: str, index: torch.Tensor) -> ScoredBatch:
         series = tuple(_rows(s, index) for s in self.series)
-        tokens, units, baseline = series[0].mask.double(), torch.arange(len(index)), None
+        tokens, baseline = series[0].mask.double(), None
+        units = torch.arange(len(index)) // self.group
         if method == "doubly-robust":
             baseline = cross_fitted_baseline(
                 series[0].entropies, tokens, units, functional, features=self.features[index]
@@ -105,9 +131,9 @@ class Row:
     ess_sequence: float = float("nan")
 
 
-def study(policy: str, functional: str, batches: int, n: int = 256) -> list[Row]:
+def study(policy: str, functional: str, batches: int, n: int = 256, group: int = 1) -> list[Row]:
     """Run every estimator on the same batches of one policy."""
-    enumerated = Enumerated(policy)
+    enumerated = Enumerated(policy, group)
     truth = enumerated.truth(functional)
     rows, ess = [], {}
     for method in METHODS:
@@ -196,16 +222,20 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--policies", nargs="+", default=list(cases.POLICIES), choices=list(ETAS))
+    parser.add_argument("--group", type=int, default=1, help="responses per prompt draw")
     parser.add_argument("--out", type=Path, default=Path("docs/results/coverage.md"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [
         row
-        for policy in cases.POLICIES
+        for policy in args.policies
         for functional in cases.FUNCTIONALS
-        for row in study(policy, functional, args.batches)
+        for row in study(policy, functional, args.batches, group=args.group)
     ]
     command = f"python -m benchmarks.coverage --batches {args.batches}"
+    if args.policies != list(cases.POLICIES):
+        command += f" --policies {' '.join(args.policies)} --group {args.group}"
     text = (
         f"# Estimators against the oracle\n\n`{command}`, n = 256 a batch; ESS/n is that of "
         f"whole-sequence weights.\n\n{_said(rows)}\n\n{table(rows)}\n"

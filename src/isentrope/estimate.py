@@ -1,9 +1,15 @@
 """A sampled number and its error (T11).
 
-Every sampled quantity is an `Estimate`, never a bare float. Its interval is a t-interval. Its
-degrees of freedom are those of the standard error: the number of independent units (prompts) minus
-one, or the number of groups minus one where the error is a jackknife over
-groups. An interval that cannot be trusted is NaN, and `warnings` says why.
+Every sampled quantity is an `Estimate`, never a bare float. Its interval is a t-interval. Where the
+error comes from influences φ_p of independent units (prompts), its degrees of freedom are their
+participation less one,
+
+    (Σ_p φ_p²)² / Σ_p φ_p⁴ − 1,
+
+the number of units of equal influence that would carry the number: a third of the units where the
+influences are normal, a handful where few long responses carry it. An interval that cannot be
+trusted is NaN, and `warnings` says why; so is one of no width, because a batch whose units all
+agree does not show the error.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -13,12 +19,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
 Functional = Literal["per_sequence", "per_token"]
 """The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
+
+HANDFUL = 10
+"""Participation below which few units carry a number, and a sixth of the units if that is less."""
+
+ROUNDING = 1e-12
+"""Part of a value below which its error is that of arithmetic in float64, not of sampling."""
+
+NO_SPREAD = "Nothing differs between the units of this batch: it shows no error, and no interval."
+"""The warning of a number with an error of zero."""
+
+
+def participation(amounts: ArrayLike) -> float:
+    """Over how many equal units a sum is spread.
+
+    Args:
+        amounts: (n,) not negative; the squares of influences for that of a standard error.
+
+    Returns:
+        (Σ a)²/Σ a², between 1 and n; n where all are zero.
+    """
+    a = np.asarray(amounts, dtype=np.float64)
+    a = a / (a.max(initial=0.0) or 1.0)  # squares of squares of small numbers underflow
+    squares = float(a @ a)
+    return float(a.sum()) ** 2 / squares if squares > 0 else float(len(a))
+
+
+def freedom_of_groups(influences: ArrayLike) -> float:
+    """Degrees of freedom of an error over groups that each hold many units.
+
+    Sums of many units are nearly normal, and even normal influences of few groups have a small
+    participation p, about p₀ = G(G+1)/(3(G−1)). Only what p lacks of p₀ counts:
+    1/df = 1/(G−1) + 1/(p−1) − 1/(p₀−1).
+
+    Args:
+        influences: (G,) of the groups, less their mean.
+
+    Returns:
+        Between 1 and G − 1.
+    """
+    squares = np.square(np.asarray(influences, dtype=np.float64))
+    g = len(squares)
+    if g < 3 or not squares.any():
+        return g - 1.0
+    lack = 1 / max(participation(squares) - 1, 1e-9) - 1 / (g * (g + 1) / (3 * (g - 1)) - 1)
+    return max(1.0, 1 / (1 / (g - 1) + max(lack, 0.0)))
 
 
 BOUNDS = {
@@ -132,7 +185,7 @@ class Estimate:
         trusted: bool = True,
         degrees_of_freedom: float | None = None,
     ) -> Estimate:
-        """Attach a t-interval.
+        """Attach a t-interval; none where the error is zero.
 
         Args:
             value: Point estimate.
@@ -151,11 +204,59 @@ class Estimate:
             The estimate with its interval.
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
-        bounded = trusted and df > 0 and math.isfinite(se)
+        nothing = se <= ROUNDING * abs(value)
+        bounded = trusted and df > 0 and math.isfinite(se) and not nothing
         half = t_quantile(df, confidence) * se if bounded else math.nan
-        return cls(
-            value, se, value - half, value + half, n, unit, method, ess, khat, tuple(warnings), df
+        caveats = (*warnings, NO_SPREAD) if nothing else tuple(warnings)
+        return cls(value, se, value - half, value + half, n, unit, method, ess, khat, caveats, df)
+
+    @classmethod
+    def from_influences(
+        cls,
+        value: float,
+        influences: ArrayLike,
+        *,
+        warnings: Iterable[str] = (),
+        at_most: int | None = None,
+        **options: Any,
+    ) -> Estimate:
+        """Attach the error that influences give, and a t-interval by their participation.
+
+        Args:
+            value: Point estimate.
+            influences: (P,) φ of the units, less their mean: SE² = P/(P−1) Σ φ².
+            warnings: Warnings on the number.
+            at_most: Largest n, where the influences are of fewer independent units.
+            **options: Of `from_standard_error`: unit, method, confidence, ess, khat and trusted.
+
+        Returns:
+            The estimate, with a warning where a handful of units carry it.
+        """
+        squares = np.square(np.asarray(influences, dtype=np.float64))
+        n, carriers = len(squares), participation(squares)
+        se = math.sqrt(n / (n - 1) * float(squares.sum())) if n > 1 else math.nan
+        n = min(n, at_most or n)
+        if se > 0 and carriers < min(HANDFUL, n / 6):
+            warnings = (*warnings, _carried_by(carriers))
+        freedom = min(max(carriers - 1, 1.0), n - 1.0)
+        return cls.from_standard_error(
+            value, se, n, warnings=warnings, degrees_of_freedom=freedom, **options
         )
+
+    @classmethod
+    def exact(cls, value: float, n: int, *, unit: str, method: str) -> Estimate:
+        """A number that does not depend on the sample, such as the effect of no decay.
+
+        Args:
+            value: The number.
+            n: Number of independent units of the numbers beside it.
+            unit: Its unit.
+            method: Name of the estimator.
+
+        Returns:
+            The number with an error of zero and an interval of no width.
+        """
+        return cls(value, 0.0, value, value, n, unit, method)
 
     def on_log_scale(self, confidence: float = 0.95) -> Estimate:
         """The same estimate with the interval value · exp(± t se/value).
@@ -188,3 +289,10 @@ class Estimate:
             f"[{self.ci_low:.4g}, {self.ci_high:.4g}]" if math.isfinite(self.ci_low) else "[-]"
         )
         return f"{self.value:.4g} ± {self.se:.2g} {interval} {self.unit}"
+
+
+def _carried_by(carriers: float) -> str:
+    return (
+        f"A handful of responses carry this number, as {carriers:.1f} equal ones would: its "
+        "interval is long for that reason, and another batch may hold others that weigh as much."
+    )

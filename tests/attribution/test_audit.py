@@ -11,6 +11,7 @@ from isentrope.attribution.proxies.agreement import Column, agreement, names, to
 from isentrope.attribution.proxies.audit import audit, audit_sequences
 from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
+from isentrope.estimate import NO_SPREAD
 
 TOP = (0.001, 0.1, 0.3)
 
@@ -79,11 +80,12 @@ def test_a_perfect_proxy_has_one_everywhere_and_its_mirror_image_minus_one_or_no
     assert all(e.value == same[name] for name, e in ceiling.items())
 
 
-def test_a_sampled_perfect_proxy_has_no_spread():
+def test_a_sampled_perfect_proxy_has_no_spread_and_so_no_interval():
     for name in ("pearson", "spearman", "sign_agreement", "overlap@0.3"):
         estimate = audited()["same"][name]
         assert estimate.se < 1e-9, name
-        assert estimate.ci_low == pytest.approx(1, abs=1e-9), name
+        assert np.isnan([estimate.ci_low, estimate.ci_high]).all(), name
+        assert NO_SPREAD in estimate.warnings
 
 
 def test_a_proxy_that_does_not_vary_is_nan_with_a_sentence():

@@ -202,3 +202,28 @@ def test_bad_requests_are_refused():
         entropy_change(exact.policy, exact.sample(4, 0), axpy(math.nan, v, v), [])
     with pytest.raises(ValueError, match="different parameters"):
         entropy_change(exact.policy, exact.sample(4, 0), {"other": torch.ones(1)}, [])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_direction_of_zero_changes_nothing_and_breaks_no_other_number(order):
+    exact = cases.exact("qwen2")
+    v = {name: 0 * x for name, x in cases.direction(exact.policy).items()}
+    found = entropy_change(exact.policy, exact.sample(32, 0), v, [0.1], order=order)
+    assert math.isfinite(found.entropy.ci_low)
+    assert math.isfinite(found.entropy.se)
+    for number in (found.first_order, found.pathwise, found.points[0].change):
+        assert (number.value, number.se) == (0, 0)
+        assert math.isnan(number.ci_low)
+
+
+def test_one_prompt_draw_has_no_interval_for_that_reason_alone():
+    exact = cases.exact("qwen2")
+    E = exact.sample(16, 0)
+    E = E.select([i for i in range(16) if torch.equal(E.prompt_ids[i], E.prompt_ids[0])])
+    E = E.with_columns(prompt_index=torch.zeros(len(E), dtype=torch.int64))
+    found = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.01])
+    for number in (found.entropy, found.first_order, found.points[0].change):
+        assert math.isnan(number.ci_low)
+        assert number.warnings == (
+            "One prompt draw has no standard error: draw two or more prompts.",
+        )

@@ -61,6 +61,38 @@ def test_a_constant_reward_never_changes():
     numbers = [found.first_order, found.second_order, found.points[0].change]
     assert [x.value for x in numbers] == pytest.approx([0, 0, 0], abs=1e-12)
     assert found.top is None
+    for number in (*numbers, found.reward):
+        assert number.se == 0
+        assert math.isnan(number.ci_low)
+        assert "0 of 64 responses have another reward" in number.warnings[0]
+
+
+@pytest.mark.parametrize("rewarded", [0, 1, 9])
+@pytest.mark.parametrize("common", [0.0, 1.0])
+def test_changes_of_a_rare_reward_have_no_interval_and_the_reward_a_bounded_one(rewarded, common):
+    exact = cases.exact("qwen2")
+    E = exact.sample(64, 0)
+    change = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.05])
+    rewards = torch.full((64,), common)
+    rewards[:rewarded] = 1 - common
+    found = reward_change(change, rewards)
+    for number in (found.first_order, found.second_order, found.points[0].change):
+        assert math.isfinite(number.se)
+        assert math.isnan(number.ci_low)
+        assert f"{rewarded} of 64 responses have another reward" in number.warnings[0]
+        assert not any("weights" in sentence for sentence in number.warnings)
+    assert found.points[0].verdict != "trust"
+    assert 0 <= found.reward.ci_low < found.reward.ci_high <= 1
+    assert found.reward.covers(abs(common - rewarded / 64))
+
+
+def test_ten_responses_with_another_reward_have_an_interval():
+    exact = cases.exact("qwen2")
+    E = exact.sample(64, 0)
+    change = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.05])
+    found = reward_change(change, (torch.arange(64) < 10).double())
+    assert math.isfinite(found.first_order.ci_low)
+    assert math.isfinite(found.points[0].change.ci_low)
 
 
 def test_prompts_and_not_responses_are_the_units_of_its_error():

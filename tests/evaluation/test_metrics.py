@@ -155,4 +155,4 @@ def test_intervals_of_skewed_quantities_are_on_the_log_scale(name):
     assert found.ci_high - found.value > found.value - found.ci_low > 0
     assert "From 30 prompts" in found.warnings[0]
     many = estimate_metrics(records(prompts=48), METRICS, KS)
-    assert not many[name].warnings
+    assert not any("From 48 prompts" in sentence for sentence in many[name].warnings)

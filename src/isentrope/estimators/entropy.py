@@ -56,14 +56,4 @@ def _mean(policy: Policy, rollouts: Rollouts, functional: Functional, method: st
     terms = sample.entropies if method == "rao-blackwell" else -sample.series[0].logprobs
     f, ratios, trust = sample.functional, sample.log_ratios, sample.trust
     result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)
-    return Estimate.from_standard_error(
-        float(result.values[0]),
-        float(result.standard_errors[0]),
-        result.n_units,
-        unit=f.unit,
-        method=method,
-        ess=trust.ess_whole,
-        khat=trust.khat,
-        warnings=trust.warnings,
-        trusted=trust.verdict == "trust",
-    )
+    return result.estimate(0, unit=f.unit, **trust.options("sequence") | {"method": method})

@@ -19,7 +19,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
-from isentrope.estimators.ratio import with_fieller
+from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.sweep_statistics import (
     shifted_of,
@@ -142,6 +142,9 @@ class EntropyChange:
         )
 
 
+_ROUNDING = 1e-15
+"""Part of F below which an influence on its change is rounding."""
+
 _ONE_UNIT = "One prompt draw has no standard error: draw two or more prompts."
 
 
@@ -232,9 +235,12 @@ def change_of_sample(
     result = result or infinitesimal_jackknife(
         statistics_of_sample(sample, etas, moved), sample.prompt_index
     )
-    base = sample.trust
-    if result.n_units < 2:
-        base = replace(base.without_interval(), notes=(*base.notes, _ONE_UNIT))
+    rounding = _ROUNDING * result.values[0].abs()  # of F, whose differences the others are
+    still = result.influences.abs().amax(1, keepdim=True) <= rounding
+    still[:4] = False  # F itself and its derivatives
+    result = replace(result, influences=result.influences.masked_fill(still, 0.0))
+    base, reason = sample.trust, _ONE_UNIT if result.n_units < 2 else f.withheld
+    base = base.without_interval(reason) if reason else base
     estimate = _Estimates(f, result, base, confidence)
     points = [
         estimate.point(k, eta, trust_of_change(f, log_ratios, divergence), order)
@@ -247,8 +253,8 @@ def change_of_sample(
         first_order=estimate(1, f"{f.unit} per η") if order else None,
         pathwise=estimate(2, f"{f.unit} per η") if order else None,
         second_order=estimate(3, f"{f.unit} per η²") if order == 2 else None,
-        linear_range=with_fieller(
-            estimate(4, "η"), result, 1, 3, name=f"δ{f.symbol}₂", confidence=confidence
+        linear_range=ratio_of(
+            result, 1, 3, name=f"δ{f.symbol}₂", unit="η", **estimate.options(base)
         )
         if order == 2
         else None,
@@ -284,24 +290,15 @@ class _Estimates:
     confidence: float
 
     def __call__(self, row: int, unit: str, trust: Trust | None = None) -> Estimate:
-        trust = trust or self.base
-        whole = self.functional.method == "sequence"
-        return Estimate.from_standard_error(
-            float(self.result.values[row]),
-            float(self.result.standard_errors[row]),
-            self.result.n_units,
-            unit=unit,
-            method=self.functional.method,
-            confidence=self.confidence,
-            ess=trust.ess_whole if whole else trust.ess,
-            khat=trust.khat,
-            warnings=trust.warnings,
-            trusted=trust.verdict == "trust",
-        )
+        return self.result.estimate(row, unit=unit, **self.options(trust or self.base))
+
+    def options(self, trust: Trust) -> dict[str, Any]:
+        """Options of every estimate that is made with these weights."""
+        return {"confidence": self.confidence, **trust.options(self.functional.method)}
 
     def point(self, k: int, eta: float, trusts: tuple[Trust, Trust], order: int) -> Point:
         """ΔH, and its residual where there are two orders, at the k-th learning rate."""
-        change, unit = 5 + 2 * k, self.functional.unit
+        change, unit = 4 + 2 * k, self.functional.unit
         trust = trusts[0].or_worse(self.base)
         of_residual = trusts[1].or_worse(trust).or_worse(self.base)
         if not math.isfinite(float(self.result.standard_errors[change])):

@@ -76,6 +76,11 @@ class Functionals:
         """What F is called in messages."""
         return "H"
 
+    @property
+    def withheld(self) -> str:
+        """Why no number of this F has an interval; empty where it may have one."""
+        return ""
+
     def __call__(self, omega: Tensor, log_ratios: Tensor, entropies: Tensor) -> Tensor:
         """F(ω; r, H).
 

@@ -107,6 +107,7 @@ class Trust:
         verdict: "trust", "smooth" or "resample".
         notes: Warnings that hold for every verdict.
         reason: The rule that decided a verdict other than "trust".
+        withheld: Why there is no interval where it is not for the weights; else empty.
     """
 
     ess: float
@@ -119,11 +120,31 @@ class Trust:
     verdict: Verdict
     notes: tuple[str, ...] = ()
     reason: Reason | None = None
+    withheld: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for a number computed with these weights: of the verdict, and of k̂."""
+        if self.withheld:
+            return (self.withheld, *self.notes)
         return (*((_WARNINGS[self.reason],) if self.reason else ()), *self.notes)
+
+    def options(self, method: str) -> dict[str, Any]:
+        """What an `Estimate` that is made with these weights says of them.
+
+        Args:
+            method: The estimator: "sequence" has one weight per response.
+
+        Returns:
+            Method, effective sample size, k̂, warnings, and whether there is an interval.
+        """
+        return {
+            "method": method,
+            "ess": self.ess_whole if method == "sequence" else self.ess,
+            "khat": self.khat,
+            "warnings": self.warnings,
+            "trusted": self.verdict == "trust",
+        }
 
     def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
         """The verdict on ΔH − ηδH₁ − η²δH₂ with the same weights.
@@ -142,11 +163,18 @@ class Trust:
         )
         return replace(self, carriers=carriers, verdict=worse[0], reason=worse[1])
 
-    def without_interval(self) -> Trust:
-        """The same, at best "smooth": for weights whose second moment cannot be known."""
+    def without_interval(self, reason: str = "") -> Trust:
+        """The same, at best "smooth".
+
+        Args:
+            reason: Why, where it is not because the second moment of the weights is not known.
+
+        Returns:
+            A copy; this one where it has no interval already.
+        """
         if self.verdict != "trust":
             return self
-        return replace(self, verdict="smooth", reason="unknown")
+        return replace(self, verdict="smooth", reason="unknown", withheld=reason)
 
     def or_worse(self, other: Trust) -> Trust:
         """The one with the worse verdict, where a number uses both sets of weights.

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from isentrope.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,18 @@ class Jackknifed:
         if self.n_units < 2:
             return torch.full_like(self.values, float("nan"))
         return self.covariance.diagonal().clamp_min(0).sqrt()
+
+    def estimate(self, row: int, **options: Any) -> Estimate:
+        """One of the statistics with its interval.
+
+        Args:
+            row: Its row.
+            **options: Of `Estimate.from_influences`.
+
+        Returns:
+            The estimate.
+        """
+        return Estimate.from_influences(float(self.values[row]), self.influences[row], **options)
 
 
 def infinitesimal_jackknife(

@@ -32,7 +32,7 @@ from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import fieller
-from isentrope.estimators.reward_change import REWARD, RewardMean
+from isentrope.estimators.reward_change import REWARD, RewardMean, rare_rewards
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.policy.chi_square import score_moved
@@ -144,6 +144,8 @@ class PairedSteps:
         trust, _ = trust_of_change(f, log_ratios, divergence)
         rule = rule_of("per_sequence", "sequence")
         whole = diagnose(log_ratios, f.tokens, divergence.jumps, rule)
+        if self._E.rewards is not None and (reason := rare_rewards(self._E.rewards)):
+            whole = whole.without_interval(reason)
         of_both = trust.or_worse(base), whole.or_worse(base)
         self._moved[name] = _Moved(log_ratios, scores.entropies, *of_both)
 
@@ -167,11 +169,10 @@ class PairedSteps:
         result = infinitesimal_jackknife(
             lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
         )
-        rows = torch.stack((result.values, result.standard_errors), 1).view(-1, 2, 2).tolist()
-        alone = {name: self._change(row, one[name]) for name, row in zip(one, rows, strict=False)}
+        alone = {name: self._change(result, k, one[name]) for k, name in enumerate(one)}
         compared = {
-            pair: self._change(row, one[pair[0]], *(one[name] for name in _names(pair[1])))
-            for pair, row in zip(pairs, rows[len(one) :], strict=True)
+            pair: self._change(result, k, one[pair[0]], *(one[name] for name in _names(pair[1])))
+            for k, pair in enumerate(pairs, len(one))
         }
         for at, (name, others) in enumerate(pairs, len(one)):
             if len(_names(others)) == 1:
@@ -181,9 +182,9 @@ class PairedSteps:
                 compared[name, others] = replace(gained, price=found)
         return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
 
-    def _change(self, row: list[list[float]], *made_of: _Moved) -> Change:
-        """From ((ΔH, its error), (ΔJ, its error)) and the weights that they are made with."""
-        f, n = self._sample.functional, self._E.n_prompts
+    def _change(self, result: Jackknifed, k: int, *made_of: _Moved) -> Change:
+        """The k-th ΔH and ΔJ, and the weights that they are made with."""
+        f = self._sample.functional
         of_entropy, *others = (x.of_entropy for x in made_of)
         of_reward, *rest = (x.of_reward for x in made_of)
         for trust in others:
@@ -191,24 +192,15 @@ class PairedSteps:
         for trust in rest:
             of_reward = of_reward.or_worse(trust)
 
-        def estimate(numbers: list[float], trust: Trust, unit: str, method: str) -> Estimate:
-            value, se = numbers
-            return Estimate.from_standard_error(
-                value,
-                se,
-                n,
-                unit=unit,
-                method=method,
-                confidence=self._confidence,
-                ess=trust.ess_whole if method == "sequence" else trust.ess,
-                khat=trust.khat,
-                warnings=trust.warnings,
-                trusted=trust.verdict == "trust",
-            )
+        def estimate(row: int, trust: Trust, unit: str, method: str) -> Estimate:
+            of_weights = trust.options(method)
+            return result.estimate(row, unit=unit, confidence=self._confidence, **of_weights)
 
-        reward = estimate(row[1], of_reward, REWARD, "sequence")
-        entropy = estimate(row[0], of_entropy, f.unit, f.method)
-        return Change(entropy, None if self._E.rewards is None else reward)
+        entropy = estimate(2 * k, of_entropy, f.unit, f.method)
+        if self._E.rewards is None:
+            return Change(entropy, None)
+        reward = estimate(2 * k + 1, of_reward, REWARD, "sequence")
+        return Change(entropy, reward)
 
     def _statistics(self, omega: Tensor, pairs: Sequence[Pair]) -> Tensor:
         """(ΔH, ΔJ) of every step, then of every pair, flat."""
@@ -265,10 +257,14 @@ def price(
     parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
     joint = replace(result, values=result.values.new_tensor((top, bottom)), influences=parts)
     (vaa, vab), (_, vbb) = joint.covariance.tolist()
-    t, value = t_quantile(result.n_units - 1, confidence), top / bottom
+    value = top / bottom
+    found = Estimate.from_influences(
+        value,
+        (parts[0] - value * parts[1]) / bottom,
+        unit="of the plain step's",
+        method=gained.reward.method,
+        confidence=confidence,
+    )
+    t = t_quantile(found.degrees_of_freedom or result.n_units - 1, confidence)
     low, high = fieller(top, bottom, (vaa, vab, vbb), t)
-    if not -math.inf < low <= high:
-        return None
-    se = math.sqrt(max(vaa - 2 * value * vab + value**2 * vbb, 0.0)) / bottom
-    unit = "of the plain step's"
-    return Estimate(value, se, low, high, result.n_units, unit, gained.reward.method)
+    return replace(found, ci_low=low, ci_high=high) if -math.inf < low <= high else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -48,25 +48,29 @@ def fieller(
     return -math.inf, math.inf
 
 
-def with_fieller(
-    ratio: Estimate, result: Jackknifed, top: int, bottom: int, *, name: str, confidence: float
+def ratio_of(
+    result: Jackknifed, top: int, bottom: int, *, name: str, confidence: float, **options: Any
 ) -> Estimate:
-    """An estimate of |a/b| with Fieller's interval in place of its t-interval.
+    """|a/b| with Fieller's interval, by the participation of the ratio's own influences.
 
     Args:
-        ratio: |a/b|; returned unchanged where it has no t-interval.
         result: The jackknifed statistics with their joint error.
         top: Row of a.
         bottom: Row of b.
         name: Of b, for the warning.
         confidence: Nominal coverage of the interval.
+        **options: Of `Estimate.from_influences`.
 
     Returns:
-        The estimate; its interval has no upper end, and a warning, where b may be zero.
+        The estimate; its interval has no upper end, and a warning, where b may be zero. NaN where
+        b is zero.
     """
+    a, b = float(result.values[top]), float(result.values[bottom])
+    value = a / b if b else math.nan
+    influences = (result.influences[top] - value * result.influences[bottom]) / (b or 1.0)
+    ratio = Estimate.from_influences(abs(value), influences, confidence=confidence, **options)
     if not math.isfinite(ratio.ci_low) or ratio.degrees_of_freedom is None:
         return ratio
-    a, b = float(result.values[top]), float(result.values[bottom])
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
     t = t_quantile(ratio.degrees_of_freedom, confidence)
     low, high = ends_of_ratio(*fieller(a, b, (vaa, vab, vbb), t), sign="none")

@@ -137,21 +137,21 @@ def coupled_change(
     different = torch.zeros(len(units)).index_add_(0, place, differ.float()) > 0
     n_different = int(different.sum())
     few = n_different < min(ENOUGH, len(units) / 2)
-    own = float(result.standard_errors[0])
+    estimate = result.estimate(0, unit=f[0].unit, method="resampled", confidence=confidence)
+    if not few:
+        return estimate
     return Estimate.from_standard_error(
-        float(result.values[0]),
-        max(own, _bound(result, different, confidence)) if few else own,
-        result.n_units,
-        unit=f[0].unit,
-        method="resampled",
+        estimate.value,
+        max(estimate.se, _bound(result, different, confidence)),
+        estimate.n,
+        unit=estimate.unit,
+        method=estimate.method,
         confidence=confidence,
         warnings=[
             f"Only {n_different} of {len(units)} response pairs differ: the error is a bound, from "
             "the largest rate of different pairs that this number allows. At so small a step the "
             "importance-weighted methods are sharper."
-        ]
-        if few
-        else (),
+        ],
     )
 
 

@@ -12,15 +12,20 @@ with Fieller's interval. v is the step of a batch of B prompts, whose noise is i
 best rate at that B, and not that of a step without noise (T8).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
+from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
 
@@ -29,6 +34,28 @@ REWARD = "reward"
 
 THIRD_ORDER = 0.1
 """Part of the second order that the rest may be, up to the top of a parabola that is printed."""
+
+LEAST_DIFFERENT = 10
+"""Responses whose reward differs from the most common one, below which nothing of J's changes is
+known but their value."""
+
+
+def rare_rewards(rewards: Tensor) -> str:
+    """Why changes of reward have no interval.
+
+    Args:
+        rewards: (n,) the reward of each response.
+
+    Returns:
+        A sentence; empty where enough responses differ.
+    """
+    different = len(rewards) - int(rewards.unique(return_counts=True)[1].max())
+    if different >= LEAST_DIFFERENT:
+        return ""
+    return (
+        f"{different} of {len(rewards)} responses have another reward than the most common one: "
+        f"below {LEAST_DIFFERENT} the batch does not show how a change of reward varies."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +78,11 @@ class RewardMean(Functionals):
         """What it is called in messages."""
         return "J"
 
+    @property
+    def withheld(self) -> str:
+        """Why no change of reward has an interval, where few responses differ."""
+        return rare_rewards(self.rewards)
+
     def __call__(self, omega: Tensor, log_ratios: Tensor, entropies: Tensor) -> Tensor:
         """J(ω; r).
 
@@ -64,7 +96,8 @@ class RewardMean(Functionals):
         """
         del entropies
         weights = omega * stable_exp(log_ratios.sum(1))
-        return weights @ self.rewards / weights.sum()
+        shift = self.rewards[0]  # equal rewards have influences of exactly zero
+        return shift + weights @ (self.rewards - shift) / weights.sum()
 
 
 @dataclass(frozen=True)
@@ -113,7 +146,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     why = _why_no_top(found)
     reach = found.linear_range
     return RewardChange(
-        reward=found.entropy,
+        reward=_bounded(found.entropy, change, rewards) if f.withheld else found.entropy,
         first_order=found.first_order,
         second_order=found.second_order,
         top=_half(reach) if reach is not None and why is None else None,
@@ -124,6 +157,19 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
             for name, x in found.influences.items()
         },
     )
+
+
+def _bounded(reward: Estimate, change: EntropyChange, rewards: Tensor) -> Estimate:
+    """J of rewards in [0, 1] of the policy's own responses, with the interval that J always has."""
+    sample = change.sample
+    if sample.trust.verdict != "trust" or bool(((rewards < 0) | (rewards > 1)).any()):
+        return reward
+    place = sample.prompt_index.unique(return_inverse=True)[1]
+    mean = bounded_mean(
+        torch.zeros(reward.n).double().index_add_(0, place, rewards.double()) / place.bincount(),
+        reward.unit,
+    )
+    return replace(reward, ci_low=mean.ci_low, ci_high=mean.ci_high, warnings=sample.trust.warnings)
 
 
 def _half(reach: Estimate) -> Estimate:

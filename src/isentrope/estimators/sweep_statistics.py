@@ -1,8 +1,9 @@
 """What a sweep over learning rates estimates, as functions of the samples' weights (T2), (T3).
 
-    ω ↦ (F, δH₁, pathwise, δH₂, η*, then ΔH(η) and ΔH(η) − ηδH₁ − η²δH₂ for each η)
+    ω ↦ (F, δH₁, pathwise, δH₂, then ΔH(η) and ΔH(η) − ηδH₁ − η²δH₂ for each η)
 
-Arrays alone, from which the jackknife takes joint errors; and whether the weights at θ + ηv can be
+Arrays alone, from which the jackknife takes joint errors (η* is a ratio of two of them: where δH₂
+is zero it has no derivative); and whether the weights at θ + ηv can be
 trusted.
 """
 
@@ -68,7 +69,7 @@ def statistics_of_sample(
         moved: Scores at θ + ηv for each.
 
     Returns:
-        Maps ω to (F, δH₁, pathwise, δH₂, η*, then ΔH and residual for each η).
+        Maps ω to (F, δH₁, pathwise, δH₂, then ΔH and residual for each η).
     """
     f, order = sample.functional, len(sample.series) - 1
     shifted = shifted_of(sample, moved)
@@ -83,7 +84,7 @@ def statistics_of_sample(
         else:
             value = f(omega, sample.log_ratios, sample.entropies)
             first = pathwise = half = torch.zeros_like(value)
-        out = [value, first, pathwise, half, (first / half).abs() if order == 2 else half]
+        out = [value, first, pathwise, half]
         for eta, (log_ratios, entropies) in zip(etas, shifted, strict=True):
             change = f(omega, log_ratios, entropies) - value
             out += [change, change - eta * (first + eta * half)]

@@ -20,6 +20,8 @@ import math
 import torch
 from torch import Tensor
 
+from isentrope.estimate import participation
+
 MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""
 
@@ -121,23 +123,10 @@ def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
     Returns:
         One sentence where the effective number of units is less than half of n.
     """
-    n, effective = len(values), effective_units(values)
+    n, effective = len(values), participation(values)
     if effective >= n / 2:
         return ()
     return (
         f"Few of the {n} {unit} hold most of the noise (as {effective:.1f} equal ones would): the "
         "value is likely too small, and the interval is long for that reason.",
     )
-
-
-def effective_units(values: Tensor) -> float:
-    """The effective number of units.
-
-    Args:
-        values: (n,) c_p, not negative.
-
-    Returns:
-        (Σ c)²/Σ c², between 1 and n; n where all are zero.
-    """
-    squares = float(values.square().sum())
-    return float(values.sum()) ** 2 / squares if squares > 0 else float(len(values))

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import ROUNDING, Estimate
 from isentrope.estimators.functional import Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
@@ -40,7 +40,7 @@ from isentrope.estimators.sweep_statistics import statistics_of_sample, trust_of
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
-QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": 5}
+QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": 4}
 """What is estimated, and its row of `statistics_of_sample`: F, ηδH₁ and ΔH(η)."""
 REFERENCE: Method = "prefix"
 """The estimator that variances are divided by."""
@@ -216,18 +216,8 @@ def _method(
     design_effect: Estimate | None,
 ) -> MethodVariance:
     (unit, method, confidence, wanted), (here, reference, row) = names, found
-    n, value, se = here.n_units, float(here.values[row]), float(here.standard_errors[row])
-    trusted = trust.verdict == "trust"
-    estimate = Estimate.from_standard_error(
-        value,
-        se,
-        n,
-        unit=unit,
-        method=method,
-        confidence=confidence,
-        warnings=trust.warnings,
-        trusted=trusted,
-    )
+    estimate = here.estimate(row, unit=unit, confidence=confidence, **trust.options(method))
+    trusted, value, n = trust.verdict == "trust", estimate.value, estimate.n
     return MethodVariance(
         estimate,
         _ratio(here.influences[row], reference.influences[row], confidence),
@@ -264,9 +254,13 @@ def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:
     if not (float(a.sum()) > 0 and float(b.sum()) > 0):
         return Estimate(math.nan, math.nan, math.nan, math.nan, n, "", _PAIRED)
     ratio = float(a.sum() / b.sum())
-    log_se = float((n / (n - 1) * (a / a.sum() - b / b.sum()).square().sum()).sqrt())
-    reach = math.exp(t_quantile(n - 1, confidence) * log_se)
-    return Estimate(ratio, ratio * log_se, ratio / reach, ratio * reach, n, "", _PAIRED)
+    influences = ratio * (a / a.sum() - b / b.sum())
+    if float(influences.abs().max()) <= ROUNDING:  # one estimator under two names
+        return Estimate.exact(ratio, n, unit="", method=_PAIRED)
+    estimate = Estimate.from_influences(
+        ratio, influences, unit="", method=_PAIRED, confidence=confidence
+    )
+    return estimate.on_log_scale(confidence)
 
 
 def _sized(

@@ -34,8 +34,9 @@ import torch
 from torch import Tensor
 
 from isentrope.estimate import Estimate
+from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.evaluation.pass_at_k import bounded_mean, pass_at_k
+from isentrope.evaluation.pass_at_k import pass_at_k
 
 Metric = Literal[
     "pass_at_k",
@@ -234,14 +235,8 @@ def _jackknifed(
     jackknife = infinitesimal_jackknife(
         lambda omega: (shift + (omega @ above) / (omega @ below))[None], prompt_index
     )
-    estimate = Estimate.from_standard_error(
-        float(jackknife.values[0]),
-        float(jackknife.standard_errors[0]),
-        jackknife.n_units,
-        unit=unit,
-        method=method,
-        warnings=few_prompts(jackknife.n_units) if positive else (),
-    )
+    warnings = few_prompts(jackknife.n_units) if positive else ()
+    estimate = jackknife.estimate(0, unit=unit, method=method, warnings=warnings)
     return estimate.on_log_scale() if positive else estimate
 
 

@@ -223,8 +223,8 @@ def _budget(
         for done, (name, component) in enumerate(step.components.items()):
             report(done, len(step.components), name)
             if norm(component) == 0:
-                zeros = {"value": 0.0, "se": 0.0, "ci_low": 0.0, "ci_high": 0.0}
-                budget[name] = replace(change.first_order, **zeros)
+                total = change.first_order
+                budget[name] = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
                 influences[f"budget.{name}"] = 0 * influences["budget.total"]
                 continue
             part = entropy_change(

@@ -57,6 +57,12 @@ def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
     estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
     values = {name: part.value for name, part in measurement.budget.items()}
     errors = {f"{name}_se": part.se for name, part in measurement.budget.items()}
+    freedoms = {
+        f"{name}_degrees_of_freedom": part.degrees_of_freedom or NAN
+        if math.isfinite(part.ci_low)
+        else NAN
+        for name, part in measurement.budget.items()
+    }
     return MeasureResult(
         **vars(header)
         | {
@@ -69,7 +75,7 @@ def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
         second_order=change.second_order,
         sweep=tuple(_row(measurement, eta) for eta in measurement.etas),
         linear_range=_linear_range(measurement),
-        budget=values | errors,
+        budget=values | errors | freedoms,
         checks=_checks(measurement),
         reward=measurement.reward and _reward(measurement.reward),
         warnings=tuple(warnings_of(measurement)),

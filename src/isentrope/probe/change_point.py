@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student_t
 
+from isentrope.estimate import t_quantile
+
 MIN_SIDE = 2
 """Readings on either side of a split."""
 WINDOW = 32
@@ -75,7 +77,7 @@ class Mean:
         """
         if self.degrees_of_freedom < 1:
             return -math.inf, math.inf
-        half = float(student_t.ppf((1 + confidence) / 2, self.degrees_of_freedom)) * self.se
+        half = t_quantile(self.degrees_of_freedom, confidence) * self.se
         return self.value - half, self.value + half
 
 

@@ -17,7 +17,7 @@ from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.ratio import with_fieller
+from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.policy.token_statistics import Scores
@@ -132,17 +132,7 @@ def read(
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
 
     def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
-        return Estimate.from_standard_error(
-            float(result.values[row]),
-            float(result.standard_errors[row]),
-            result.n_units,
-            unit=unit,
-            method=method,
-            ess=trust.ess_whole if method == "sequence" else trust.ess,
-            khat=trust.khat,
-            warnings=trust.warnings,
-            trusted=trust.verdict == "trust",
-        )
+        return result.estimate(row, unit=unit, **trust.options(method))
 
     curved = before.curvature is not None
     return ProbeReading(
@@ -152,17 +142,19 @@ def read(
         per_sequence=estimate(1, "nats per sequence"),
         first_order=estimate(2),
         components={
-            name: estimate(8 + k)
+            name: estimate(7 + k)
             for k, name in enumerate(COMPONENTS)
             if name in ALWAYS or name in before.slopes
         },
-        predicted=estimate(7),
+        predicted=estimate(6),
         second_order=estimate(3) if curved else None,
-        linear_fraction=with_fieller(estimate(4, "η/η*"), result, 3, 2, name="δH₁", confidence=0.95)
+        linear_fraction=ratio_of(
+            result, 3, 2, name="δH₁", unit="η/η*", confidence=0.95, **base.options(method)
+        )
         if curved
         else None,
-        change=estimate(5, trust=trust),
-        residual=estimate(6, trust=of_residual),
+        change=estimate(4, trust=trust),
+        residual=estimate(5, trust=of_residual),
         fresh=fresh,
         trust=trust,
     )
@@ -176,7 +168,7 @@ def _statistics(
     log_ratios: Tensor,
     entropies: Tensor,
 ) -> Tensor:
-    """(h, ℋ, ηδH₁, η²δH₂, η/η*, ΔH, residual, predicted, parts of ηδH₁) as functions of ω."""
+    """(h, ℋ, ηδH₁, η²δH₂, ΔH, residual, predicted, parts of ηδH₁) as functions of ω."""
     base = before.base.logprobs - before.sampler, before.base.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
     value = f(omega, *base)
@@ -196,10 +188,7 @@ def _statistics(
             before.base.mask,
         )
         second = eta * eta * derivative(2, total, before.curvature) / 2
-    fraction = (second / first).abs() if before.curvature is not None and eta else zero
     change = f(omega, log_ratios, entropies) - value
     each = [one(omega, *base) for one in both]
     predicted = first + second
-    return torch.stack(
-        [*each, first, second, fraction, change, change - predicted, predicted, *parts]
-    )
+    return torch.stack([*each, first, second, change, change - predicted, predicted, *parts])

@@ -36,7 +36,8 @@ class MeasureResult(Result):
         second_order: δH₂ per unit η².
         sweep: One row per learning rate.
         linear_range: η* = |δH₁/δH₂|.
-        budget: δH₁ of the step and of its parts, each with its error at NAME_se.
+        budget: δH₁ of the step and of its parts, each with its error at NAME_se and the
+            error's degrees of freedom at NAME_degrees_of_freedom, NaN where it has no interval.
         checks: Whether the instrument is sound.
         reward: ΔJ(η) likewise; None where E has no rewards.
     """
@@ -101,13 +102,17 @@ class MeasureResult(Result):
         """
         if name not in self.budget:
             return None
+        n, unit, se = self.at_theta.n, f"{self.unit} per η", self.budget[f"{name}_se"]
+        if se == 0:  # the step has no such component
+            return Estimate.exact(self.budget[name], n, unit=unit, method="budget")
         return Estimate.from_standard_error(
             self.budget[name],
-            self.budget[f"{name}_se"],
-            self.at_theta.n,
-            unit=f"{self.unit} per η",
+            se,
+            n,
+            unit=unit,
             method="budget",
             confidence=self.estimator.confidence,
+            degrees_of_freedom=self.budget.get(f"{name}_degrees_of_freedom"),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.estimate import Estimate, freedom_of_groups
 
 Kind = Literal["rows", "columns", "both"]
 
@@ -74,20 +74,24 @@ def over_deletions(
         unit: Of the statistic.
 
     Returns:
-        The estimate; no interval where a side has one prompt only. Degrees of freedom come from the
-        kind with the fewest groups.
+        The estimate; no interval where a side has one prompt only. Degrees of freedom are those
+        of the kind with the largest part of the error, fewer where another kind has fewer groups.
     """
     values = torch.tensor(list(deleted), dtype=torch.float64)
-    variance, counts = 0.0, []
+    parts, counts = [], []
     for kind in dict.fromkeys(d.kind for d in removed):
         here = values[torch.tensor([d.kind == kind for d in removed])]
         counts.append(len(here))
-        variance += (1 - 1 / len(here)) * float((here - here.mean()).square().sum())
-    n = min(counts)
+        around_mean = here - here.mean()
+        variance = (1 - 1 / len(here)) * float(around_mean.square().sum())
+        parts.append((variance, freedom_of_groups(around_mean)))
+    n, variance = min(counts), sum(v for v, _ in parts)
+    freedom = min(n - 1.0, *(df for v, df in parts if v == max(parts)[0]))
     return Estimate.from_standard_error(
         value,
         variance**0.5 if n > 1 else float("nan"),
         n,
         unit=unit,
         method="jackknife over groups of prompts",
+        degrees_of_freedom=freedom,
     )

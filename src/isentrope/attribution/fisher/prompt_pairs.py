@@ -103,11 +103,12 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
         The estimate; no interval, and a warning, where a deletion leaves no pair.
     """
     defined = n > 1 and bool(deleted.isfinite().all())
-    around_mean = deleted - deleted.mean()
-    se = ((1 - 1 / len(deleted)) * around_mean.square().sum()).sqrt() if defined else torch.nan
-    warnings = () if defined else (_NO_ERROR,)
     options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
-    return Estimate.from_standard_error(float(value), float(se), n, **options, warnings=warnings)
+    if not defined:
+        nan = float("nan")
+        return Estimate.from_standard_error(float(value), nan, n, **options, warnings=[_NO_ERROR])
+    influences = (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
+    return Estimate.from_influences(float(value), influences, at_most=n, **options)
 
 
 def estimate_columns(estimate: Estimate) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.batching import micro_batches
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
@@ -96,10 +96,8 @@ def second_order_change(
         return -(weights @ curved)[None] / 2
 
     jackknife = infinitesimal_jackknife(statistic, E.prompt_index)
-    return Estimate.from_standard_error(
-        float(jackknife.values[0]),
-        float(jackknife.standard_errors[0]),
-        jackknife.n_units,
+    return jackknife.estimate(
+        0,
         unit="nats per sequence per η²",
         method="surprisal",
         confidence=confidence,

@@ -237,13 +237,8 @@ def _means(
     jackknife = infinitesimal_jackknife(lambda omega: columns @ omega / omega.sum(), prompt_index)
 
     def estimate(k: int, unit: str) -> Estimate:
-        return Estimate.from_standard_error(
-            float(jackknife.values[k]),
-            float(jackknife.standard_errors[k]),
-            jackknife.n_units,
-            unit=unit,
-            method="mean over demonstrations",
-            confidence=confidence,
+        return jackknife.estimate(
+            k, unit=unit, method="mean over demonstrations", confidence=confidence
         )
 
     return estimate

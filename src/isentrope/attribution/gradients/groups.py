@@ -21,10 +21,12 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
+from isentrope.estimate import Estimate, freedom_of_groups
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.reward_change import rare_rewards
 from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
@@ -44,6 +46,7 @@ class GradientGroups:
         entropy_weights: b, (n, t), or None.
         forward: The derivative along the given direction, by forward mode; or None.
         trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
+        ratio: The terms that all samples share, for errors of h; None for others.
     """
 
     parts: Sequence[Vector]
@@ -52,6 +55,7 @@ class GradientGroups:
     entropy_weights: Tensor | None
     forward: float | None = None
     trust: Trust | None = None
+    ratio: RatioTerms | None = None
 
     @property
     def shares(self) -> Tensor:
@@ -86,9 +90,36 @@ class GradientGroups:
         n = len(by_group)
         if n < 2:
             return torch.full_like(by_group[0], float("nan"))
+        return (n / (n - 1) * self.deviations(by_group).square().sum(0)).sqrt()
+
+    def deviations(self, by_group: Tensor) -> Tensor:
+        """(G, ...) influences of the groups on a sum over them, from what each contributes."""
         shares = self.shares.view(-1, *[1] * (by_group.ndim - 1))
-        deviation = by_group - shares * by_group.sum(0)
-        return (n / (n - 1) * deviation.square().sum(0)).sqrt()
+        return by_group - shares * by_group.sum(0)
+
+    def estimate(self, by_group: Tensor, n: int, *, unit: str, confidence: float) -> Estimate:
+        """A sum over groups with its interval.
+
+        Args:
+            by_group: (G,) what each part contributes.
+            n: Prompt draws in all groups.
+            unit: Of the sum.
+            confidence: Nominal coverage.
+
+        Returns:
+            The sum; without an interval where the weights at θ cannot be trusted.
+        """
+        return Estimate.from_standard_error(
+            float(by_group.sum()),
+            float(self.standard_error(by_group)),
+            n,
+            unit=unit,
+            method="delete-a-group jackknife",
+            confidence=confidence,
+            warnings=() if self.trust is None else self.trust.warnings,
+            trusted=self.trust is None or self.trust.verdict == "trust",
+            degrees_of_freedom=freedom_of_groups(self.deviations(by_group)),
+        )
 
 
 def entropy_groups(
@@ -121,10 +152,12 @@ def entropy_groups(
     )
     a, b = cotangents(sample)
     parts = _by_group(policy, E, a, b, group, groups, where)
+    ratio = None
     if functional == "per_token" and groups > 1:
-        _add_ratio_terms(policy, E, sample, parts, group)
+        ratio = ratio_terms(sample, group)
+        _add_ratio_terms(policy, E, ratio, parts, group)
     forward = None if direction is None else _first_order(sample)
-    return GradientGroups(parts, group, a, b, forward, sample.trust)
+    return GradientGroups(parts, group, a, b, forward, sample.trust, ratio)
 
 
 def _first_order(sample: ScoredBatch) -> float:
@@ -154,12 +187,14 @@ def reward_groups(
     group = assign_groups(R.prompt_index, groups)
     sample = score_batch(policy, R, functional="per_sequence", method="sequence")
     rewards = torch.zeros_like(sample.entropies)
-    rewards[:, 0] = R.rewards
+    rewards[:, 0] = R.rewards - R.rewards[0]  # equal rewards have a gradient of exactly zero
     scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
     kept = sampler_logprobs(R, scores)
     a, _ = cotangents(ScoredBatch(sample.functional, kept, (scores,), R.prompt_index))
     parts = _by_group(policy, R, a, None, group, groups, where)
-    return GradientGroups(parts, group, a, None, trust=sample.trust)
+    reason = rare_rewards(R.rewards)
+    trust = sample.trust.without_interval(reason) if reason else sample.trust
+    return GradientGroups(parts, group, a, None, trust=trust)
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
@@ -204,9 +239,8 @@ def _by_group(
 
 
 def _add_ratio_terms(
-    policy: Policy, E: Rollouts, sample: ScoredBatch, parts: HeldVectors, group: Tensor
+    policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors, group: Tensor
 ) -> None:
-    ratio = ratio_terms(sample, group)
     with derivative_of_scores(policy.model):
         of_length = policy.weighted_gradient(E, ratio.length_weights)
     total = GradientGroups(parts, group, ratio.length_weights, None).total

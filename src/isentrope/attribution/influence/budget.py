@@ -87,15 +87,5 @@ def part_of(quantity: Quantity, by_group: Tensor, confidence: float) -> Estimate
     Returns:
         The sum, per unit η.
     """
-    gradient, trust = quantity.gradient, quantity.gradient.trust
-    return Estimate.from_standard_error(
-        float(by_group.sum()),
-        float(gradient.standard_error(by_group)),
-        quantity.prompts,
-        unit=quantity.unit,
-        method="delete-a-group jackknife",
-        confidence=confidence,
-        warnings=() if trust is None else trust.warnings,
-        trusted=trust is None or trust.verdict == "trust",
-        degrees_of_freedom=len(by_group) - 1,
-    )
+    groups, unit = quantity.gradient, quantity.unit
+    return groups.estimate(by_group, quantity.prompts, unit=unit, confidence=confidence)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import Estimate, freedom_of_groups, t_quantile
 from isentrope.estimators.ratio import ends_of_ratio, fieller
 
 _NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
@@ -109,18 +109,8 @@ class Sums:
         attribution, by_group = self._attribution(of), self._by_group[of]
         whole, part = by_group.sum(1) if among is None else by_group @ among, by_group @ w
         budget = attribution.budget["gradient"]
-        trust = attribution.groups.trust
-        change = Estimate.from_standard_error(
-            float(part.sum()),
-            float(attribution.groups.standard_error(part)),
-            budget.n,
-            unit=attribution.unit,
-            method=budget.method,
-            confidence=self._confidence,
-            warnings=budget.warnings,
-            trusted=trust is None or trust.verdict == "trust",
-            degrees_of_freedom=len(part) - 1,
-        )
+        n, unit, confidence = budget.n, attribution.unit, self._confidence
+        change = attribution.groups.estimate(part, n, unit=unit, confidence=confidence)
         share = _share(attribution, change, part, whole, self._confidence)
         return change, share if among is None else replace(share, unit="share")
 
@@ -132,8 +122,7 @@ def _share(
     a, b = float(part.sum()), float(whole.sum())
     groups = len(part)
     value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
-    shares = attribution.groups.shares
-    one, two = part - shares * a, whole - shares * b
+    one, two = map(attribution.groups.deviations, (part, whole))
     scale = groups / (groups - 1) if groups > 1 else math.nan
     aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
     se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
@@ -141,7 +130,8 @@ def _share(
     ratio = replace(ratio, method=f"{change.method}, Fieller")
     if not math.isfinite(change.ci_low):
         return ratio
-    found = fieller(a, b, (aa, ab, bb), t_quantile(groups - 1, confidence))
+    freedom = freedom_of_groups(one - value * two)
+    found = fieller(a, b, (aa, ab, bb), t_quantile(freedom, confidence))
     low, high = ends_of_ratio(*found, sign="any")
     warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
     return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)

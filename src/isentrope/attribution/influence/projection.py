@@ -109,12 +109,20 @@ def without_own_prompt(
     groups: GradientGroups,
     gradients: GradientOptions,
 ) -> Tensor:
-    """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i."""
-    a, b = groups.logprob_weights, groups.entropy_weights
-    left = TokenSum(U, a, b)
-    right = step_functions(U, step)
-    pairs = gram(policy, left, right, step.preconditioner, gradients)
+    """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i, with the ratio terms."""
     own = U.prompt_index[:, None] == U.prompt_index
-    pairs = pairs.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
+
+    def pairs(a: Tensor, b: Tensor | None = None) -> Tensor:
+        found = gram(
+            policy, TokenSum(U, a, b), step_functions(U, step), step.preconditioner, gradients
+        )
+        return found.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
+
+    of_total = pairs(groups.logprob_weights, groups.entropy_weights)
     out = torch.zeros(len(groups.parts), len(U), dtype=torch.float64)
-    return out.index_add_(0, groups.group, pairs)
+    out.index_add_(0, groups.group, of_total)
+    if groups.ratio is not None:
+        of_length = pairs(groups.ratio.length_weights)
+        out -= torch.outer(groups.ratio.of_length, of_length.sum(0))
+        out -= torch.outer(groups.ratio.of_total, of_total.sum(0))
+    return out

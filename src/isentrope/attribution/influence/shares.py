@@ -121,13 +121,10 @@ def _by_unit(pairs: Tensor, mask: Tensor, place: Tensor, units: int) -> Tensor:
 def _estimate(
     by_unit: Tensor, share: Tensor, unit: str, confidence: float, trust: Trust
 ) -> Estimate:
-    n, total = len(by_unit), by_unit.sum()
-    deviation = (by_unit - share * total).square().sum()
-    se = float((n / (n - 1) * deviation).sqrt()) if n > 1 else float("nan")
-    return Estimate.from_standard_error(
+    total = by_unit.sum()
+    return Estimate.from_influences(
         float(total),
-        se,
-        n,
+        by_unit - share * total,
         unit=unit,
         method="jackknife over prompts",
         confidence=confidence,

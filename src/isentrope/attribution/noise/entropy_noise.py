@@ -98,10 +98,9 @@ def entropy_noise_scale(
         raise ValueError("All prompts have the same influence: there is no noise to measure.")
     z = float(norm.ppf(confidence))
     return EntropyNoiseScale(
-        gradient=Estimate.from_standard_error(
+        gradient=Estimate.from_influences(
             float(x.mean()),
-            float(x.std()) / n**0.5,
-            n,
+            (x - x.mean()) / n,
             unit=unit,
             method="mean over prompts",
             confidence=confidence,

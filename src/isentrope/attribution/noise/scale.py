@@ -40,11 +40,10 @@ from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import Estimate, participation, t_quantile
 from isentrope.estimators.ratio import fieller
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
-    effective_units,
     no_upper_end,
     too_few,
     uneven,
@@ -228,7 +227,9 @@ def noise_scale_of_gram(
             degrees_of_freedom=df,
         )
 
-    square = estimate(0, n - 1, True, ())
+    rows = gram.sum(1) - gram.diagonal()
+    freedom = participation((rows - rows.mean()).square()) - 1
+    square = estimate(0, max(freedom, 1.0), True, ())
     trace = estimate(1, df, not short, warnings).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)
@@ -236,7 +237,7 @@ def noise_scale_of_gram(
         trace, ratio = (
             x if math.isnan(x.ci_low) else replace(x, ci_high=math.inf) for x in (trace, ratio)
         )
-    return NoiseScale(square, trace, ratio, effective_units(noises), spread, gram)
+    return NoiseScale(square, trace, ratio, participation(noises), spread, gram)
 
 
 def require_units(n: int, unit: str) -> None:

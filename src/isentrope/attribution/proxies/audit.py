@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student_t
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import estimate_columns
@@ -43,7 +42,7 @@ from isentrope.attribution.proxies.agreement import Column, correlation, top_cou
 from isentrope.attribution.proxies.audit_sample import MEASURED, AuditSample
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.proxies.weighted_ranks import Array
-from isentrope.estimate import Estimate
+from isentrope.estimate import NO_SPREAD, ROUNDING, Estimate, t_quantile
 
 TOPS = (0.0002, 0.02, 0.2)
 METHOD = "cluster bootstrap over prompts"
@@ -169,7 +168,7 @@ def audit(
     for (proxy, name), value in values.items():
         trusted, warnings = sample.interval_caveats(proxy, name, value)
         df = sample.degrees_of_freedom(proxy, name)
-        quantile = float(student_t.ppf(0.5 + confidence / 2, df)) if trusted else None
+        quantile = t_quantile(df, confidence) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])
         estimate = _estimate(name, value, series, sample.n_prompts, quantile, warnings)
         statistics.setdefault(proxy, {})[name] = estimate
@@ -198,6 +197,8 @@ def _estimate(
         half = quantile * there(finite).std(ddof=1)
         middle = float(there(np.array(value)))
         low, high = (float(back(middle + side * half)) for side in (-1, 1))
+    if se <= ROUNDING:
+        low, high, warnings = math.nan, math.nan, (*warnings, NO_SPREAD)
     unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
     return Estimate(value, se, low, high, n_prompts, unit, METHOD, warnings=warnings)
 

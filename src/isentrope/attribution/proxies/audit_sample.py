@@ -26,6 +26,7 @@ from isentrope.attribution.proxies.agreement import (
     top_counts,
 )
 from isentrope.attribution.proxies.weighted_ranks import Array
+from isentrope.estimate import participation
 
 MEASURED = "measured"
 """The name under which the influence itself is in the table: its concentration and reliability."""
@@ -192,8 +193,7 @@ class AuditSample:
     def _equal_prompts(self, amounts: Array) -> float:
         """(Σ a_p)²/Σ a_p²."""
         by_prompt = np.bincount(self._place, amounts, minlength=self.n_prompts)
-        squares = float(by_prompt @ by_prompt)
-        return float(by_prompt.sum()) ** 2 / squares if squares > 0 else 0.0
+        return participation(by_prompt) if by_prompt.any() else 0.0
 
     def _spread_of_squares(self, values: Array) -> float:
         return self._equal_prompts(np.square(values - values.mean()))

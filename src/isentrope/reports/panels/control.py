@@ -20,7 +20,6 @@ from isentrope.reports.svg import canvas, grid, legend, zero_line
 from isentrope.runs.log_lines import read_log
 
 PREFIX = "control/"
-_NORMAL = 1.96
 _NEAR = 0.05
 """Distance from the target, as a share of it, that is mentioned."""
 
@@ -82,7 +81,7 @@ def _entropy(reading: Reading, table: pd.DataFrame, name: str) -> Panel | None:
     _finish(axes, "entropy (nats per token)")
     first, last = rows["entropy"].iloc[0], rows["entropy"].iloc[-1]
     caption = f"Under {name} entropy went from {number(first)} to {number(last)} nats per token"
-    caption += "; the band is a 95 % interval." if "entropy_se" in rows else "."
+    caption += "; the band is one standard error either way." if "entropy_se" in rows else "."
     both = None if wanted is None else _known(table, "entropy", "target")
     if both is not None:
         gap = (both["entropy"] - both["target"]).abs() / both["target"]
@@ -112,7 +111,7 @@ def _step(reading: Reading, table: pd.DataFrame) -> Panel | None:
         axes.errorbar(
             measured["step"],
             measured["delta_h"],
-            _NORMAL * measured["delta_h_se"],
+            measured["delta_h_se"],
             fmt="o",
             ms=4,
             elinewidth=1,
@@ -206,7 +205,7 @@ def _mean(table: pd.DataFrame, column: str) -> str:
 def _line(axes: Axes, rows: pd.DataFrame, column: str, label: str, colour: str) -> None:
     axes.plot(rows["step"], rows[column], color=colour, label=label)
     if f"{column}_se" in rows:
-        half = _NORMAL * rows[f"{column}_se"]
+        half = rows[f"{column}_se"]
         low, high = rows[column] - half, rows[column] + half
         axes.fill_between(rows["step"], low, high, color=colour, alpha=0.16, linewidth=0)
 
