@@ -63,7 +63,7 @@ Row = tuple[str, str]
 
 
 def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
-    """Every definition on E and on U, held against the logged value."""
+    """Every definition on E and on U, compared with the logged value."""
     logged, source, of_U = _logged(ready)
     rows: dict[Row, Estimate] = {}
     differences: dict[Row, Estimate] = {}
