@@ -112,7 +112,6 @@ def tried_at(
                 "controls": list(controls),
                 "strengths": strengths,
                 "random_masks": False,
-                "size": size,
             },
             "output": {"directory": str(run / name), "log_level": "WARNING"},
         },
@@ -255,7 +254,7 @@ def verdicts(table: pd.DataFrame) -> str:
     }
     sentences = []
     for what, holds in words.items():
-        rows = table[[holds(p) for p in table["price"]]]
+        rows = table[[holds(p) for p in table["price"]] & (table["control"] != "shrunk_step")]
         named = [
             f"`{control}` {', '.join(f'{x:.3g}' for x in some['strength'])}"
             for control, some in rows.groupby("control", sort=False)
