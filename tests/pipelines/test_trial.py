@@ -288,7 +288,7 @@ def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expec
 
 def test_words_say_which_controls_are_worse_than_a_lower_rate():
     def tried(control, strength, low, high):
-        price = Estimate(1.0, 0.1, low, high, 9, "of the plain step's", "sequence")
+        price = Estimate(0.95, 0.1, low, high, 9, "of the plain step's", "sequence")
         part = {} if low is None else {"price": price}
         more = {"predicted": None, "did": {}, "gradient": {}}
         return Tried(control=control, strength=strength, step=part, **more)
@@ -298,12 +298,13 @@ def test_words_say_which_controls_are_worse_than_a_lower_rate():
         "b": tried("bonus", 0.2, 1.5, 4.0),
         "c": tried("repo_r", 0.1, 0.9, 1.1),
         "d": tried("stare", 0.1, 0.1, 0.9),
+        "g": tried("entropic", 0.1, 0.9, 0.98),  # above the shrunk step's own .95
         "e": tried("qae", 1.0, None, None),
         "f": tried("shrunk_step", 0.5, 0.8, 0.9),
     }
     sentences = price_sentences(SimpleNamespace(tried=entries), "step")
-    assert sentences[0] == "above 1, worse than a lower rate: bonus 0.1, 0.2"
-    assert sentences[1] == "below 1, better than a lower rate: stare 0.1"
-    assert sentences[2].endswith(": repo_r 0.1")
+    assert sentences[0] == "above that of a lower rate, so worse: bonus 0.1, 0.2"
+    assert sentences[1] == "below that of a lower rate, so better: stare 0.1"
+    assert sentences[2].endswith(": repo_r 0.1; entropic 0.1")
     assert sentences[3].startswith("none, because ΔH gained")
     assert len(sentences) == 4

@@ -23,9 +23,9 @@ TITLES = {
 }
 
 PRICES = (
-    "above 1, worse than a lower rate",
-    "below 1, better than a lower rate",
-    "not distinguishable from 1, that of a lower rate",
+    "above that of a lower rate, so worse",
+    "below that of a lower rate, so better",
+    "not distinguishable from that of a lower rate",
     "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
 )
 """What the interval of a price says."""
@@ -69,18 +69,20 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
 def price_sentences(result: TrialResult, part: str) -> list[str]:
     """Which controls are worse than a lower rate, which better, and which are neither clearly."""
     found: dict[str, dict[str, str]] = {words: {} for words in PRICES}
+    lower_rate = [e.part(part).get("price") for e in result.tried.values() if e.control == SHRUNK]
+    ones = [1.0, *(price.value for price in lower_rate if price is not None)]  # beyond first order
     for entry in result.tried.values():
-        if entry.control != SHRUNK:  # itself a lower rate
-            same = found[_verdict(entry.part(part).get("price"))]
+        if entry.control != SHRUNK:
+            same = found[_verdict(entry.part(part).get("price"), min(ones), max(ones))]
             before = f"{same[entry.control]}, " if entry.control in same else f"{entry.control} "
             same[entry.control] = f"{before}{entry.strength:.3g}"
     return [f"{words}: {'; '.join(of.values())}" for words, of in found.items() if of]
 
 
-def _verdict(price: Estimate | None) -> str:
+def _verdict(price: Estimate | None, low: float, high: float) -> str:
     if price is None:
         return PRICES[3]
-    return PRICES[2] if price.covers(1.0) else PRICES[0 if price.ci_low > 1 else 1]
+    return PRICES[0 if price.ci_low > high else 1 if price.ci_high < low else 2]
 
 
 def _gains(result: TrialResult, part: str) -> list[Column]:
