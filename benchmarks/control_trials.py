@@ -49,7 +49,8 @@ SEEDS = (0, 1, 2)
 STEPS = (8, 16, 24, 32, 40)
 PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
 GAINS = ("gained_delta_h", "gained_delta_j")
-PRICED_STEPS = (8, 24, 40)
+PRICED_STEPS = {0: (8, 24), 1: (24, 40), 2: (40, 8)}
+"""Checkpoints of --prices, by seed."""
 PRICED = {1.0: ["influence", "isentropic"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
 """Controls that gain entropy in one step, by a multiple of the default strength that acts."""
 ALL = [name for name in (*TOKEN, *STEP) if build(name).on_policy]
@@ -254,7 +255,8 @@ def verdicts(table: pd.DataFrame) -> str:
     }
     sentences = []
     for what, holds in words.items():
-        rows = table[[holds(p) for p in table["price"]] & (table["control"] != "shrunk_step")]
+        pairs = zip(table["control"], table["price"], strict=True)
+        rows = table[[control != "shrunk_step" and holds(p) for control, p in pairs]]
         named = [
             f"`{control}` {', '.join(f'{x:.3g}' for x in some['strength'])}"
             for control, some in rows.groupby("control", sort=False)
@@ -393,7 +395,7 @@ def main() -> None:
     runs = {seed: trained(Path(asked.run), seed) for seed in SEEDS}
     if asked.prices:
         found = {
-            seed: [priced(run, s, 1000 + 100 * seed + s, asked.size) for s in PRICED_STEPS]
+            seed: [priced(run, s, 1000 + 100 * seed + s, asked.size) for s in PRICED_STEPS[seed]]
             for seed, run in runs.items()
         }
         (results / "control_prices.md").write_text(prices_page(found, asked.size), "utf-8")
