@@ -251,7 +251,9 @@ def verdicts(table: pd.DataFrame) -> str:
         "worse than a lower rate (price above 1)": lambda p: p is not None and p.ci_low > 1,
         "better than a lower rate (price below 1)": lambda p: p is not None and p.ci_high < 1,
         "not distinguishable from a lower rate": lambda p: p is not None and p.covers(1.0),
-        "without a price, because the entropy that they gain may be 0 or less": lambda p: p is None,
+        "without a price, as their gain of entropy or a change of vanilla's may be 0": lambda p: (
+            p is None
+        ),
     }
     sentences = []
     for what, holds in words.items():
