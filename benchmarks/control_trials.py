@@ -13,7 +13,8 @@ with Fieller's interval over the 15 steps, vanilla's error included; a step that
 1 to first order. `over random` is the gain over a random mask of
 as many tokens: that of random masks of five sizes, linear between sizes and 0 at none.
 
-Writes docs/results/control_trials.md and control_trials.png.
+Writes docs/results/control_trials.md and control_trials.png. With --prices it tries five controls
+alone, each at one strength that acts, and writes docs/results/control_prices.md.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ SEEDS = (0, 1, 2)
 STEPS = (8, 16, 24, 32, 40)
 PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
 GAINS = ("gained_delta_h", "gained_delta_j")
+PRICED_STEPS = {0: (8, 24), 1: (24, 40), 2: (40, 8)}
+"""Checkpoints of --prices, by seed."""
+PRICED = {1.0: ["influence", "isentropic"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
+"""Controls that gain entropy in one step, by a multiple of the default strength that acts."""
 ALL = [name for name in (*TOKEN, *STEP) if build(name).on_policy]
 
 
@@ -75,8 +80,23 @@ def tried(run: Path, seed: int, size: int) -> list[dict[str, Any]]:
     return [tried_at(run, step, 1000 + 100 * seed + step, size) for step in STEPS]
 
 
-def tried_at(run: Path, step: int, seed: int, size: int) -> dict[str, Any]:
-    """results.json of `try all` at one checkpoint, on batches of its own."""
+def priced(run: Path, step: int, seed: int, size: int) -> dict[str, Any]:
+    """The same of the controls of PRICED, each at its strength."""
+    found = [tried_at(run, step, seed, size, *of) for of in PRICED.items()]
+    return found[0] | {"tried": {k: v for one in found for k, v in one["tried"].items()}}
+
+
+def tried_at(
+    run: Path,
+    step: int,
+    seed: int,
+    size: int,
+    multiple: float | None = None,
+    controls: Sequence[str] = tuple(ALL),
+) -> dict[str, Any]:
+    """results.json of `try` at one checkpoint, on batches of its own."""
+    strengths = None if multiple is None else [multiple]
+    name = f"tried_{step}" if multiple is None else f"priced_{step}_{multiple:g}"
     config = load_config(
         {
             "checkpoint": {"checkpoint_path": str(run / "training_state" / f"step_{step}")},
@@ -89,8 +109,12 @@ def tried_at(run: Path, step: int, seed: int, size: int) -> dict[str, Any]:
             },
             "sampling": {"max_new_tokens": 23},
             "precision": {"runtime_dtype": "float32"},
-            "trial": {"controls": ALL, "random_masks": False},
-            "output": {"directory": str(run / f"tried_{step}"), "log_level": "WARNING"},
+            "trial": {
+                "controls": list(controls),
+                "strengths": strengths,
+                "random_masks": False,
+            },
+            "output": {"directory": str(run / name), "log_level": "WARNING"},
         },
         root=MeasureConfig,
     )
@@ -227,11 +251,14 @@ def verdicts(table: pd.DataFrame) -> str:
         "worse than a lower rate (price above 1)": lambda p: p is not None and p.ci_low > 1,
         "better than a lower rate (price below 1)": lambda p: p is not None and p.ci_high < 1,
         "not distinguishable from a lower rate": lambda p: p is not None and p.covers(1.0),
-        "without a price, because the entropy that they gain may be 0 or less": lambda p: p is None,
+        "without a price, as their gain of entropy or a change of vanilla's may be 0": lambda p: (
+            p is None
+        ),
     }
     sentences = []
     for what, holds in words.items():
-        rows = table[[holds(p) for p in table["price"]]]
+        pairs = zip(table["control"], table["price"], strict=True)
+        rows = table[[control != "shrunk_step" and holds(p) for control, p in pairs]]
         named = [
             f"`{control}` {', '.join(f'{x:.3g}' for x in some['strength'])}"
             for control, some in rows.groupby("control", sort=False)
@@ -309,15 +336,72 @@ def page(found: dict[int, list[dict[str, Any]]], tables: dict[str, pd.DataFrame]
     return "\n".join([*intro, ""])
 
 
+def prices(found: dict[int, list[dict[str, Any]]], part: str) -> pd.DataFrame:
+    """One row per control: gains in units of each step's sum over the steps, and the price."""
+    steps = [r for results in found.values() for r in results]
+    rows = []
+    for name, first in steps[0]["tried"].items():
+        row: dict[str, Any] = {k: first[k] for k in ("control", "strength")}
+        for gain in GAINS:
+            scale = abs(sum(r["vanilla"][part][gain[7:]]["value"] for r in steps)) / len(steps)
+            values = [r["tried"][name][part][gain]["value"] / scale for r in steps]
+            row[gain], row[f"{gain}_half"] = mean_and_half(values)
+        row["price"] = price_of(found, name, part)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def prices_page(found: dict[int, list[dict[str, Any]]], size: int) -> str:
+    """docs/results/control_prices.md."""
+    steps = [r for results in found.values() for r in results]
+    lines = [
+        "# What entropy costs in one step",
+        "",
+        f"`python -m benchmarks.control_trials --prices --size {size}`, {date.today()}.",
+        "",
+        f"Toy policy, addition, seeds {', '.join(map(str, found))}, {len(steps)} steps of 40-step "
+        f"runs. Each step has an update batch (16 × 8) and an E of {size} responses of its own. "
+        "Each control acts at one strength. Gains are shares of vanilla's change, ± half of a 95 % "
+        "t-interval over the steps with vanilla's sum as known. `price` is the reward lost over "
+        "the entropy gained, both as such shares, with Fieller's 95 % interval over the steps, "
+        "vanilla's error included. `shrunk_step` is half of vanilla's step: a lower rate, whose "
+        "price is 1 to first order. `no_momentum` is the optimizer's step with β₁ = 0.",
+    ]
+    for part, title in PARTS.items():
+        table = prices(found, part)
+        means = [
+            "{} {:+.2e} ± {:.1e}".format(
+                symbol, *mean_and_half([r["vanilla"][part][key]["value"] for r in steps])
+            )
+            for symbol, key in (("ΔH", "delta_h"), ("ΔJ", "delta_j"))
+        ]
+        lines += ["", f"## {title}", "", f"Vanilla, per step: {', '.join(means)}.", ""]
+        lines += [verdicts(table), "", "| control | strength | ΔH gained | ΔJ gained | price |"]
+        lines += ["|---|---|---|---|---|"]
+        for _, row in table.iterrows():
+            cells = [f"`{row['control']}`", f"{row['strength']:.3g}"]
+            cells += [*(_with_half(row, gain) for gain in GAINS), _price(row)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """Run everything that is not there yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", default="runs/control_trials", help="(%(default)s)")
     parser.add_argument("--size", type=int, default=256, help="of E (%(default)s)")
+    parser.add_argument("--prices", action="store_true", help="of five controls alone")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     results = Path("docs/results")
     runs = {seed: trained(Path(asked.run), seed) for seed in SEEDS}
+    if asked.prices:
+        found = {
+            seed: [priced(run, s, 1000 + 100 * seed + s, asked.size) for s in PRICED_STEPS[seed]]
+            for seed, run in runs.items()
+        }
+        (results / "control_prices.md").write_text(prices_page(found, asked.size), "utf-8")
+        return
     found = {seed: tried(run, seed, asked.size) for seed, run in runs.items()}
     tables = {part: gains(found, part) for part in PARTS}
     for table in tables.values():

@@ -1,6 +1,7 @@
 """`isentrope try` on a tiny checkpoint, as a user runs it."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -9,13 +10,16 @@ from typer.testing import CliRunner
 
 from isentrope.cli.main import app
 from isentrope.cli.running import overrides
+from isentrope.cli.trial_table import price_sentences
 from isentrope.config.io import ConfigError, load_config
+from isentrope.estimate import Estimate
 from isentrope.pipelines.loop import run_verb
 from isentrope.pipelines.trial import find_trial, on_frontier
 from isentrope.pipelines.trial_strengths import largest_strength
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.rollouts import Rollouts
+from isentrope.runs.attribution_records import Tried
 from isentrope.training.control.trial import OutOfReachError
 from isentrope.update.step import optimizer_step
 from isentrope.vectors import axpy
@@ -280,3 +284,27 @@ def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expec
     done = CliRunner().invoke(app, ["try", "clip_cov", str(config), *given])
     assert done.exit_code == 0, done.output
     assert asked == expected
+
+
+def test_words_say_which_controls_are_worse_than_a_lower_rate():
+    def tried(control, strength, low, high):
+        price = Estimate(0.95, 0.1, low, high, 9, "of the plain step's", "sequence")
+        part = {} if low is None else {"price": price}
+        more = {"predicted": None, "did": {}, "gradient": {}}
+        return Tried(control=control, strength=strength, step=part, **more)
+
+    entries = {
+        "a": tried("bonus", 0.1, 1.2, 3.0),
+        "b": tried("bonus", 0.2, 1.5, 4.0),
+        "c": tried("repo_r", 0.1, 0.9, 1.1),
+        "d": tried("stare", 0.1, 0.1, 0.9),
+        "g": tried("entropic", 0.1, 0.9, 0.98),  # above the shrunk step's own .95
+        "e": tried("qae", 1.0, None, None),
+        "f": tried("shrunk_step", 0.5, 0.8, 0.9),
+    }
+    sentences = price_sentences(SimpleNamespace(tried=entries), "step")
+    assert sentences[0] == "above that of a lower rate, so worse: bonus 0.1, 0.2"
+    assert sentences[1] == "below that of a lower rate, so better: stare 0.1"
+    assert sentences[2].endswith(": repo_r 0.1; entropic 0.1")
+    assert sentences[3].startswith("none, because ΔH gained")
+    assert len(sentences) == 4

@@ -12,6 +12,7 @@ from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate
 from isentrope.pipelines import trial
 from isentrope.pipelines.prepare import Prepared
+from isentrope.pipelines.trial_steps import SHRUNK
 from isentrope.progress import Progress
 from isentrope.reports.trial_figure import trial_figure
 from isentrope.runs.results import TrialResult
@@ -21,12 +22,12 @@ TITLES = {
     "gradient": "the gradient part alone: what the step becomes once momentum has followed",
 }
 
-PRICES = {
-    "worse": "above 1, worse than a lower rate",
-    "better": "below 1, better than a lower rate",
-    "not distinguishable": "not distinguishable from that of a lower rate, which is 1",
-    "no price": "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
-}
+PRICES = (
+    "above that of a lower rate, so worse",
+    "below that of a lower rate, so better",
+    "not distinguishable from that of a lower rate",
+    "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
+)
 """What the interval of a price says."""
 WORDS = {"delta_h": "ΔH", "delta_j": "ΔJ"}
 
@@ -67,10 +68,21 @@ def print_trial(console: Console, result: TrialResult, folder: Path) -> None:
 
 def price_sentences(result: TrialResult, part: str) -> list[str]:
     """Which controls are worse than a lower rate, which better, and which are neither clearly."""
-    groups = result.by_price(part)
-    if list(groups) == ["no price"]:
-        return [PRICES["no price"]]
-    return [f"{words}: {'; '.join(groups[key])}" for key, words in PRICES.items() if key in groups]
+    found: dict[str, dict[str, str]] = {words: {} for words in PRICES}
+    lower_rate = [e.part(part).get("price") for e in result.tried.values() if e.control == SHRUNK]
+    ones = [1.0, *(price.value for price in lower_rate if price is not None)]  # beyond first order
+    for entry in result.tried.values():
+        if entry.control != SHRUNK:
+            same = found[_verdict(entry.part(part).get("price"), min(ones), max(ones))]
+            before = f"{same[entry.control]}, " if entry.control in same else f"{entry.control} "
+            same[entry.control] = f"{before}{entry.strength:.3g}"
+    return [f"{words}: {'; '.join(of.values())}" for words, of in found.items() if of]
+
+
+def _verdict(price: Estimate | None, low: float, high: float) -> str:
+    if price is None:
+        return PRICES[3]
+    return PRICES[0 if price.ci_low > high else 1 if price.ci_high < low else 2]
 
 
 def _gains(result: TrialResult, part: str) -> list[Column]:

@@ -1,21 +1,14 @@
 """`isentrope entropies`: why an entropy that a trainer logged is not the exact one.
 
 E is unfiltered and drawn from θ; U is the update batch: recorded (batch_config.U_file), or drawn
-and filtered as training's. M marks the tokens that count, N their number in the batch:
+and filtered as training's. With N the number of tokens that count and T those of a response:
 
-    per_token          Σ H / N: exact on E; verl and OpenRLHF with one micro-batch, TRL with one
-    micro_batch_means  mean over micro-batches of Σ H / N: TRL, OpenRLHF
-    response_means     mean over responses of Σ H / T: verl's seq-mean-token-mean
-    per_response       Σ H per response: verl's seq-mean-token-sum
-    surprisal          −Σ s / N, of the tokens that were drawn
-    sampler_surprisal  the same by the sampler's own log-probabilities, its weights and precision
-    sampler_entropy    Σ H / N as the sampler had it
-    without_end        per token, without end tokens
-    finished           per token, without responses that were cut
-    top_tokens         per token, of the 20 % of the tokens with most entropy
-    temperature_1      per token, of the logits at temperature 1
-    truncated          per token, of the distribution that top-k and top-p leave
-    bfloat16           per token, of a model in bfloat16
+    per_token          Σ H / N, exact on E      micro_batch_means  mean of Σ H / N of each
+    response_means     mean of Σ H / T          per_response       mean of Σ H
+    surprisal          −Σ s / N                 sampler_…          by what the sampler recorded
+    without_end        without end tokens       finished           without responses that were cut
+    top_tokens         the 20 % with most H     temperature_1      of logits that are not divided
+    truncated          after top-k and top-p    bfloat16           of a model in bfloat16
 
 results.json       logged, logged_from, rows: value and difference to the exact one as Estimates
 entropies.parquet  the same, one row per batch and definition
@@ -25,8 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -58,150 +50,119 @@ ROUNDING = 1e-4
 
 Statistic = Callable[[Tensor], Tensor]
 """From the weights of responses (n,) to a number."""
-Row = tuple[str, str]
-"""Batch and definition."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Definitions on a batch, their differences to the exact one on it, and what they rest on."""
+
+    values: dict[str, Estimate]
+    differences: dict[str, Estimate]
+    spread: float
+    warnings: tuple[str, ...]
 
 
 def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
-    """Every definition on E and on U, held against the logged value."""
-    logged, source, of_U = _logged(ready)
-    rows: dict[Row, Estimate] = {}
-    differences: dict[Row, Estimate] = {}
-    spread = 0.0
-    warnings: tuple[str, ...] = ()
+    """Every definition on E and on U, compared with the logged value."""
     with progress.bar("entropies") as report:
-        for k, (name, batch) in enumerate((("E", ready.batches.E), ("U", ready.batches.U))):
-            report(k, 2, name)
-            definitions, spread, trusted, notes = _definitions(ready, batch, weighted=name == "E")
-            warnings += notes
-            found = infinitesimal_jackknife(
-                lambda w, of=definitions: torch.stack([f(w) for f in of.values()]),
-                batch.prompt_index,
-            )
-            values = _estimates(ready, found, list(definitions), trusted)
-            rows |= {(name, key): value for key, value in values.items()}
-            if name == "E":
-                first = list(definitions).index(EXACT)
-                less = replace(
-                    found,
-                    values=found.values - found.values[first],
-                    influences=found.influences - found.influences[first],
+        report(0, 2, "E")
+        E = _on(ready, ready.batches.E, weighted=True)
+        report(1, 2, "U")
+        U = _on(ready, ready.batches.U, weighted=False)
+    exact = E.values[EXACT]
+    apart = {name: _apart(ready, value, exact) for name, value in U.values.items()}
+    logged, source, of_U = _logged(ready)
+    rows = []
+    for batch, found, less in (("E", E, E.differences), ("U", U, apart)):
+        for name, value in found.values.items():
+            agrees = None
+            if logged is not None and (batch == "U" or not of_U):
+                agrees = abs(value.value - logged) <= _bound(ready, logged, value, U, of_U)
+            difference = less[name] if value.unit == exact.unit else None
+            rows.append(
+                EntropyRecord(
+                    batch=batch, definition=name, value=value, difference=difference, agrees=agrees
                 )
-                paired = _estimates(ready, less, list(definitions), trusted)
-                differences = {("E", key): value for key, value in paired.items()}
-    exact = rows["E", EXACT]
-    differences |= {key: _apart(ready, rows[key], exact) for key in rows if key[0] == "U"}
-    agrees = {} if logged is None else _agreeing(ready, logged, rows, spread if of_U else None)
-    records = tuple(
-        EntropyRecord(
-            batch=key[0],
-            definition=key[1],
-            value=value,
-            difference=differences[key] if value.unit == exact.unit else None,
-            agrees=agrees.get(key),
-        )
-        for key, value in rows.items()
-    )
+            )
     return EntropiesResult(
         **vars(ready.header),
         logged=logged,
         logged_from=source,
-        rows=records,
-        warnings=tuple(dict.fromkeys(warnings)),
-        tables={"entropies": _table(records)},
+        rows=tuple(rows),
+        warnings=E.warnings,
+        tables={"entropies": pd.DataFrame([_flat(row) for row in rows])},
     )
 
 
-def _definitions(
-    ready: Prepared, batch: Rollouts, *, weighted: bool
-) -> tuple[dict[str, Statistic], float, bool, tuple[str, ...]]:
-    """Functions of the responses' weights, the spread over micro-batches, trust and warnings."""
-    policy = ready.policy
-    scored = score_batch(policy, batch, functional="per_token", method="sequence")
+def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
+    """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
+    scored = score_batch(ready.policy, batch, functional="per_token", method="sequence")
     H, mask = scored.entropies, scored.series[0].mask.double()
     ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(len(batch)).double()
 
     def mean(x: Tensor, of: Tensor = mask) -> Statistic:
-        return lambda w: (w * ratios) @ (of * x).sum(1) / ((w * ratios) @ of.sum(1))
+        return lambda w: w @ (of * x).sum(1) / (w @ of.sum(1))
 
-    def per_response(x: Tensor) -> Statistic:
-        return lambda w: (w * ratios) @ x / (w * ratios).sum()
-
-    found = {EXACT: mean(H)}
-    groups = _micro_batches(ready, len(batch))
-    spread = 0.0
+    sums, counts = (mask * H).sum(1), mask.sum(1)
+    found: dict[str, Statistic] = {EXACT: mean(H)}
+    groups, spread = _micro_batches(ready, len(batch)), 0.0
     if groups is not None:
-        totals, counts = (mask * H).sum(1), mask.sum(1)
-        each = ((groups @ totals) / (groups @ counts)).view(PARTITIONS, -1).mean(1)
-        spread = float(each.std())
-
-        def micro_batch_means(w: Tensor) -> Tensor:
-            w = w * ratios
-            means = (groups @ (w * totals)) / (groups @ (w * counts))
-            return (groups @ w) @ means / (PARTITIONS * w.sum())
-
-        found["micro_batch_means"] = micro_batch_means
-    found["response_means"] = per_response((mask * H).sum(1) / mask.sum(1).clamp_min(1))
-    found["per_response"] = per_response((mask * H).sum(1))
+        means = (groups @ sums) / (groups @ counts)
+        spread = float(means.view(PARTITIONS, -1).mean(1).std())
+        found["micro_batch_means"] = lambda w: (
+            (groups @ w) @ ((groups @ (w * sums)) / (groups @ (w * counts))) / groups.sum(0).dot(w)
+        )
+    found["response_means"] = lambda w: w @ (sums / counts.clamp_min(1)) / w.sum()
+    found["per_response"] = lambda w: w @ sums / w.sum()
     found["surprisal"] = mean(-scored.series[0].logprobs)
     if batch.sampler_logprobs is not None:
         found["sampler_surprisal"] = mean(-batch.padded("sampler_logprobs"))
     if batch.sampler_entropies is not None:
         found["sampler_entropy"] = mean(batch.padded("sampler_entropies"))
-    last = mask * (mask.flip(1).cumsum(1).flip(1) == 1)
-    ended = torch.tensor([int(r[-1]) in policy.eos_token_ids for r in batch.response_ids])
+    ends = ready.policy.eos_token_ids
+    ended = torch.tensor([[float(int(r[-1]) in ends)] for r in batch.response_ids]).double()
     if bool(ended.any()):
-        found["without_end"] = mean(H, mask - last * ended[:, None])
+        last = mask * (mask.flip(1).cumsum(1).flip(1) == 1)
+        found["without_end"] = mean(H, mask - last * ended)
         if not bool(ended.all()):
-            found["finished"] = mean(H, mask * ended[:, None])
+            found["finished"] = mean(H, mask * ended)
     threshold = H[mask > 0].quantile(1 - TOP)
     above = mean((H - threshold).clamp_min(0) / TOP)
     found["top_tokens"] = lambda w: threshold + above(w)  # its derivative in the threshold is 0
     found |= {name: mean(x) for name, x in _other_distributions(ready, batch)}
+    result = infinitesimal_jackknife(
+        lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
+    )
     trusted = not weighted or scored.trust.verdict == "trust"
-    return found, spread, trusted, scored.trust.warnings if weighted else ()
+    less = replace(
+        result,
+        values=result.values - result.values[0],
+        influences=result.influences - result.influences[0],
+    )
+    both = (_estimates(ready, of, list(found), trusted) for of in (result, less))
+    return _Found(*both, spread, scored.trust.warnings)
 
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
     """Entropies (n, t) at temperature 1, of a truncated sampler, and in bfloat16."""
     policy, section = ready.policy, ready.entropies
-    if policy.temperature != 1:
-        with _at_temperature(policy, 1.0):
+    arguments = ready.subject.as_trained.arguments
+    if (temperature := policy.temperature) != 1:
+        try:
+            policy.temperature = 1.0
             yield "temperature_1", score(policy, batch).entropies
+        finally:
+            policy.temperature = temperature
     if section.top_k or section.top_p < 1:
         yield "truncated", truncated_entropies(policy, batch, section.top_k, section.top_p)
-    if _in_16_bits(ready):
+    trained = bool(arguments.get("bf16") or arguments.get("fp16"))
+    if trained if section.bfloat16 is None else section.bfloat16:
         with at_precision(policy, "bfloat16"):
             yield "bfloat16", score(policy, batch).entropies
 
 
-def _in_16_bits(ready: Prepared) -> bool:
-    arguments = ready.subject.as_trained.arguments
-    given = ready.entropies.bfloat16
-    return bool(arguments.get("bf16") or arguments.get("fp16")) if given is None else given
-
-
-@contextmanager
-def _at_temperature(policy: Policy, temperature: float) -> Iterator[None]:
-    before, policy.temperature = policy.temperature, temperature
-    try:
-        yield
-    finally:
-        policy.temperature = before
-
-
 def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: float) -> Tensor:
-    """Entropy at each token of what top-k, and then top-p, leave of the distribution.
-
-    Args:
-        policy: The policy.
-        batch: n sequences.
-        top_k: Entries that are left; 0 for all.
-        top_p: Least mass of the entries that are left, the likeliest first.
-
-    Returns:
-        (n, t) nats.
-    """
+    """Entropy (n, t) of what top-k, 0 for all, and then top-p leave of each distribution."""
     found = torch.zeros(batch.mask.shape, dtype=torch.float64)
     for i in range(len(batch)):
         logits = own_logits(policy.scorer, batch.select(torch.tensor([i])), policy.precision)
@@ -209,8 +170,7 @@ def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: floa
         p = p[:, : top_k or None]
         p = p / p.sum(-1, keepdim=True)
         p = p * (p.cumsum(-1) - p < top_p)
-        p = p / p.sum(-1, keepdim=True)
-        found[i, : len(p)] = torch.special.entr(p).sum(-1).cpu()
+        found[i, : len(p)] = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1).cpu()
     return found * batch.mask
 
 
@@ -224,8 +184,7 @@ def _micro_batches(ready: Prepared, n: int) -> Tensor | None:
     orders = torch.stack([torch.randperm(n, generator=rng) for _ in range(PARTITIONS)])
     count = math.ceil(n / size)
     rows = orders.argsort(1) // size + count * torch.arange(PARTITIONS)[:, None]
-    groups = torch.zeros(PARTITIONS * count, n, dtype=torch.float64)
-    return groups.scatter_(0, rows, 1.0)
+    return torch.zeros(PARTITIONS * count, n, dtype=torch.float64).scatter_(0, rows, 1.0)
 
 
 def _estimates(
@@ -234,9 +193,7 @@ def _estimates(
     pairs = zip(names, found.values.tolist(), found.standard_errors.tolist(), strict=True)
     return {
         name: Estimate.from_standard_error(
-            value,
-            se,
-            found.n_units,
+            *(value, se, found.n_units),
             unit="nats per sequence" if name == "per_response" else "nats per token",
             method=name,
             confidence=ready.estimator.confidence,
@@ -249,56 +206,42 @@ def _estimates(
 def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
     """The difference of estimates from batches that are drawn independently."""
     return Estimate.from_standard_error(
-        one.value - other.value,
-        math.hypot(one.se, other.se),
-        min(one.n, other.n),
+        *(one.value - other.value, math.hypot(one.se, other.se), min(one.n, other.n)),
         unit=one.unit,
         method=one.method,
         confidence=ready.estimator.confidence,
-        trusted=math.isfinite(one.ci_low) and math.isfinite(other.ci_low),
+        trusted=math.isfinite(other.ci_low),
     )
 
 
-def _agreeing(
-    ready: Prepared, logged: float, rows: dict[Row, Estimate], spread: float | None
-) -> dict[Row, bool]:
-    """Whether the logged value is a row's; `spread` is None where U is not the batch of the log."""
-    # on the logged batch they differ by rounding and by how micro-batches are shuffled, and
-    # elsewhere by the errors of the row and of a batch of U's size
+def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: bool) -> float:
+    """How far a logged value may be from one that agrees with it."""
+    # on the batch of the log by rounding and by how micro-batches are shuffled, and elsewhere by
+    # the errors of the value and of a batch of U's size
     digits = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
-    if spread is None:
-        found: dict[Row, bool] = {}
-        for key, value in rows.items():
-            on_U = rows.get(("U", key[1]), value)
-            n, se = min(value.n, on_U.n), math.hypot(value.se, on_U.se)
-            bound = digits + t_quantile(n - 1, ready.estimator.confidence) * se if n > 1 else 0.0
-            found[key] = abs(value.value - logged) <= bound
-        return found
-    rounding = digits + ROUNDING * abs(logged)
-    if short := rows.get(("U", "bfloat16")):
-        rounding += 2 * abs(short.value - rows["U", EXACT].value)
-    shuffled = {"micro_batch_means": 3 * spread}
-    return {
-        key: abs(value.value - logged) <= rounding + shuffled.get(key[1], 0.0)
-        for key, value in rows.items()
-        if key[0] == "U"
-    }
+    if not of_U:
+        on_U = U.values.get(value.method, value)
+        n, se = min(value.n, on_U.n), math.hypot(value.se, on_U.se)
+        return digits + t_quantile(n - 1, ready.estimator.confidence) * se if n > 1 else 0.0
+    short = U.values.get("bfloat16", U.values[EXACT])
+    shuffled = 3 * U.spread if value.method == "micro_batch_means" else 0.0
+    rounding = ROUNDING * abs(logged) + 2 * abs(short.value - U.values[EXACT].value)
+    return digits + rounding + shuffled
 
 
 def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
     """The logged entropy, where it is from, and whether U is the batch that it is of."""
-    given, recorded = ready.entropies.logged, ready.sampler.data.U_file is not None
-    if given is not None:
-        return given, "entropies.logged", recorded
-    step = step_of_folder(ready.subject.path.name)
+    recorded, here = ready.sampler.data.U_file is not None, ready.subject.path
+    if ready.entropies.logged is not None:
+        return ready.entropies.logged, "entropies.logged", recorded
+    step = step_of_folder(here.name)
     if step is None:
         return None, None, False
-    here = ready.subject.path
-    for folder in sorted(here.parent.iterdir(), key=lambda f: step_of_folder(f.name) or 0):
-        if (step_of_folder(folder.name) or 0) > step and (found := _entropy_at(folder, step + 1)):
+    steps = {folder: step_of_folder(folder.name) or 0 for folder in here.parent.iterdir()}
+    for folder in sorted((f for f in steps if steps[f] > step), key=lambda f: steps[f]):
+        if (found := _entropy_at(folder, step + 1)) is not None:
             return found, f"{folder.name}, step {step + 1}, which was taken from here", recorded
-    found = _entropy_at(here, step)
-    if found is None:
+    if (found := _entropy_at(here, step)) is None:
         return None, None, False
     return found, f"{here.name}, step {step}, before which the policy was another", False
 
@@ -314,17 +257,9 @@ def _entropy_at(folder: Path, step: int) -> float | None:
     return float(values[-1]) if values else None
 
 
-def _table(records: tuple[EntropyRecord, ...]) -> pd.DataFrame:
-    rows = []
-    for record in records:
-        numbers = {x: getattr(record.value, x) for x in ("value", "se", "ci_low", "ci_high")}
-        less = record.difference
-        rows.append(
-            {"batch": record.batch, "definition": record.definition, "unit": record.value.unit}
-            | numbers
-            | {
-                "difference": math.nan if less is None else less.value,
-                "difference_se": math.nan if less is None else less.se,
-            }
-        )
-    return pd.DataFrame(rows)
+def _flat(row: EntropyRecord) -> dict[str, str | float]:
+    value, less = row.value, row.difference
+    flat = {"batch": row.batch, "definition": row.definition, "unit": value.unit}
+    flat |= {x: getattr(value, x) for x in ("value", "se", "ci_low", "ci_high")}
+    difference = (math.nan, math.nan) if less is None else (less.value, less.se)
+    return flat | dict(zip(("difference", "difference_se"), difference, strict=True))

@@ -249,32 +249,6 @@ class TrialResult(Result):
     vanilla: dict[str, Changes]
     tried: dict[str, Tried]
 
-    def by_price(self, part: str) -> dict[str, list[str]]:
-        """What was tried, by where the interval of its price lies.
-
-        Args:
-            part: "step" or "gradient".
-
-        Returns:
-            Controls with their strengths: "worse" than a lower rate (price above 1), "better",
-            "not distinguishable", and "no price".
-        """
-        found: dict[str, dict[str, list[str]]] = {}
-        for entry in self.tried.values():
-            price = entry.part(part).get("price")
-            if price is None:
-                verdict = "no price"
-            elif price.covers(1.0):
-                verdict = "not distinguishable"
-            else:
-                verdict = "worse" if price.ci_low > 1 else "better"
-            strengths = found.setdefault(verdict, {}).setdefault(entry.control, [])
-            strengths.append(f"{entry.strength:.3g}")
-        return {
-            verdict: [f"{control} {', '.join(which)}" for control, which in controls.items()]
-            for verdict, controls in found.items()
-        }
-
 
 KINDS: tuple[type[Result], ...] = (
     MeasureResult,
