@@ -77,7 +77,7 @@ def optimizer_step(
         max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
         clip: How far from 1 a ratio may go: one number, (low, high), or None for any; the upper
             bound is the cap of "cispo".
-        micro_batch: Responses per backward pass of "bnpo" and under autocast, in the order of the
+        micro_batch: Responses per backward pass of "bnpo" and in 16 bits, in the order of the
             rollouts; None for one pass over all.
         off_policy: Whether an earlier policy drew the rollouts: their tokens are weighted by the
             ratio to it.
@@ -132,13 +132,14 @@ def optimizer_step(
 
 def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> MeasureConfig:
     """What a measurement with this policy would be configured by."""
-    amp = {"use_amp": True, "amp_dtype": policy.precision.autocast}
+    autocast, rounding = policy.precision.autocast, policy.precision.rounding
+    amp = {"use_amp": True, "amp_dtype": autocast}
     return load_config(
         {
             "checkpoint": {"checkpoint_path": checkpoint},
             "estimator": estimator,
             "sampling": {"temperature": policy.temperature},
-            "precision": {"update_vector": amp} if policy.precision.autocast else {},
+            "precision": {"update_vector": amp if autocast else rounding},
         }
     )
 

@@ -49,7 +49,7 @@ def hidden_gradient(
     gradient = torch.empty_like(hidden)
     with torch.no_grad():
         for here, logits in logit_rows(hidden, head):
-            if b is None and logits.dtype == head.weight.dtype:
+            if b is None and logits.dtype == head.weight.dtype != torch.bfloat16:
                 average = _softmax(logits, temperature) @ head.weight
                 difference = head.weight[targets[here]] - average
                 gradient[here] = difference * (a[here, None] / temperature).to(difference)

@@ -57,7 +57,7 @@ def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
         "of Adam and by .6 to 2 % at the fourth. With precision.update_vector: {use_amp: true, "
         f"amp_dtype: {kind}}} it is rounded too."
         for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
-        if fields.get(name) and use.autocast != kind
+        if fields.get(name) and use.rounding != kind
     ]
     if use.objective == RECORDED:
         return notes

@@ -21,14 +21,14 @@ class Use:
         off_policy: Whether tokens are weighted by ratios to their sampler.
         own_advantages: Whether the batch contains its advantages.
         entropy_weights: Whether the batch contains recorded entropy weights.
-        autocast: Type that its forward pass is rounded to; None for none.
+        rounding: Type that its products are rounded to; None for none.
     """
 
     objective: str
     off_policy: bool = False
     own_advantages: bool = False
     entropy_weights: bool = False
-    autocast: str | None = None
+    rounding: str | None = None
 
 
 def trainer_of(arguments: SavedArguments) -> Trainer:
