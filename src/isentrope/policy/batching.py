@@ -212,12 +212,8 @@ def as_trained(
 ) -> list[MicroBatch]:
     """Micro-batches as TRL reads them: prompts padded on the left, responses on the right.
 
-    Args:
-        rollouts: n sequences in training's order, to whose longest prompt and response all are
-            padded.
-        micro_batch: Sequences per pass of training; None for all in one.
-        max_tokens: Padded tokens of a pass; longer ones are cut.
-        ranks: The processes that share them.
+    All are padded to the longest prompt and response of the rollouts, which are in training's
+    order. Passes of more than `max_tokens` are cut.
 
     Returns:
         Micro-batches; equally many on every process, some of which may not be counted.
