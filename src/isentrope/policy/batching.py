@@ -230,22 +230,17 @@ def as_trained(
         ]
     )
     rows_held = max(1, max_tokens // (left + right))
-    parts = [
-        part
-        for whole in torch.arange(len(pairs)).split(micro_batch or len(pairs))
-        for part in whole.split(rows_held)
-    ]
-    batches = []
-    for part in parts:
-        plain = padded(rollouts, part.tolist())
-        batches.append(
-            replace(
-                plain,
-                input_ids=ids[part],
-                columns=left - 1 + plain.positions,
-                attention_mask=seen[part],
+    size = micro_batch or len(pairs)
+    batches: list[MicroBatch] = []
+    for first in range(0, len(pairs), size):
+        last = min(first + size, len(pairs))
+        for start in range(first, last, rows_held):
+            part = list(range(start, min(start + rows_held, last)))
+            plain = padded(rollouts, part)
+            columns = left - 1 + plain.positions
+            batches.append(
+                replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])
             )
-        )
     own = batches[ranks.own :: ranks.size]
     idle = replace(batches[0], counted=False)
     return own + [idle] * (-(-len(batches) // ranks.size) - len(own))

@@ -135,7 +135,7 @@ def _require_not_compiled(folder: Path) -> None:
             raise FileError(
                 file,
                 f"{file} was saved from a compiled model: the key {name!r} has torch.compile's "
-                "prefix. Save the model below it: getattr(model, '_orig_mod').save_pretrained(...).",
+                "prefix. Save the model below it: getattr(model, '_orig_mod').save_pretrained().",
             )
 
 

@@ -121,8 +121,9 @@ def _root(
     if policy.precision.rounding and _has_weights_alone(head):
         hidden = policy.packed_hidden(batch)
         of = hidden, head, batch.targets, a, b, policy.temperature
-        parts = (hidden * hidden_gradient(*of)).sum(), (head.weight * weight_gradient(*of)).sum()
-        return sum(parts), None  # has these gradients, which are rounded as training's are
+        of_hidden, of_weight = hidden_gradient(*of), weight_gradient(*of)
+        # has these gradients, which are rounded as training's are
+        return (hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None
     s, entropy = policy.packed_scores(batch, parameters)
     objective = (a * s).sum()
     return objective if b is None else objective + (b * entropy).sum(), None
