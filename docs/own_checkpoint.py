@@ -65,7 +65,7 @@ E = ise.sample(policy, [p["prompt"] for p in held_out], n=64, max_new_tokens=12,
 U = ise.sample(policy, [p["prompt"] for p in trained], 8, 4, max_new_tokens=12, seed=1)
 U = ise.with_rewards(U, lambda batch: reward(batch.response_texts))
 U = ise.with_advantages(U, "dr_grpo")
-step = ise.optimizer_step(policy, U, checkpoint, objective="dr_grpo", max_grad_norm=1.0)
+step = ise.optimizer_step(policy, U, checkpoint)  # objective and clipping as in training
 sweep = ise.entropy_change(policy, E, step.direction, [1e-4, 1e-3, 1e-2])
 print(
     sweep.to_frame()[["eta", "delta_h", "delta_h_se", "first_order", "verdict"]].to_string(

@@ -449,3 +449,15 @@ def test_settings_that_no_file_says_are_named_in_one_line(tiny):
         )
     ]
     assert settled(tiny, *every)[1].warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("RLOOConfig", {}), ("GRPOConfig", {"loss_type": "sapo"})],
+)
+def test_a_stale_batch_whose_weights_are_not_known_is_sent_to_a_record(trained, kind, options):
+    with_arguments(trained, getattr(trl, kind), num_iterations=2, beta=0.0, **options)
+    for off_policy in ("true", "false"):
+        message = refused(trained, f"estimator.off_policy={off_policy}")
+        assert "record the step" in message
+        assert "set estimator.off_policy" not in message

@@ -275,7 +275,7 @@ def test_a_key_of_the_notes_that_is_not_ours_is_answered_by_what_does_it(key):
         (["estimator.use_simple_entropy_for_x=perhaps"], "true or false"),
         (["precision.update_vector={grads_fp32: false}"], "float64"),
         (["precision.update_vector={amp_type: bfloat16}"], "update_vector"),
-        (["estimator.micro_batch=3"], "use_amp"),
+        (["estimator.micro_batch=3"], "16 bits"),
     ],
 )
 def test_older_keys_that_contradict_ours_are_refused(overrides, said):

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.policy.scoring import score
+from isentrope.probe.requirements import setting
 from isentrope.update.step import optimizer_step as computed
 from isentrope.vectors import axpy, norm
 from tests.pipelines.test_as_trained import refused, with_arguments
@@ -106,3 +108,20 @@ def test_a_stale_batch_is_weighted_as_on_the_command_line(tiny, policy, U):
     step = ise.optimizer_step(policy, stale, tiny / "step_4", off_policy=True, clip=None, **options)
     scaled = U.with_columns(advantages=U.advantages * torch.e**0.3)
     assert off(step, ise.optimizer_step(policy, scaled, tiny / "step_4", **options)) < 1e-6
+
+
+def test_a_torch_optimizer_has_the_defaults_of_the_command_line(policy, U):
+    large = U.with_columns(advantages=1e4 * U.advantages)
+    sgd = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=0.1)
+    step = ise.optimizer_step(policy, large, sgd)
+    estimator = EstimatorConfig()
+    known = {"objective": estimator.objective, "max_grad_norm": estimator.max_grad_norm}
+    assert off(step, computed(policy, large, sgd, **known)) == 0
+    assert step.clip_factor < 1
+
+
+def test_the_probe_refuses_another_temperature_than_the_trainers():
+    args = trl.GRPOConfig(output_dir="unused", temperature=0.7, use_cpu=True, bf16=False)
+    assert setting(None, args, "temperature", "temperature") == 0.7
+    with pytest.raises(ValueError, match=r"temperature is 1\.0, and the trainer's is 0\.7"):
+        setting(1.0, args, "temperature", "temperature")

@@ -1,4 +1,4 @@
-"""Gradients under autocast, against TRL's own forward and backward passes."""
+"""Gradients in 16 bits, against TRL's own forward and backward passes."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def of_trl(model, a, size):
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, : prompts.shape[1]] = -100
     for rows in torch.arange(len(ids)).split(size):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=model.dtype is torch.float32):
             out = model(
                 ids[rows], attention_mask=mask[rows], labels=labels[rows], fused_lm_head=True
             )
@@ -36,8 +36,9 @@ def of_trl(model, a, size):
 
 @pytest.mark.parametrize("build", [cases.lora_policy, cases.policy])
 @pytest.mark.parametrize("size", [6, 4])
-def test_a_gradient_under_autocast_is_rounded_as_that_of_trl(build, size):
-    policy = build("qwen2").convert(Precision("float32", autocast="bfloat16"))
+@pytest.mark.parametrize("precision", [Precision("float32", autocast="bfloat16"), "bfloat16"])
+def test_a_gradient_in_16_bits_is_rounded_as_that_of_trl(build, size, precision):
+    policy = build("qwen2").convert(precision)
     a = torch.randn(BATCH.mask.shape, generator=torch.Generator().manual_seed(2))
     found = policy.weighted_gradient(BATCH, a.double() * BATCH.mask, micro_batch=size)
     expected = of_trl(policy.model, a * BATCH.mask, size)

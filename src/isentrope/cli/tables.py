@@ -10,6 +10,7 @@ from rich.console import Console
 from isentrope.cli.attribution_tables import measured
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
+from isentrope.config.as_trained import ASSUMED, OURS
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.formatting import TERMINAL, known
 from isentrope.runs.measure_records import Checks, SweepRow
@@ -33,6 +34,8 @@ bounds, _measured, _number = TERMINAL.interval, TERMINAL.with_error, TERMINAL.nu
 def print_measurement(console: Console, results: Sequence[MeasureResult]) -> None:
     """Print sweeps, one table for all checkpoints, and what goes with each of them."""
     title = f"Change of entropy ΔH(η) in {results[0].unit}"
+    if any(s.source == ASSUMED for result in results for s in result.settings.keys.values()):
+        title += ", of a step with assumed settings (note)"
     print_table(console, title, sweep_columns(results))
     for result in results:
         for line in summary_lines(result):
@@ -152,8 +155,7 @@ def identity_words(checks: Checks) -> list[str]:
 def settings_line(result: MeasureResult) -> list[str]:
     """What was taken from the checkpoint's own files, in a line; no line where nothing was."""
     settings = result.settings.keys
-    ours = ("configuration", "default")
-    taken = {key: setting for key, setting in settings.items() if setting.source not in ours}
+    taken = {key: setting for key, setting in settings.items() if setting.source not in OURS}
     if not taken:
         return []
     values = ", ".join(f"{key.split('.')[1]} {setting.value}" for key, setting in taken.items())

@@ -54,7 +54,7 @@ def acting_keys(
         "estimator.advantages": weighted and same and not use.own_advantages,
         "estimator.max_response_length": same and objective == "dr_grpo",
         "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
-        "estimator.micro_batch": (same and objective == "bnpo") or use.autocast is not None,
+        "estimator.micro_batch": (same and objective == "bnpo") or use.rounding is not None,
     }
     return {key for key, does in acts.items() if does}
 

@@ -106,7 +106,7 @@ def settle(
         config.estimator.off_policy,
         batch is not None and batch.advantages,
         batch is not None and batch.entropy_weights,
-        config.precision.updating.autocast,
+        config.precision.updating.rounding,
     )
     acting = acting_keys(config, training, use, batch)
     assumed = assumable_keys(config, use, batch, given | set(training.keys)) & acting

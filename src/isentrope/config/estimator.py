@@ -69,7 +69,7 @@ class EstimatorConfig(Section):
     clip: Positive | Annotated[tuple[Positive, Positive], Field(strict=False)] | None = 0.2
     """With off_policy: how far from 1 a ratio may go; one number, or [low, high]; null: any."""
     micro_batch: Count | None = None
-    """Responses per backward pass of bnpo or under autocast, in U's order; null: all in one."""
+    """Responses per backward pass of bnpo or in 16 bits, in U's order; null: all in one."""
     ignore_training_settings: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Settings of training that may differ (keys, or the trainer's fields), with a warning."""
 

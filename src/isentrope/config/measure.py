@@ -205,11 +205,11 @@ class MeasureConfig(Section):
 
     @model_validator(mode="after")
     def _micro_batches_act(self) -> MeasureConfig:
-        estimator, autocast = self.estimator, self.precision.updating.autocast
-        if estimator.micro_batch and estimator.objective != "bnpo" and autocast is None:
+        estimator, rounding = self.estimator, self.precision.updating.rounding
+        if estimator.micro_batch and estimator.objective != "bnpo" and rounding is None:
             raise ValueError(
                 "estimator.micro_batch acts with the objective bnpo, or with "
-                f"precision.update_vector.use_amp, not with {estimator.objective}"
+                f"a precision.update_vector of 16 bits, not with {estimator.objective}"
             )
         return self
 

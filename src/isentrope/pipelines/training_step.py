@@ -77,7 +77,7 @@ def optimizer_step(
         max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
         clip: How far from 1 a ratio may go: one number, (low, high), or None for any; the upper
             bound is the cap of "cispo".
-        micro_batch: Responses per backward pass of "bnpo" and under autocast, in the order of the
+        micro_batch: Responses per backward pass of "bnpo" and in 16 bits, in the order of the
             rollouts; None for one pass over all.
         off_policy: Whether an earlier policy drew the rollouts: their tokens are weighted by the
             ratio to it.
@@ -132,13 +132,14 @@ def optimizer_step(
 
 def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> MeasureConfig:
     """What a measurement with this policy would be configured by."""
-    amp = {"use_amp": True, "amp_dtype": policy.precision.autocast}
+    autocast, rounding = policy.precision.autocast, policy.precision.rounding
+    amp = {"use_amp": True, "amp_dtype": autocast}
     return load_config(
         {
             "checkpoint": {"checkpoint_path": checkpoint},
             "estimator": estimator,
             "sampling": {"temperature": policy.temperature},
-            "precision": {"update_vector": amp} if policy.precision.autocast else {},
+            "precision": {"update_vector": amp if autocast else rounding},
         }
     )
 
@@ -155,21 +156,13 @@ def training_step(
     master_weights: bool,
     **found: Any,
 ) -> tuple[Rollouts, RealStep]:
-    """The step from a checkpoint on U, refused where it is not training's.
+    """The step on U, refused if it is not training's.
 
-    Args:
-        policy: The policy, at the precision of the update.
-        subject: The checkpoint, its settings compared with training's.
-        U: The update batch.
-        estimator: The settings in force.
-        state: The optimizer's state.
-        longest: Tokens after which U's sampler cut responses; None where it is not known.
-        drawn_here: Whether U was drawn here, and so is on-policy.
-        master_weights: Whether training kept float32 copies of 16-bit weights.
-        **found: `rule` and `names` of the optimizer.
+    `longest` is where U's sampler cut responses, in tokens, and `drawn_here` says that U is
+    on-policy. `found` are `rule` and `names` of the optimizer.
 
     Returns:
-        U, with token weights where it is stale, and the step, whose warnings say what was found.
+        U, with token weights where it is stale, and the step.
     """
     stale, notes = stale_batch(policy, U, estimator, drawn_here=drawn_here)
     unlike = [] if drawn_here else unlike_advantages(U, subject.as_trained)
@@ -214,15 +207,7 @@ def update_step(
     longest: int | None,
     **found: Any,
 ) -> Step:
-    """The optimizer's step on U.
-
-    Args:
-        policy: The policy.
-        U: The update batch.
-        optimizer: The optimizer's state.
-        estimator: The objective, and its settings.
-        longest: Tokens after which U's sampler cut responses, L of dr_grpo where none is set.
-        **found: `rule` and `names` of the optimizer.
+    """The optimizer's step on U; `longest` is L of dr_grpo where none is set.
 
     Returns:
         The step.
@@ -252,20 +237,7 @@ def update_step(
 def with_control(
     policy: Policy, checkpoint: Path, U: Rollouts, step: Step
 ) -> tuple[Step, tuple[str, ...]]:
-    """The step as training took it, where a step control corrected it and U is training's own.
-
-    Args:
-        policy: The policy.
-        checkpoint: Its folder.
-        U: The update batch.
-        step: The optimizer's step on U.
-
-    Returns:
-        The step with the part "control", and a sentence; the step as it is where none was added.
-
-    Raises:
-        ValueError: If the record of what was added is missing.
-    """
+    """The step with the part of a step control, where U is training's own; and a sentence."""
     record = checkpoint / NEXT_UPDATE
     control = read_control(checkpoint) if (record / "update.json").is_file() else None
     if control is None:

@@ -212,12 +212,8 @@ def as_trained(
 ) -> list[MicroBatch]:
     """Micro-batches as TRL reads them: prompts padded on the left, responses on the right.
 
-    Args:
-        rollouts: n sequences in training's order, to whose longest prompt and response all are
-            padded.
-        micro_batch: Sequences per pass of training; None for all in one.
-        max_tokens: Padded tokens of a pass; longer ones are cut.
-        ranks: The processes that share them.
+    All are padded to the longest prompt and response of the rollouts, which are in training's
+    order. Passes of more than `max_tokens` are cut.
 
     Returns:
         Micro-batches; equally many on every process, some of which may not be counted.
@@ -234,22 +230,17 @@ def as_trained(
         ]
     )
     rows_held = max(1, max_tokens // (left + right))
-    parts = [
-        part
-        for whole in torch.arange(len(pairs)).split(micro_batch or len(pairs))
-        for part in whole.split(rows_held)
-    ]
-    batches = []
-    for part in parts:
-        plain = padded(rollouts, part.tolist())
-        batches.append(
-            replace(
-                plain,
-                input_ids=ids[part],
-                columns=left - 1 + plain.positions,
-                attention_mask=seen[part],
+    size = micro_batch or len(pairs)
+    batches: list[MicroBatch] = []
+    for first in range(0, len(pairs), size):
+        last = min(first + size, len(pairs))
+        for start in range(first, last, rows_held):
+            part = list(range(start, min(start + rows_held, last)))
+            plain = padded(rollouts, part)
+            columns = left - 1 + plain.positions
+            batches.append(
+                replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])
             )
-        )
     own = batches[ranks.own :: ranks.size]
     idle = replace(batches[0], counted=False)
     return own + [idle] * (-(-len(batches) // ranks.size) - len(own))

@@ -99,6 +99,8 @@ def require_checkpoint(path: str | Path) -> Path:
         FileError: If a file differs from the manifest, or the folder has another step's name.
     """
     folder = Path(path)
+    if folder.is_file():
+        raise FileNotFoundError(f"{folder} is a file, and a checkpoint is a folder: {_BY_HAND}.")
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
     whole = any((folder / name).exists() for name in ("adapter_config.json", "config.json"))
@@ -107,18 +109,36 @@ def require_checkpoint(path: str | Path) -> Path:
         raise FileNotFoundError(foreign)
     if not whole:
         raise FileNotFoundError(
-            f"{folder} is not a checkpoint: it has neither adapter_config.json nor config.json."
+            f"{folder} is not a checkpoint: it has neither adapter_config.json nor config.json. "
+            f"From a plain loop, {_BY_HAND}."
         )
     if not weights:
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
             raise ValueError(
                 f"{folder} holds pickled weights only, which are refused because loading them can "
-                "run code: save them with safe_serialization=True."
+                f"run code: {_BY_HAND}."
             )
         raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
     manifest.verify(folder)
     checkpoint_step(folder)
     return folder
+
+
+_BY_HAND = (
+    "write the model by model.save_pretrained(FOLDER) and the tokenizer by "
+    "tokenizer.save_pretrained(FOLDER), and torch.save(optimizer.state_dict(), "
+    "'FOLDER/optimizer.pt')"
+)
+
+
+def _require_not_compiled(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        if name := next((n for n in read_tensor_headers(file) if "_orig_mod." in n), None):
+            raise FileError(
+                file,
+                f"{file} was saved from a compiled model: the key {name!r} has torch.compile's "
+                "prefix. Save the model below it: getattr(model, '_orig_mod').save_pretrained().",
+            )
 
 
 def load_model(
@@ -151,6 +171,7 @@ def load_model(
     adapter = folder / ADAPTER_CONFIG
     if quantization is not None and not adapter.exists():
         raise ValueError("Only a frozen base under an adapter can be quantised.")
+    _require_not_compiled(folder)
     settings = adapter_settings(folder)
     source: str | Path = folder
     if adapter.exists():

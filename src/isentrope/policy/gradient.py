@@ -37,7 +37,7 @@ def weighted_gradient(
 ) -> Vector:
     """The gradient by the trainable parameters.
 
-    Under autocast the passes are training's own, because each of them is rounded.
+    A pass that is rounded to 16 bits is one of training's own.
 
     Args:
         policy: The policy.
@@ -45,7 +45,7 @@ def weighted_gradient(
         a: (n, t) weights of the log-probabilities.
         b: (n, t) weights of the entropies, or None for no entropy term.
         ranks: The processes that share the work; None for those of the policy.
-        micro_batch: Sequences per pass of training, under autocast; None for all in one.
+        micro_batch: Sequences per pass of training, where it is rounded; None for all in one.
 
     Returns:
         The gradient by parameter name, float64; 0 for a parameter that is not used.
@@ -60,7 +60,7 @@ def weighted_gradient(
     ranks = policy.ranks if ranks is None else ranks
     batches = (
         micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding)
-        if policy.precision.autocast is None
+        if policy.precision.rounding is None
         else as_trained(rollouts, micro_batch, policy.max_tokens, ranks)
     )
     for batch in batches:
@@ -86,7 +86,8 @@ def weighted_gradient(
                 grads = _backward(root, cotangent, parameters, of_layers)
         for name, grad in grads.items():
             if batch.counted or is_sharded(grad):  # a sharded one is a sum over processes
-                total[name] += grad.double()
+                sum_type = grad.dtype if policy.precision.rounding else torch.float64  # of .grad
+                total[name] = (total[name].to(sum_type) + grad).double()
         del root, cotangent, grads
         give_back_free_memory()
     ranks.sum(x for x in total.values() if not is_sharded(x))
@@ -119,11 +120,12 @@ def _root(
     if is_frozen_linear(head):
         hidden = policy.packed_hidden(batch)
         return hidden, hidden_gradient(hidden, head, batch.targets, a, b, policy.temperature)
-    if policy.precision.autocast and _has_weights_alone(head):
+    if policy.precision.rounding and _has_weights_alone(head):
         hidden = policy.packed_hidden(batch)
         of = hidden, head, batch.targets, a, b, policy.temperature
-        parts = (hidden * hidden_gradient(*of)).sum(), (head.weight * weight_gradient(*of)).sum()
-        return sum(parts), None  # has these gradients, which are rounded as training's are
+        of_hidden, of_weight = hidden_gradient(*of), weight_gradient(*of)
+        # has these gradients, which are rounded as training's are
+        return (hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None
     s, entropy = policy.packed_scores(batch, parameters)
     objective = (a * s).sum()
     return objective if b is None else objective + (b * entropy).sum(), None

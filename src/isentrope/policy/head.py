@@ -49,7 +49,7 @@ def hidden_gradient(
     gradient = torch.empty_like(hidden)
     with torch.no_grad():
         for here, logits in logit_rows(hidden, head):
-            if b is None and logits.dtype == head.weight.dtype:
+            if b is None and logits.dtype == head.weight.dtype != torch.bfloat16:
                 average = _softmax(logits, temperature) @ head.weight
                 difference = head.weight[targets[here]] - average
                 gradient[here] = difference * (a[here, None] / temperature).to(difference)
@@ -68,19 +68,7 @@ def weight_gradient(
     b: Tensor | None,
     temperature: float,
 ) -> Tensor:
-    """∂ Σ_k (a_k s_k + b_k H_k) / ∂W under autocast, as TRL's fused head takes it.
-
-    Args:
-        hidden: (m, d) hidden states.
-        head: Output embedding.
-        targets: (m,) predicted tokens.
-        a: (m,) weights of the log-probabilities.
-        b: (m,) weights of the entropies, or None.
-        temperature: Sampling temperature T.
-
-    Returns:
-        (v, d) at the dtype of the weights.
-    """
+    """(v, d) ∂ Σ_k (a_k s_k + b_k H_k) / ∂W in 16 bits, as TRL's fused head takes it."""
     gradient = torch.zeros_like(head.weight)
     with torch.no_grad():
         for here, logits in logit_rows(hidden, head):

@@ -374,7 +374,7 @@ class Policy:
             rollouts: n sequences.
             logprob_weights: a, (n, t).
             entropy_weights: b, (n, t), or None for no entropy term.
-            micro_batch: Sequences per pass of training, under autocast; None for all in one.
+            micro_batch: Sequences per pass of training, where it is rounded; None for all in one.
 
         Returns:
             The gradient by parameter name, float64.

@@ -92,6 +92,11 @@ class Precision:
         return DTYPES.get(self.runtime_dtype)
 
     @property
+    def rounding(self) -> str | None:
+        """Type of 16 bits that the products of a gradient are rounded to; None for none."""
+        return self.autocast or ("bfloat16" if self.runtime_dtype == "bfloat16" else None)
+
+    @property
     def entropy(self) -> torch.dtype:
         """The torch dtype of log-softmax and entropies."""
         return DTYPES[self.entropy_dtype]

@@ -195,9 +195,15 @@ def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
         The value.
 
     Raises:
-        ValueError: If neither has it.
+        ValueError: If neither has it, or the temperatures differ.
     """
-    value = getattr(args, field, None) if chosen is None else chosen
+    trained = getattr(args, field, None)
+    if name == "temperature" and chosen is not None and trained not in (None, chosen):
+        raise ValueError(
+            f"EntropyProbe's temperature is {chosen}, and the trainer's is {trained}: the probe "
+            "would read another policy than the one that is trained. Omit temperature."
+        )
+    value = trained if chosen is None else chosen
     if value is None:
         raise ValueError(
             f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."

@@ -115,7 +115,7 @@ class Setting:
 
     Attributes:
         value: What was in force.
-        source: "configuration", "default", or the checkpoint's file.
+        source: "configuration", "default", "assumed", or the checkpoint's file.
         training: Training's own value; None where it is not known.
     """
 

@@ -57,7 +57,7 @@ def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
         "of Adam and by .6 to 2 % at the fourth. With precision.update_vector: {use_amp: true, "
         f"amp_dtype: {kind}}} it is rounded too."
         for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
-        if fields.get(name) and use.autocast != kind
+        if fields.get(name) and use.rounding != kind
     ]
     if use.objective == RECORDED:
         return notes
@@ -96,7 +96,6 @@ _ENTROPY_TERM = (
 
 
 _LOSS = "the loss {name}={value} is not known here"
-_REMEDY = "set estimator.off_policy: true for such a batch"
 _STALE = "{name}={value} with estimator.off_policy is not computed here"
 _RULES = (
     _Rule(
@@ -152,13 +151,13 @@ _RULES = (
         "num_iterations",
         lambda a: a.uses > 1 and a.unweighted,
         "each batch is used {args.uses} times ({name}), so that most steps are on stale responses: "
-        + _REMEDY,
+        "{args.remedy}",
     ),
     _Rule(
         "steps_per_generation",
         lambda a: a.per_generation != a.parts and a.uses == 1 and a.unweighted,
         "a generation lasts for several steps ({name}={value}, gradient_accumulation_steps="
-        "{args.parts}), so that most are on stale responses: " + _REMEDY,
+        "{args.parts}), so that most are on stale responses: {args.remedy}",
     ),
     _Rule(
         "steps_per_generation",

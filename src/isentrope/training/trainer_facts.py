@@ -21,14 +21,14 @@ class Use:
         off_policy: Whether tokens are weighted by ratios to their sampler.
         own_advantages: Whether the batch contains its advantages.
         entropy_weights: Whether the batch contains recorded entropy weights.
-        autocast: Type that its forward pass is rounded to; None for none.
+        rounding: Type that its products are rounded to; None for none.
     """
 
     objective: str
     off_policy: bool = False
     own_advantages: bool = False
     entropy_weights: bool = False
-    autocast: str | None = None
+    rounding: str | None = None
 
 
 def trainer_of(arguments: SavedArguments) -> Trainer:
@@ -75,10 +75,24 @@ class ArgumentsInUse:
         return self.sampled and self.parts % (self.per_generation * self.uses) != 0
 
     @property
+    def weights_known(self) -> bool:
+        """Whether the weights of a stale batch can be computed."""
+        return self.trainer == "grpo" and self.use.objective in CLIPPED
+
+    @property
     def unweighted(self) -> bool:
         """Whether the step omits the ratios of a stale batch."""
-        supported = self.trainer == "grpo" and self.use.objective in CLIPPED
-        return self.stale and not (self.use.off_policy and supported)
+        return self.stale and not (self.use.off_policy and self.weights_known)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a stale batch."""
+        if self.weights_known:
+            return "set estimator.off_policy: true for such a batch"
+        return (
+            "their weights are not computed here for this loss, so record the step "
+            "(EntropyProbe(..., record=True), objective recorded)"
+        )
 
     @property
     def ratios_act(self) -> bool:

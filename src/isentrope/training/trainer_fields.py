@@ -48,7 +48,7 @@ READ = {
     "epsilon": Field("read", "estimator.clip, its lower bound"),
     "epsilon_high": Field("read", "estimator.clip, its upper bound; the cap of cispo"),
     "per_device_train_batch_size": Field(
-        "read", "estimator.micro_batch of bnpo, or under autocast"
+        "read", "estimator.micro_batch of bnpo, or where passes are in 16 bits"
     ),
 }
 

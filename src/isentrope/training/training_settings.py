@@ -154,7 +154,7 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
     if loss == "dr_grpo":
         keys["estimator.max_response_length"] = a.get("max_completion_length")
     several = arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1
-    if several and (loss == "bnpo" or a.get("bf16") or a.get("fp16")):
+    if several:
         keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")
     nullable = {"estimator.max_grad_norm"}  # null means no clipping
     return {key: value for key, value in keys.items() if value is not None or key in nullable}

@@ -133,22 +133,18 @@ def optimizer_step(
     rule: str | None = None,
     names: Names | None = None,
 ) -> Step:
-    """The direction in which the optimizer would move θ on an update batch.
+    """The direction in which the optimizer would move θ on an update batch, all settings given.
 
     Args:
         policy: The policy at θ.
-        rollouts: The update batch U, sampled on-policy, with advantages (or recorded weights; given
-            responses for "sft").
-        optimizer: State before the step: a path to optimizer.pt, a state_dict or a torch
-            optimizer; none of them is changed.
+        rollouts: The update batch U.
+        optimizer: State before the step, which is not changed.
         objective: One of `update.objective.OBJECTIVES`, "sft" or "recorded".
-        max_response_length: L in tokens, the constant normaliser of "dr_grpo"; where left out,
-            the length at which the rollouts' sampler cut responses.
-        max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
+        max_response_length: L of "dr_grpo"; None for that of the rollouts.
+        max_grad_norm: Largest gradient norm let through; None for no clipping.
         clip_high: ε_high of "cispo", the cap on its ratio; None for no cap.
-        micro_batch: Responses per backward pass of "bnpo" and under autocast, in the order of the
-            rollouts; None for one pass over all.
-        rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
+        micro_batch: Responses per backward pass of "bnpo" and in 16 bits; None for one pass.
+        rule: That of the optimizer; None infers it from the param groups.
         names: Names of the optimizer's parameters in its order, where they cannot be found.
 
     Returns:

@@ -1,0 +1,62 @@
+"""An option of the Python functions has the default of the configuration key of its name."""
+
+import inspect
+
+import isentrope as ise
+from isentrope import _HOMES
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import TrainConfig
+
+TRAINING_TOO = {"EntropyProbe": {"entropy_probe"}}
+"""Functions that act in training, and the sections of its configuration that are theirs."""
+
+OTHERWISE = {
+    ("EntropyProbe", "temperature"): "None: the trainer's",
+    ("EntropyProbe", "max_new_tokens"): "None: the trainer's",
+    ("EntropyProbe", "size"): "compared with entropy_probe.size; trial.size is of another draw",
+    ("GradientOptions", "storage"): "one object for three keys",
+    ("Rollouts", "max_new_tokens"): "a property of a batch that exists",
+    ("evaluate", "metrics"): "all of them, which null is",
+    ("influence", "reward"): "a column of rewards, where the key says whether to use one",
+    ("load_task", "split"): "no key: E, U and evaluation have their own",
+    ("optimizer_step", "objective"): "as trained, else that of the key (tested with the step)",
+    ("optimizer_step", "max_grad_norm"): "as trained, else that of the key",
+    ("optimizer_step", "clip"): "as trained, else that of the key",
+}
+"""Options whose default differs on purpose, and why."""
+
+
+def keys():
+    """Name of a key → its defaults in the sections of measurements and evaluations."""
+    found = {}
+    for root in (MeasureConfig, EvaluateConfig, TrainConfig):
+        for section, field in root.model_fields.items():
+            for name, key in getattr(field.annotation, "model_fields", {}).items():
+                found.setdefault(name, []).append((root, section, key.get_default()))
+    return found
+
+
+def plain(value):
+    return list(value) if isinstance(value, tuple) else value
+
+
+def shared():
+    """(function, option, its default, the key's default) of every option that is a key too."""
+    of_keys = keys()
+    for name in sorted(_HOMES):
+        function = getattr(ise, name)
+        if inspect.ismodule(function):
+            continue
+        for option in inspect.signature(function).parameters.values():
+            for root, section, default in of_keys.get(option.name, ()):
+                own = section in TRAINING_TOO.get(name, ()) or root is not TrainConfig
+                if own and option.default is not inspect.Parameter.empty:
+                    yield name, option.name, option.default, default
+
+
+def test_every_shared_option_has_the_default_of_its_key():
+    rows = list(shared())
+    differing = {(n, o) for n, o, mine, key in rows if plain(mine) != plain(key)}
+    assert len(rows) > 60
+    assert differing == set(OTHERWISE)
