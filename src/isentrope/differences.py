@@ -138,7 +138,7 @@ def _summed(f: Function) -> Function:
 def _backward(
     f: Function, device: torch.device | str, *, twice: bool = False
 ) -> tuple[Tensor, ...]:
-    """f' by reverse mode, and f'' by reverse mode over it where asked for."""
+    """F' by reverse mode, and f'' by reverse mode over it where asked for."""
     e = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(f(e), e, create_graph=twice)

@@ -14,10 +14,10 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.differences import derivative_gap
 from isentrope.policy import derivative_guard
 from isentrope.policy.architecture import UnsupportedModelError
+from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
 from isentrope.policy.slopes import logprob_jvp
-from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 
@@ -199,7 +199,7 @@ def test_a_kernel_without_any_rule_is_refused_in_both_modes():
     verbs = first_orders(policy, E, cases.direction(policy))
     with pytest.raises(DerivativeError, match="Squares"):
         verbs["entropy_change"]()
-    with pytest.raises(UnsupportedModelError, match="GPT2LMHeadModel .*isentrope_tests"):
+    with pytest.raises(UnsupportedModelError, match=r"GPT2LMHeadModel .*isentrope_tests"):
         verbs["noise"]()
 
 

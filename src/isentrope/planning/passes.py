@@ -34,12 +34,12 @@ from isentrope.planning.tracing import Trace, trace
 from isentrope.policy import divergence, token_statistics
 from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import MicroBatch
+from isentrope.policy.derivative_guard import TOKENS
 from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
 from isentrope.policy.head import is_frozen_linear
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.precision import Precision
-from isentrope.policy.derivative_guard import TOKENS
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
 from isentrope.rollouts import Rollouts
 

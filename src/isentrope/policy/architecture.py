@@ -55,8 +55,8 @@ def refusal_by_name(lm: Any) -> Generator[None]:
         raise UnsupportedModelError(
             f"isentrope does not support {name_of(lm)} as it is loaded: {_place(error)} fails with "
             f"{type(error).__name__} ({first_line.rstrip('.')}), and every operation must run in "
-            "the chosen precision and have derivatives (torch.func.jvp and backward). Where that is "
-            "a custom kernel, load the model without it (attn_implementation='eager', "
+            "the chosen precision and have derivatives (torch.func.jvp and backward). Where that "
+            "is a custom kernel, load the model without it (attn_implementation='eager', "
             "experts_implementation='eager')."
         ) from error
 

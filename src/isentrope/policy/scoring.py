@@ -15,10 +15,10 @@ from torch import Tensor
 from isentrope.forward_mode import derivatives_at_zero
 from isentrope.heap import give_back_free_memory
 from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layerwise import Point
 from isentrope.policy.scoring_batches import scoring_batches
-from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 from isentrope.rollouts import Rollouts

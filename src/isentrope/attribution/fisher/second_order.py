@@ -26,10 +26,10 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.policy.batching import micro_batches
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.rollouts import Rollouts
 from isentrope.vectors import Vector
 
