@@ -168,10 +168,10 @@ _LATENT = {
     "num_key_value_heads": 2,
 }
 _MORE: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ("axk1", "axk2", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "youtu"), _LATENT
-    ),
+    **dict.fromkeys(("axk1", "axk2", "glm4_moe_lite", "youtu"), _LATENT),
     "minicpm3": _LATENT | {"dim_model_base": 8},
+    "deepseek_v32": _LATENT | {"index_topk": 32},
+    "glm_moe_dsa": _LATENT | {"index_topk": 32},
     "cwm": {"bos_token_id": 2},
     "modernbert-decoder": {"bos_token_id": 2},
     "bamba": {"num_key_value_heads": 2, "mamba_n_heads": 4, "attn_layer_indices": [1]},
