@@ -170,10 +170,7 @@ _LATENT = {
 _MORE: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "glm4_moe_lite", "youtu"), _LATENT),
     "minicpm3": _LATENT | {"dim_model_base": 8},
-    "deepseek_v32": _LATENT | {"index_topk": 32},
-    "glm_moe_dsa": _LATENT | {"index_topk": 32},
     "cwm": {"bos_token_id": 2},
-    "modernbert-decoder": {"bos_token_id": 2},
     "bamba": {"num_key_value_heads": 2, "mamba_n_heads": 4, "attn_layer_indices": [1]},
     "granitemoehybrid": {
         "num_key_value_heads": 2,
@@ -193,16 +190,12 @@ _MORE: dict[str, dict[str, Any]] = {
 """What some of them need beside the sizes."""
 
 _BY_SIZE = """
-    aria_text axk1 axk2 bailing_hybrid bamba bart beam bert bert-generation big_bird
-    bigbird_pegasus blenderbot blenderbot-small camembert cohere2_moe cpmant cwm data2vec-text
-    deepseek_v32 electra ernie exaone_moe flint gemma3n_text gemma4_text gemma4_unified_text
-    glm4_moe_lite glm_moe_dsa gpt-sw3 gpt_neox_japanese granite_swa granitemoe_swa
-    granitemoehybrid hrm_text hy_v3 hy_v4 inkling2_text inkling_text iquestcoder kolibri1 laguna
-    lfm2_moe lfm3 marian mbart megatron-bert mellum mimo_v2_flash minicpm3 minimax_m2
-    minimax_m3_vl_text ministral3 modernbert-decoder moshi mvp nemotron_h olmo_hybrid pegasus
-    plbart prophetnet qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text rembert roberta
-    roberta-prelayernorm roformer rwkv solar_open trocr whisper xlm xlm-roberta xlm-roberta-xl
-    xlnet xlstm youtu
+    aria_text axk1 axk2 bamba bart bert bert-generation big_bird camembert cohere2_moe cpmant
+    cwm data2vec-text electra ernie exaone_moe flint gemma3n_text gemma4_text
+    gemma4_unified_text glm4_moe_lite gpt-sw3 gpt_neox_japanese granite_swa granitemoe_swa
+    granitemoehybrid hy_v3 iquestcoder kolibri1 laguna lfm2_moe lfm3 mbart megatron-bert mellum
+    mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral3 moshi mvp pegasus rembert
+    roberta roberta-prelayernorm roformer rwkv solar_open xlm xlm-roberta xlm-roberta-xl youtu
 """
 
 

@@ -77,7 +77,7 @@ def _place(error: Exception) -> str:
     files = [(code, Path(code.co_filename)) for code in _codes(error)]
     own = [(c, f) for c, f in files if not any(f.is_relative_to(p) for p in (_TORCH, _ISENTROPE))]
     if not own:
-        return "an operation without Python code of its own"
+        return "its output embedding, or its backward pass,"
     code, file = own[-1]
     return f"{code.co_qualname} in {file.name}"
 
