@@ -194,8 +194,9 @@ _BY_SIZE = """
     cwm data2vec-text electra ernie exaone_moe flint gemma3n_text gemma4_text
     gemma4_unified_text glm4_moe_lite gpt-sw3 gpt_neox_japanese granite_swa granitemoe_swa
     granitemoehybrid hy_v3 iquestcoder kolibri1 laguna lfm2_moe lfm3 mbart megatron-bert mellum
-    mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral3 moshi mvp pegasus rembert
-    roberta roberta-prelayernorm roformer rwkv solar_open xlm xlm-roberta xlm-roberta-xl youtu
+    mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral3 moshi mvp pegasus plbart
+    prophetnet rembert roberta roberta-prelayernorm roformer rwkv solar_open xlm xlm-roberta
+    xlm-roberta-xl youtu
 """
 
 
