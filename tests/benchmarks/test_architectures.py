@@ -3,10 +3,10 @@
 import pytest
 
 from benchmarks import architectures
-from benchmarks.architecture_settings import SETTINGS
+from benchmarks.architecture_settings import KINDS
 
-FEW = ("gpt2", "gemma2", "cohere", "bloom")
-"""LayerNorm tied, a cap, a scale, and a refusal."""
+FEW = ("gpt2", "gemma2", "cohere", "granite_swa", "qwen3", "bloom")
+"""LayerNorm tied, a cap, a scale, a divisor, norms of heads, and a refusal."""
 
 
 @pytest.mark.parametrize("kind", FEW)
@@ -17,7 +17,7 @@ def test_a_handful_of_architectures(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in SETTINGS if kind not in FEW])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in FEW])
 def test_every_architecture_is_equal_to_enumeration_or_refused_by_name(kind):
     found = architectures.examine(kind)
     assert kind in found.refusal if found.refusal else found.equal, found
@@ -26,7 +26,7 @@ def test_every_architecture_is_equal_to_enumeration_or_refused_by_name(kind):
 def test_the_page_counts_what_is_supported():
     traits = ("RMSNorm", "–", "tied")
     outcomes = [
-        architectures.Outcome("one", traits, [0.0] * 5, (0.0, 0.0)),
+        architectures.Outcome("one", traits, [0.0] * 5, [0.0] * 5),
         architectures.Outcome("two", traits, refusal="isentrope does not support two"),
     ]
     text = architectures.page(outcomes, "command")

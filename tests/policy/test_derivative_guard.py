@@ -199,7 +199,7 @@ def test_a_kernel_without_any_rule_is_refused_in_both_modes():
     verbs = first_orders(policy, E, cases.direction(policy))
     with pytest.raises(DerivativeError, match="Squares"):
         verbs["entropy_change"]()
-    with pytest.raises(UnsupportedModelError, match="GPT2LMHeadModel .*isentrope_tests"):
+    with pytest.raises(UnsupportedModelError, match=r"GPT2LMHeadModel .*isentrope_tests"):
         verbs["noise"]()
 
 

@@ -13,7 +13,7 @@ from isentrope.policy.short_steps import require_short_steps
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 
-RATES = [1e-9, 1e-4, 1.0, 30.0]
+RATES = [1e-9, 1.0, 30.0]
 
 
 def drawn(policy):
@@ -71,14 +71,16 @@ def test_a_change_that_is_not_that_of_its_derivatives_is_refused(monkeypatch, ki
         require_short_steps(policy, E, v, series, [eta], [there and there[0]])
 
 
-@pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["qwen2", "gpt2", "mixtral"])
-def test_no_rate_raises_an_alarm(name, precision, order):
+@pytest.mark.parametrize("name", ["gpt2", "mixtral"])
+def test_no_rate_raises_an_alarm(name, precision):
     policy = cases.policy(name, precision=precision)
     E, v = drawn(cases.policy(name)), cases.direction(policy)
-    for eta in [1e-30, *RATES]:
-        ise.entropy_change(policy, E, v, [eta], order=order)
+    for order in (1, 2):
+        series = score_along(policy, E, v, order)
+        for eta in (1e-30, *RATES):
+            (there,) = chi_square.score_moved(policy, E, v, [eta])
+            require_short_steps(policy, E, v, series, [eta], [there and there[0]])
 
 
 def test_no_sequence_is_scored_again_where_the_step_is_short(monkeypatch):

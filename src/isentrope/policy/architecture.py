@@ -55,8 +55,8 @@ def refusal_by_name(lm: Any) -> Generator[None]:
         raise UnsupportedModelError(
             f"isentrope does not support {name_of(lm)} as it is loaded: {_place(error)} fails with "
             f"{type(error).__name__} ({first_line.rstrip('.')}), and every operation must run in "
-            "the chosen precision and have derivatives (torch.func.jvp and backward). Where that is "
-            "a custom kernel, load the model without it (attn_implementation='eager', "
+            "the chosen precision and have derivatives (torch.func.jvp and backward). Where that "
+            "is a custom kernel, load the model without it (attn_implementation='eager', "
             "experts_implementation='eager')."
         ) from error
 
@@ -77,7 +77,7 @@ def _place(error: Exception) -> str:
     files = [(code, Path(code.co_filename)) for code in _codes(error)]
     own = [(c, f) for c, f in files if not any(f.is_relative_to(p) for p in (_TORCH, _ISENTROPE))]
     if not own:
-        return "an operation without Python code of its own"
+        return "its output embedding, or its backward pass,"
     code, file = own[-1]
     return f"{code.co_qualname} in {file.name}"
 

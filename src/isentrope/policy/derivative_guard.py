@@ -114,10 +114,7 @@ def _short(rollouts: Rollouts) -> Rollouts:
 
 
 def _types(policy: Policy, *, first: bool) -> Iterator[torch.dtype]:
-    """float64 where there is room for a copy, then the policy's own type if it is float32.
-
-    That alone for first derivatives, whose differences it shows well enough.
-    """
+    """float64 where there is room for a copy, then float32; that alone for first derivatives."""
     tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
     shorter = [p for p in tensors if p.dtype != torch.float64]
     where: Any = policy.device.index or 0 if policy.device.type == "cuda" else "cpu"

@@ -46,9 +46,9 @@ from isentrope.vectors import Vector, require_same_names
 class Policy:
     """A causal LM as a function of its trainable parameters.
 
-    The model is converted in place to the runtime dtype of `precision`, its experts and
-    layers of 4-bit weights run as plain matrix products if it has any, and is not changed otherwise. It must be in evaluation mode
-    wherever it has dropout.
+    The model is converted in place to the runtime dtype of `precision`, its experts and layers of
+    4-bit weights run as plain matrix products if it has any, and is not changed otherwise. It must
+    be in evaluation mode wherever it has dropout.
 
     Attributes:
         model: The Hugging Face causal LM, or a PEFT model around one.

@@ -58,8 +58,9 @@ def require_exact_inputs(lm: nn.Module) -> None:
 def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
     """Layers of bitsandbytes by name, where it has been imported at all."""
     library: Any = sys.modules.get("bitsandbytes")
-    named = [] if library is None else lm.named_modules()
-    return [(name, x) for name, x in named if isinstance(x, getattr(library.nn, kind))]
+    if library is None:
+        return []
+    return [(n, x) for n, x in lm.named_modules() if isinstance(x, getattr(library.nn, kind))]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ They come from different passes. Where a part of the model is in one of them onl
 logits, a kernel without a derivative), most tokens disagree at every rate. Curvature lets them
 disagree too, and rounding, but not at every rate: so a few sequences are scored at smaller and
 smaller ones, from moves of a tenth of a nat on, until both agree or rounding hides them. Jumps (an
-exchange of experts) concern few tokens, and not the median.
+exchange of experts) concern few tokens, of which a tenth is left out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
+from isentrope.vectors import Vector, norm
 
 AGREE = 0.3
-"""Median distance from what the derivatives say, in units of that, that counts as agreement."""
+"""Mean distance from what the derivatives say, in units of that, that counts as agreement."""
 
 FEW = 4
 """Sequences that are scored at smaller rates."""
@@ -34,11 +34,14 @@ FEW = 4
 LONGEST, SHORTER, RATES = 0.1, 0.1, 16
 """The longest move scored there, nats; each rate in units of the one before; and how many."""
 
+RELATIVE_STEP = 0.01
+"""And the longest step, in units of θ."""
+
 ENOUGH = 3
 """Rates above rounding, at least, at which disagreement is an error."""
 
 ROUNDING_STEPS = 1e3
-"""Moves of the median token that rounding may hide, in units of the type's roundoff."""
+"""Moves of a token that rounding may hide, in units of the type's roundoff."""
 
 
 def require_short_steps(
@@ -63,23 +66,24 @@ def require_short_steps(
         DerivativeError: If they disagree at the smallest rate and at others.
     """
     known = [(abs(eta), eta, x) for eta, x in zip(etas, moved, strict=True) if eta and x]
-    if len(series) < 2 or not known:
+    if len(series) < 2 or not known or not bool(series[0].mask.any()):
         return
     _, eta, there = min(known, key=lambda x: x[0])
     dtype = max((p.dtype for p in policy.theta.values()), key=lambda x: torch.finfo(x).eps)
     rounding = ROUNDING_STEPS * torch.finfo(dtype).eps
-    measured, expected, gap = _medians(series, eta, there)
+    measured, expected, gap = _means(series, eta, there)
     if gap <= AGREE * expected:
         return
     few = torch.arange(min(FEW, len(rollouts)))
     some = rollouts.select(few)
     start = [_first(x, few, some.mask) for x in series]
-    rate = eta * LONGEST / max(measured, expected)
+    longest = RELATIVE_STEP * norm(policy.theta) / (norm(direction) or 1.0)
+    rate = min(abs(eta) * LONGEST / max(measured, expected), longest)
     for k in range(RATES):
         (found,) = score_moved(policy, some, direction, [rate * SHORTER**k])
         if found is None:
             return
-        *moves, apart = _medians(start, rate * SHORTER**k, found[0])
+        *moves, apart = _means(start, rate * SHORTER**k, found[0])
         hidden = max(moves) < rounding
         if apart <= AGREE * moves[1] or (hidden and k < ENOUGH):
             return
@@ -87,7 +91,7 @@ def require_short_steps(
             break
     raise DerivativeError(
         f"At η = {eta:g} the scores of {name_of(policy.causal_lm)} move by {measured:.2g} nats, "
-        f"where their derivatives say {expected:.2g} (medians over tokens), and they disagree at "
+        f"where their derivatives say {expected:.2g} (means over tokens), and they disagree at "
         "other rates too: a part of the model acts in one of the two passes only, so no change is "
         "reported. Write that part in elementary operations of torch, or load the model without "
         "custom kernels."
@@ -100,8 +104,8 @@ def _first(scores: Scores, rows: Tensor, mask: Tensor) -> Scores:
     return replace(scores, logprobs=s, entropies=entropies, mask=mask)
 
 
-def _medians(series: Sequence[Scores], eta: float, there: Scores) -> tuple[float, float, float]:
-    """What s and H move by, what they should move by, and the distance: medians over tokens."""
+def _means(series: Sequence[Scores], eta: float, there: Scores) -> tuple[float, float, float]:
+    """Mean moves of s and H, what they should be, and the distance; without the worst tenth."""
 
     def at(scores: Scores) -> Tensor:
         return torch.cat((scores.logprobs[there.mask], scores.entropies[there.mask]))
@@ -111,6 +115,10 @@ def _medians(series: Sequence[Scores], eta: float, there: Scores) -> tuple[float
     expected = torch.zeros_like(here)
     for k, derivative in enumerate(derivatives, start=1):
         expected += eta**k / k * derivative
-    medians = (x.abs().median() for x in (measured, expected, measured - expected))
-    first, second, gap = map(float, medians)
-    return first, second, gap
+    gap, order = (measured - expected).abs().sort()
+    most = -(-len(gap) * 9 // 10)
+    return (
+        float(measured[order][:most].abs().mean()),
+        float(expected.abs().mean()),
+        float(gap[:most].mean()),
+    )

@@ -159,8 +159,8 @@ def look_ahead(
 
 
 def _sum(parts: Sequence[Scores]) -> Scores:
-    total = (torch.stack([getattr(x, n) for x in parts]).sum(0) for n in ("logprobs", "entropies"))
-    return Scores(*total, parts[0].mask)
+    s = torch.stack([x.logprobs for x in parts]).sum(0)
+    return Scores(s, torch.stack([x.entropies for x in parts]).sum(0), parts[0].mask)
 
 
 def _moments(

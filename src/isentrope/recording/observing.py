@@ -25,9 +25,10 @@ def bare(model: Any) -> Any:
 def evaluating(model: Any) -> Iterator[None]:
     """Evaluation mode, without the hooks of gradient checkpointing on the embeddings.
 
-    Dropout does not act inside, and experts and 4-bit layers run by plain operations. Those hooks (transformers and
-    peft each add theirs, more than once) call requires_grad_ inside the forward pass, which forward
-    mode refuses. Afterwards every module's mode, every hook and every random state is restored.
+    Dropout does not act inside, and experts and 4-bit layers run by plain operations. Those hooks
+    (transformers and peft each add theirs, more than once) call requires_grad_ inside the forward
+    pass, which forward mode refuses. Afterwards every module's mode, every hook and every random
+    state is restored.
 
     Args:
         model: A causal LM, or a PEFT model around one.
