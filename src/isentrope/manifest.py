@@ -29,6 +29,7 @@ from isentrope.files import (
     MARKER,
     files_below,
     manifest_text,
+    require_regular,
     sha256,
     sha256_of_file,
 )
@@ -192,6 +193,7 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
 @cache
 def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
     """The files of a manifest; whatever differs from the text that `files` writes is an error."""
+    require_regular(path)
     if stamp[0] > _LARGEST:
         raise ValueError("the manifest is too large")
     text = path.read_bytes().decode()
