@@ -25,6 +25,8 @@ from typing import Any, BinaryIO, ClassVar, cast
 import torch
 from torch import Tensor
 
+from isentrope.files import require_regular
+
 LARGEST_PICKLE = 64 * 2**20
 """Bytes; that of a model with a hundred thousand tensors has 15 MB."""
 _LARGEST_CONTENT = 20_000_000
@@ -182,6 +184,8 @@ def without_stand_ins(content: Any) -> Any:
 @contextmanager
 def _archive(file: str | Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
     """A file of torch.save as a zip archive, whose parts take no more room than the file."""
+    if isinstance(file, (str, Path)):
+        require_regular(Path(file))
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:

@@ -180,6 +180,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _listed(path: Path) -> dict[str, dict[str, Any]]:
+    require_regular(path)
     try:
         return _parsed(path, _stamp(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -193,7 +194,6 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
 @cache
 def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
     """The files of a manifest; whatever differs from the text that `files` writes is an error."""
-    require_regular(path)
     if stamp[0] > _LARGEST:
         raise ValueError("the manifest is too large")
     text = path.read_bytes().decode()
