@@ -8,10 +8,12 @@ import io
 import os
 import pickle
 import resource
+import shutil
 import struct
 import time
 import zipfile
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 
 from isentrope import reading
+from isentrope.convert.distributed import require_inert
 from isentrope.convert.write import convert
 from isentrope.errors import IsentropeError
 from isentrope.inert import Inert, load_pickle, load_torch
@@ -74,7 +77,7 @@ PICKLES = {
     "text": bomb(b"\x8d", 2**40),
     "frame": bomb(b"\x95", 2**40),
     "laughs": laughs(),
-    "deep": b"\x80\x02" + b"]" * 10**6 + b"a" * (10**6 - 1) + b".",
+    "deep": b"\x80\x02" + b"]" * 10**5 + b"a" * (10**5 - 1) + b".",
     "extension": b"\x80\x02\x82\x01.",
     "cut": b"\x80\x04\x95",
     "itself": b"\x80\x02]q\x00h\x00a.",
@@ -133,7 +136,7 @@ def torch_files(folder, ran):
     torch.save({"x": [Evil(ran)]}, folder / "code")
     torch.save({"x": Evil(ran)}, folder / "old", _use_new_zipfile_serialization=False)
     (folder / "bare").write_bytes(pickle.dumps(Evil(ran)))
-    packed(folder / "packed", pickle.dumps({}, 2), _0=bytes(10**8), method=zipfile.ZIP_DEFLATED)
+    packed(folder / "packed", pickle.dumps({}, 2), _0=bytes(10**7), method=zipfile.ZIP_DEFLATED)
     (folder / "expanded").write_bytes(expanded())
     spoilt(folder / "spoilt")
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), folder / "script")
@@ -262,6 +265,19 @@ def test_single_values_of_a_distributed_checkpoint_do_not_run(tiny, tmp_path, ra
     with_metadata(clean, change)
     with pytest.raises(ValueError, match="no weights"):  # it is read, and is not this model
         convert(clean, tmp_path / "out", tiny / "base")
+
+
+def test_a_run_of_fsdp_is_not_resumed_from_code(tmp_path, ran):
+    """torch reads the shards then, and unpickles .metadata and single values freely."""
+    RAN[0] = ran
+    folder = dcp(tmp_path / "c", {"state": {"a": torch.zeros(3)}, "groups": [{"lr": 1.0}]})
+    require_inert(folder)
+    with_metadata(folder, evil_metadata)
+    with pytest.raises(IsentropeError, match=r"names posix\.system, which could run code"):
+        require_inert(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(IsentropeError, match=r"names fractions\.Fraction, which could run code"):
+        require_inert(dcp(folder, {"state": {"a": torch.zeros(3)}, "x": Fraction(1)}))
 
 
 def test_a_name_in_latest_stays_in_the_folder(tiny, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isentrope.checkpoint_names import step_name
+from isentrope.convert.distributed import METADATA, require_inert
 from isentrope.reading import read_json, reading
 from isentrope.recording.contract import CONTRACT
 
@@ -29,7 +30,8 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         scaled: Whether gradients were scaled, as float16 requires.
 
     Raises:
-        ValueError: If a file is missing, empty or of another step; the message names the file.
+        ValueError: If a file is missing, empty, of another step, or would run code; the message
+            names the file.
     """
     missing = next(_missing(checkpoint, sharded, scaled), None)
     if missing is not None:
@@ -37,6 +39,8 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
             f"{checkpoint} has no {missing}, so the run cannot be resumed from it exactly. "
             f"{_REMEDY}"
         )
+    for metadata in checkpoint.rglob(METADATA):
+        require_inert(metadata.parent)
     saved = _step_in(checkpoint / "trainer_state.json")
     if checkpoint.name != step_name(saved):
         raise ValueError(
