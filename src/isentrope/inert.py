@@ -210,6 +210,7 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
 
     def find_class(self, module: str, name: str) -> Any:
         """A container, a way of rebuilding tensors, a type of numbers, or a stand-in."""
+        module = "builtins" if module == "__builtin__" else module
         if known := _CONTAINERS.get((module, name)) or _REBUILDS.get((module, name)):
             return known
         if module == "torch" and isinstance(kind := getattr(torch, name, None), torch.dtype):
