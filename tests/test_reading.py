@@ -185,6 +185,7 @@ OF = {
 EXCEPTIONS = {
     ("manifest.py", "*"): "below `reading`, which uses it",
     ("strict_json.py", "*"): "text, not files",
+    ("sampling/chat_template.py", "*"): "messages between processes",
     ("file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
     ("reports/page.py", "_resource"): "a file of the package itself",
     ("runs/one_writer.py", "_holder"): "the note of a lock, read for a message alone",

@@ -250,8 +250,19 @@ def sha256(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
+def require_regular(path: Path) -> None:
+    """Refuse what would be read for ever: a device, a pipe or a socket, perhaps behind a link.
+
+    Raises:
+        FileError: If it is there and no file or folder.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileError(path, f"{path} is a device, a pipe or a socket: put a file in its place.")
+
+
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of the content of a file, in hexadecimal."""
+    require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

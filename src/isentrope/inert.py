@@ -14,7 +14,7 @@ import io
 import math
 import pickle
 import zipfile
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,8 @@ from typing import Any, BinaryIO, ClassVar, cast
 import torch
 from torch import Tensor
 
+from isentrope.files import require_regular
+
 LARGEST_PICKLE = 64 * 2**20
 """Bytes; that of a model with a hundred thousand tensors has 15 MB."""
 _LARGEST_CONTENT = 20_000_000
@@ -32,7 +34,6 @@ _LARGEST_CONTENT = 20_000_000
 _CHUNK = 2**24
 _CONTAINERS = {
     ("collections", "OrderedDict"): OrderedDict,
-    ("collections", "Counter"): Counter,
     ("torch", "Size"): torch.Size,
     **{("builtins", kind.__name__): kind for kind in (set, frozenset, list, dict, tuple)},
 }
@@ -58,9 +59,6 @@ class Inert:
         instance = super().__new__(cls)
         instance.arguments, instance.state = arguments, None
         return instance
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        """A call, which a class or a function of the file would have got."""
 
     def attributes(self) -> Mapping[str, Any]:
         """What its attributes were set to, by name."""
@@ -182,6 +180,8 @@ def without_stand_ins(content: Any) -> Any:
 @contextmanager
 def _archive(file: str | Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
     """A file of torch.save as a zip archive, whose parts take no more room than the file."""
+    if isinstance(file, (str, Path)):
+        require_regular(Path(file))
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:
@@ -206,9 +206,10 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
 
     def find_class(self, module: str, name: str) -> Any:
         """A container, a way of rebuilding tensors, a type of numbers, or a stand-in."""
+        module = "builtins" if module == "__builtin__" else module
         if known := _CONTAINERS.get((module, name)) or _REBUILDS.get((module, name)):
             return known
-        if module == "torch" and isinstance(kind := getattr(torch, name, None), torch.dtype):
+        if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):
             return kind
         if module in ("torch", "torch.storage") and name.endswith("Storage"):
             return _stored_type(name)
@@ -223,37 +224,29 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
             raise ValueError("it refers to something outside of it")
         return self.storage(key).view(dtype)
 
-    def get_extension(self, code: int) -> None:
-        """Refuse names of a registry of this process.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"it names extension {code}")
-
     def load_build(self) -> None:
         """Give a stand-in its state; nothing else has one."""
         state = self.stack.pop()
         if isinstance(self.stack[-1], Inert):
             self.stack[-1].state = state
 
-    def load_bytearray8(self) -> None:
-        """Refuse an array of bytes, which takes the memory that it announces.
+    def refuse(self) -> None:
+        """Refuse names of a registry of this process, and arrays that announce their size.
 
         Raises:
             ValueError: Always.
         """
-        raise ValueError("it holds an array of bytes")
+        raise ValueError("it holds an extension, or an array of bytes")
 
     dispatch[pickle.BUILD[0]] = load_build
-    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+    for _code in (pickle.BYTEARRAY8, pickle.EXT1, pickle.EXT2, pickle.EXT4):
+        dispatch[_code[0]] = refuse
 
 
 def _stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
     loaded.classes.add((module, name))
 
-    def called(self: Inert, *arguments: Any, **named: Any) -> None:
-        del self, arguments, named
+    def called(*_: Any, **_named: Any) -> None:
         loaded.calls.add((module, name))
 
     return type("Inert", (Inert,), {"module": module, "name": name, "__init__": called})

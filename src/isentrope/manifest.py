@@ -30,6 +30,7 @@ from isentrope.files import (
     MARKER,
     files_below,
     manifest_text,
+    require_regular,
     sha256,
     sha256_of_file,
 )
@@ -191,6 +192,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _listed(path: Path) -> dict[str, dict[str, Any]]:
+    require_regular(path)
     try:
         return _parsed(path, _stamp(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope.errors import FileError, IsentropeError
+from isentrope.files import require_regular
 from isentrope.manifest import verify_file
 from isentrope.strict_json import parse_json
 from isentrope.table_schema import TableSchema
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 CURE = "Restore the file, or make it again."
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a text file that is read as a whole."""
+_MOST_VALUES = 2 * 10**8
+"""Of a column."""
 _LONGEST_REASON = 300
 _KINDS = {"an object": dict, "a list": list}
 
@@ -59,8 +62,8 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
         ImportError: As it is.
     """
     path = Path(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UnreadableError(path, "it is a device, a pipe or a socket, not a file", cure)
+    for file in (path, *(path.iterdir() if path.is_dir() else ())):
+        require_regular(file)
     verify_file(path)
     try:
         yield path
@@ -267,9 +270,18 @@ def read_arrow(path: str | Path, cure: str = CURE) -> Any:
     import pyarrow.parquet as pq
 
     with reading(path, cure) as file:
+        _require_readable(pq.read_metadata(file))
         table = pq.read_table(file)
         table.validate(full=True)
         return table
+
+
+def _require_readable(metadata: Any) -> None:
+    """Refuse columns that take much more memory than the file: repeated values are packed."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    for k in range(metadata.num_columns):
+        if (values := sum(group.column(k).num_values for group in groups)) > _MOST_VALUES:
+            raise ValueError(f"a column has {values} values, more than any table of its kind")
 
 
 def read_table(

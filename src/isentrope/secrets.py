@@ -24,10 +24,10 @@ _HARMLESS = re.compile(
 """Words that make something else of it."""
 _VALUE = re.compile(
     r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{20,}|sk-(?:[A-Za-z0-9]+-)*\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
-    r"|github_pat_\w{20,}|gl[a-z]{2,4}-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A(?:KIA|SIA)[A-Z0-9]{12,}"
-    r"|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|nvapi-[\w-]{20,}"
+    r"|github_pat_\w{20,}|gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A(?:KIA|SIA)[A-Z0-9]{12,}"
+    r"|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{30,}|nvapi-[\w-]{20,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|(?i:\b(?:bearer|basic)\s+[\w.~+/=-]{12,})|\w://[^/\s:@]*:[^/\s@]+@"
+    r"|(?i:\b(?:bearer|basic)\s+(?=\S*\d)[\w.~+/=-]{12,})|\w://[^/\s:@]*:[^/\s@]+@"
 )
 _PAIR = re.compile(r"([\w.-]+)(['\"]?\s*[:=]\s*)(\S.*)")
 

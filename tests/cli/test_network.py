@@ -1,6 +1,13 @@
-"""Nobody is called: with local models and data, no verb looks up a name on the network."""
+"""With local models and data no verb looks up a name, unpickles freely, or starts a program.
 
+What libraries do underneath is watched too, by the events that Python reports of itself.
+"""
+
+import pathlib
+import pickle
 import socket
+import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -17,6 +24,8 @@ from tests.tiny_checkpoint import settings, tiny
 from tests.training import runs
 
 __all__ = ["tiny"]
+PROGRAMS = ("isentrope/runs/folder.py",)
+"""Start git, to name the commit of the sources."""
 SHORT = {"training": {"steps": 2, "save_every": 1}}
 
 
@@ -37,8 +46,37 @@ def looked_up(monkeypatch):
     return asked
 
 
+EVENTS = {"pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"}
+heard = []
+"""Event, what it is about, and who caused it, while `hears` is on."""
+hears = [False]
+
+
+def hear(event, arguments):
+    if hears[0] and event in EVENTS:
+        frame = sys._getframe(1)
+        while frame.f_back and "/lib/python" in frame.f_code.co_filename:
+            if "site-packages" in frame.f_code.co_filename:
+                break
+            frame = frame.f_back
+        heard.append((event, str(arguments[:2]), frame.f_code.co_filename))
+
+
+sys.addaudithook(hear)
+
+
+@contextmanager
+def listening():
+    """A block in which events are heard."""
+    heard.clear()
+    hears[0] = True
+    yield
+    hears[0] = False
+
+
 def call(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    with listening():
+        done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     _telemetry._TELEMETRY_QUEUE.join()  # which another thread sends
 
@@ -87,6 +125,13 @@ def convert(folder, tiny):
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("verb", [train, sft, measure, evaluate, check, convert])
-def test_no_name_is_looked_up(verb, tiny, tmp_path, looked_up):
+def test_nothing_is_looked_up_unpickled_or_started(verb, tiny, tmp_path, looked_up):
     verb(tmp_path, tiny)
     assert looked_up == []
+    assert [x for x in heard if not x[2].endswith(PROGRAMS)] == []
+
+
+def test_what_a_pickle_imports_is_heard():
+    with listening():
+        pickle.loads(pickle.dumps(pathlib.Path("x")))
+    assert heard[0][0] == "pickle.find_class"

@@ -47,6 +47,8 @@ HARMLESS = {
     "path": "disk-2/task-sk-learn/https://host:8080/a@b",
     "sha256": "9f" * 32,
     "author": "x",
+    "system_prompt": "You have a basic understanding of numbers and are a bearer of good-news.",
+    "name": "glow-in-the-dark-experiment-12",
 }
 
 

@@ -59,7 +59,7 @@ def test_every_plain_argument_of_trl_is_read_as_torch_reads_it(tmp_path):
 def test_classes_that_are_not_installed_are_read_too(tmp_path, monkeypatch):
     args = Custom()
     args.schedule, args.loss_type, args.dtype = Schedule.SLOW, "dapo", torch.bfloat16
-    args.extra = {"a": [1, (2.5, None)], "b": collections.OrderedDict(c=True)}
+    args.extra = {"a": [1, (2.5, None), {3}], "b": collections.OrderedDict(c=True)}
     monkeypatch.setattr(Schedule, "__module__", "transformers.of_another_year")
     monkeypatch.setattr(Custom, "__module__", "my_project")
     monkeypatch.setitem(sys.modules, "transformers.of_another_year", _module(Schedule))
@@ -67,7 +67,7 @@ def test_classes_that_are_not_installed_are_read_too(tmp_path, monkeypatch):
     path = saved(tmp_path, args)
     monkeypatch.undo()
     read = read_training_arguments(path)
-    extra = {"a": [1, [2.5, None]], "b": {"c": True}}
+    extra = {"a": [1, [2.5, None], [3]], "b": {"c": True}}
     assert read.fields == {"schedule": "slow", "loss_type": "dapo", "extra": extra}
 
 

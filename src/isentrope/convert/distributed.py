@@ -18,10 +18,24 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered
-from isentrope.inert import Inert, load_pickle, load_torch
-from isentrope.reading import read_torch, reading
+from isentrope.inert import Inert, Loaded, load_pickle, load_torch
+from isentrope.reading import UnreadableError, read_torch, reading
 
 METADATA = ".metadata"
+_BYTES = "BytesStorageMetadata"
+_OF_DCP = {
+    *[
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", _BYTES),
+            *("TensorStorageMetadata", "ChunkStorageMetadata", "_MEM_FORMAT_ENCODING"),
+        )
+    ],
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    *[(module, "PosixPath") for module in ("pathlib", "pathlib._local")],
+}
+"""What torch itself writes into .metadata."""
 FSDP_WEIGHTS, FSDP_OPTIMIZER = "pytorch_model_fsdp", "optimizer"
 
 
@@ -81,52 +95,62 @@ def _part(folder: Path, name: str) -> Any:
     return read_torch(file) if file.exists() else None
 
 
-def _content(folder: Path) -> Any:
-    """What was saved, whole; torch's own reader unpickles .metadata and single values freely."""
+def require_inert(folder: Path) -> None:
+    """Refuse a DCP folder of which torch, which unpickles it freely, would run code.
+
+    Raises:
+        UnreadableError: Naming what it would call.
+    """
     with reading(folder / METADATA) as path:
-        with path.open("rb") as file:
-            metadata = load_pickle(file).value.attributes()
-        places = {
+        saved = _Saved(folder)
+        named = set(saved.classes)
+        for name, entry in saved.entries.items():
+            named |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
+        if unknown := sorted(named - _OF_DCP):
+            raise UnreadableError(path, f"it names {'.'.join(unknown[0])}, which could run code")
+
+
+def _content(folder: Path) -> Any:
+    """What was saved, whole."""
+    with reading(folder / METADATA):
+        saved = _Saved(folder)
+        return _nested(
+            {saved.paths.get(n, (n,)): saved.value(n, entry) for n, entry in saved.entries.items()}
+        )
+
+
+class _Saved:
+    """What a DCP folder says of itself, and what its data files hold.
+
+    Raises:
+        ValueError: If items overlap, or are outside of the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with (folder / METADATA).open("rb") as file:
+            loaded = load_pickle(file)
+        metadata, self.folder, self.classes = loaded.value.attributes(), folder, loaded.classes
+        self.entries: Mapping[str, Inert] = metadata["state_dict_metadata"]
+        self.paths = metadata.get("planner_data") or {}
+        self.places = {
             (index.attributes()["fqn"], index.attributes().get("offset")): place.attributes()
             for index, place in metadata["storage_data"].items()
         }
-        paths = metadata.get("planner_data") or {}
-        items = _Items(folder, places)
-        values = {
-            paths.get(name, (name,)): items.value(name, entry)
-            for name, entry in metadata["state_dict_metadata"].items()
-        }
-        return _nested(values)
-
-
-class _Items:
-    """What the data files of a DCP folder hold.
-
-    Args:
-        folder: The folder.
-        places: File, offset and length of each item, by name and offset in its tensor.
-
-    Raises:
-        ValueError: If items overlap.
-    """
-
-    def __init__(self, folder: Path, places: Mapping[Any, Mapping[str, Any]]) -> None:
-        self.folder, self.places = folder, places
-        files = {place["relative_path"] for place in places.values()}
+        files = {place["relative_path"] for place in self.places.values()}
         if bad := [f for f in files if Path(f).is_absolute() or ".." in Path(f).parts]:
             raise ValueError(f"it names a file outside of the folder, {bad[0]!r}")
         self.sizes = {name: _size(folder / name) for name in files}
-        if sum(place["length"] for place in places.values()) > sum(self.sizes.values()):
+        if sum(place["length"] for place in self.places.values()) > sum(self.sizes.values()):
             raise ValueError("it names more bytes than the data files have")
 
     def value(self, name: str, entry: Inert) -> Any:
         """A tensor, or another value."""
-        if entry.name == "BytesStorageMetadata":
-            return self._read(name, None)
+        if entry.name == _BYTES:
+            return self.loaded(name, None).value
         saved = entry.attributes()
         size, dtype = tuple(saved["size"]), saved["properties"].state[0]
         chunks = [chunk.attributes() for chunk in saved["chunks"]]
-        parts = [self._read(name, chunk["offsets"]) for chunk in chunks]
+        parts = [self.loaded(name, chunk["offsets"]).value for chunk in chunks]
         fits = all(
             isinstance(part, Tensor) and part.dtype == dtype and part.shape == chunk["sizes"]
             for part, chunk in zip(parts, chunks, strict=True)
@@ -139,7 +163,8 @@ class _Items:
             whole[tuple(slice(start, start + length) for start, length in here)].copy_(part)
         return whole
 
-    def _read(self, name: str, offset: Any) -> Any:
+    def loaded(self, name: str, offset: Any) -> Loaded:
+        """One item of the data files."""
         place = self.places[name, offset]
         if place.get("transform_descriptors"):
             raise ValueError(f"{name!r} was written through an extension of torch")
@@ -148,7 +173,7 @@ class _Items:
             raise ValueError(f"{path} is shorter than it was written")
         with reading(self.folder / path) as whole, whole.open("rb") as file:
             file.seek(start)
-            return load_torch(io.BytesIO(file.read(length))).value
+            return load_torch(io.BytesIO(file.read(length)))
 
 
 def _size(file: Path) -> int:

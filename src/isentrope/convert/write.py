@@ -121,8 +121,6 @@ def _checked(gathered: Gathered) -> Gathered:
     optimizer = without_stand_ins(optimizer)
     for group in optimizer.get("param_groups", ()):
         group["params"] = [*map(str, group["params"])]
-    for state in optimizer.get("state", {}).values():
-        state.keys()
     return replace(gathered, optimizer=optimizer)
 
 

@@ -117,7 +117,8 @@ def _note() -> dict[str, Any]:
 
 def _holder(folder: Path) -> str:
     try:
-        note = json.loads((folder / LOCK).read_text(encoding="utf-8"))
+        text = (folder / LOCK).read_text(encoding="utf-8") if (folder / LOCK).is_file() else ""
+        note = json.loads(text)
         return (
             f"process {note['process']} on {note['host']} ({note['command']}, since "
             f"{note['since']})"

@@ -147,7 +147,7 @@ def _serve(tokenizer: Any, pipe: Connection, other_end: Connection) -> None:
     import resource
 
     other_end.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks is told, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process ends this one
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     pages = int(Path("/proc/self/statm").read_text().split()[0])

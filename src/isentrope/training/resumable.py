@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isentrope.checkpoint_names import step_name
+from isentrope.convert.distributed import METADATA, require_inert
 from isentrope.reading import read_json, reading
 from isentrope.recording.contract import CONTRACT
 from isentrope.stated_steps import checkpoint_step
@@ -30,7 +31,8 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         scaled: Whether gradients were scaled, as float16 requires.
 
     Raises:
-        ValueError: If a file is missing, empty or of another step; the message names the file.
+        ValueError: If a file is missing, empty, of another step, or would run code; the message
+            names the file.
     """
     missing = next(_missing(checkpoint, sharded, scaled), None)
     if missing is not None:
@@ -38,6 +40,8 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
             f"{checkpoint} has no {missing}, so the run cannot be resumed from it exactly. "
             f"{_REMEDY}"
         )
+    for metadata in checkpoint.rglob(METADATA):
+        require_inert(metadata.parent)
     saved = checkpoint_step(checkpoint)
     if saved is None or checkpoint.name != step_name(saved):
         raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")

@@ -1,0 +1,107 @@
+"""Every call that can unpickle, fetch, run or render what somebody else wrote is on one list.
+
+The libraries underneath are watched while verbs run (tests/cli/test_network.py), and every way in
+is tried with a hostile file (tests/test_hostile_files.py).
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import isentrope
+
+SOURCES = Path(isentrope.__file__).parent
+
+WATCHED = {
+    *("from_pretrained", "from_config", "from_single_file", "load_dataset", "load_from_disk"),
+    *("hf_hub_download", "snapshot_download", "try_to_load_from_cache", "get_tokenizer_config"),
+    *("urlopen", "urlretrieve", "apply_chat_template", "from_string", "Environment"),
+    *("load_file", "safe_open", "ZipFile", "unpack_archive", "Unpickler", "_Unpickler"),
+    *("read_table", "read_schema", "read_metadata", "ParquetFile", "read_parquet", "read_csv"),
+    *("read_pickle", "spec_from_file_location", "exec_module", "import_module", "__import__"),
+    *("exec", "eval", "Popen", "system", "check_output", "full_load", "unsafe_load", "safe_load"),
+    *("Process", "LLM", "all_gather_object", "broadcast_object_list", "fromfile", "memmap"),
+    *("dcp_to_torch_save", "load_state_dict_from_url", "load_peft_weights"),
+}
+OF = {
+    "load": {"torch", "pickle", "yaml", "np", "numpy", "dcp", "joblib", "json", "hub", "jit"},
+    "loads": {"pickle", "json", "yaml", "marshal"},
+    "run": {"subprocess"},
+    "train": {"trainer"},
+    "get": {"requests", "httpx"},
+}
+LISTED = {
+    "convert/gathered.py": {"AutoConfig.from_pretrained", "AutoModelForCausalLM.from_config"},
+    "evaluation/vllm_engine.py": {"LLM"},
+    "file_contents.py": {"json.loads"},
+    "inert.py": {"_Unpickler", "zipfile.ZipFile"},
+    "_lazy.py": {"import_module"},
+    "manifest.py": {"json.loads"},
+    "planning/plan.py": {"psutil.Process"},
+    "planning/shapes.py": {
+        *("AutoConfig.from_pretrained", "AutoModelForCausalLM.from_config"),
+        "PeftConfig.from_pretrained",
+    },
+    "policy/base_model.py": {
+        *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),
+    },
+    "policy/checkpoint.py": {
+        *("PeftConfig.from_pretrained", "PeftModel.from_pretrained", "get_tokenizer_config"),
+        "kind.from_pretrained",
+    },
+    "processes.py": {"dist.all_gather_object", "dist.broadcast_object_list"},
+    "reading.py": {
+        *("load_file", "safe_open", "torch.load", "pd.read_csv"),
+        *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
+    },
+    "reports/page.py": {"Environment"},
+    "runs/folder.py": {"subprocess.run"},
+    "runs/one_writer.py": {"json.loads"},
+    "runs/origin.py": {"try_to_load_from_cache"},
+    "sampling/chat_template.py": {
+        *("tokenizer.apply_chat_template", "context.Process", "json.loads"),
+    },
+    "sampling/tasks/gsm8k.py": {"load_dataset"},
+    "sampling/tasks/python_file.py": {
+        *("importlib.util.spec_from_file_location", "spec.loader.exec_module"),
+    },
+    "strict_json.py": {"json.loads"},
+    "pipelines/train.py": {"trainer.train"},
+    "training/smollm2.py": {
+        "AutoModelForCausalLM.from_pretrained",
+        "AutoTokenizer.from_pretrained",
+    },
+    "training/supervised.py": {"trainer.train"},
+}
+"""A call that is new here needs a hostile file there."""
+
+
+def entry_points(tree):
+    """Calls that are watched, as they are written."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        *owner, name = called.split(".")
+        builtin = name in ("exec", "eval") and owner  # model.eval() is not it
+        if (name in WATCHED and not builtin) or (owner and owner[-1] in OF.get(name, ())):
+            yield called
+
+
+@pytest.mark.parametrize(
+    "line", ["torch.load(f)", "pickle.load(f)", "yaml.load(f)", "exec(x)", "os.system(x)"]
+)
+def test_the_guard_knows_the_ways_in(line):
+    assert list(entry_points(ast.parse(line)))
+    assert not list(entry_points(ast.parse("Rollouts.load(f); result.load(f); d.get(x)")))
+
+
+def test_every_way_in_is_listed():
+    own = {"read_table", "read_schema", "read_csv"}  # functions of `reading`
+    found = {
+        str(path.relative_to(SOURCES)): calls
+        for path in SOURCES.rglob("*.py")
+        if (calls := set(entry_points(ast.parse(path.read_text()))) - own)
+    }
+    assert found == LISTED
