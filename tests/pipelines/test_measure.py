@@ -155,8 +155,9 @@ def test_E_and_U_share_no_prompt_unless_they_may(once):
 def test_fixed_prompts_are_the_first_of_the_split_in_turn(run):
     fixed = ("batch_config.fixed_prompts=true", "batch_config.save_batches=true")
     overrides = (*SHARED, "estimator.order=0", *fixed, "batch_config.B_E=26")
-    folder, _ = written(run(*overrides))
+    folder, content = written(run(*overrides))
     E, U = (Rollouts.load(folder / f"{name}.parquet") for name in "EU")
+    assert any("these prompts alone" in warning for warning in content["warnings"])
     assert len(set(E.prompt_keys[:24])) == 24
     assert E.prompt_keys[24:] == E.prompt_keys[:2]
     assert set(U.prompt_keys) <= set(E.prompt_keys[:3])

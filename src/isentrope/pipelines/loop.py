@@ -42,8 +42,8 @@ Verb = Literal["measure", "influence", "kernel", "noise", "variance", "audit", "
 R = TypeVar("R", bound=Result)
 
 FIXED_PROMPTS = (
-    "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be drawn. For a "
-    "statement about these prompts alone they are too large."
+    "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be drawn. For "
+    "a statement about these prompts alone they are too large."
 )
 
 Analyse = Callable[[Prepared, Progress], R]

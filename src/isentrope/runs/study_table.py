@@ -256,8 +256,8 @@ def _row(
     errors: tuple[float, float] = (math.nan, math.nan),
 ) -> dict[str, Any]:
     first, withheld = group.iloc[0], bool(group["withheld"].any())
-    value, se, *ends = numbers
-    low, high = within_bounds(*ends, first["unit"])
+    value, se, low, high = numbers
+    low, high = within_bounds(low, high, first["unit"])
     return {
         "checkpoint": first["checkpoint"],
         "step": first["step"],

@@ -71,9 +71,10 @@ def _numbers(result: MeasureResult) -> dict[str, Estimate]:
 
 def _influenced(result: MeasureResult) -> dict[str, str]:
     row = result.at_rate()
-    weighted = row is not None and row.resampled is None
-    at_rate = {_at(row): f"sweep[{row.eta:g}].delta_h"} if weighted else {}
-    return {"first order δH₁": "first_order", **at_rate}
+    names = {"first order δH₁": "first_order"}
+    if row is not None and row.resampled is None:
+        names[_at(row)] = f"sweep[{row.eta:g}].delta_h"
+    return names
 
 
 def _at(row: SweepRow) -> str:

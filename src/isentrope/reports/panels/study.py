@@ -120,8 +120,9 @@ def _row(measurement: Measurement[Any], name: str, pick: Pick) -> Row | None:
 
 
 def _draw(axes: Axes, rows: pd.DataFrame, shift: float, colour: str, **style: Any) -> None:
-    means = rows.groupby("step")["value"].mean()
-    axes.plot(means.index + shift, means, color=colour, linewidth=1, alpha=0.6)
+    if style["label"] not in RANGE or rows["step"].is_unique:  # no line through a mean of ratios
+        means = rows.groupby("step")["value"].mean()
+        axes.plot(means.index + shift, means, color=colour, linewidth=1, alpha=0.6)
     se = rows["se"].astype(float)
     low = rows["ci_low"].astype(float).fillna(rows["value"] - se)
     high = rows["ci_high"].astype(float).fillna(rows["value"] + se)
