@@ -139,8 +139,8 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
         values=result.values - result.values[0],
         influences=result.influences - result.influences[0],
     )
-    both = (_estimates(ready, of, list(found), trusted) for of in (result, less))
-    return _Found(*both, spread, scored.trust.warnings)
+    values, differences = (_estimates(ready, of, list(found), trusted) for of in (result, less))
+    return _Found(values, differences, spread, scored.trust.warnings)
 
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
