@@ -162,7 +162,9 @@ def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, .
     if state.matched_by != "order":
         return None, ()
     if order is None or order.open:
-        exchange = f" (exchanged, {' and '.join(order.open)} would fit)" if order else ""
+        exchange = (
+            f" (exchanged, {' and '.join(order.open)} would fit)" if order and order.open else ""
+        )
         return None, (
             "The optimizer's parameters were matched by their order, which no name confirms and "
             f"second moments do not decide{exchange}: put parameter_names.json beside the "

@@ -25,7 +25,7 @@ from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.manifest import verification
 from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.prepare import with_control
+from isentrope.pipelines.training_step import with_control
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.stored_types import stored_types
@@ -117,8 +117,7 @@ def _replayed(
             max_grad_norm=update.get("max_grad_norm"),
             micro_batch=micro_batch,
         )
-        record = subject.path / NEXT_UPDATE / "rollouts.parquet"
-        step, _ = with_control(policy, subject.path, str(record), step)
+        step, _ = with_control(policy, subject.path, U, step)
         eta = update.get("learning_rate") or step.learning_rate
         change = axpy(-1.0, policy.theta, moved.theta)
         taken = {name: x / eta for name, x in change.items()}

@@ -63,7 +63,8 @@ def weighted_rows(
     """
     part = E.select(rows)
     width = part.mask.shape[1]
-    return policy.weighted_gradient(part, *(x[rows, :width] for x in weights))
+    a, b = (x[rows, :width] for x in weights)
+    return policy.weighted_gradient(part, a, b)
 
 
 def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:
