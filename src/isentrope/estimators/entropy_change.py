@@ -276,7 +276,7 @@ def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Te
         row = {"delta_h": rows[change]}
         if order == 2:
             row["residual"] = rows[change + 1]
-        powers = {"first_order": eta, "second_order": eta**2}
+        powers = {"first_order": eta, "second_order": eta * eta}  # eta**2 may raise
         row |= {name: powers[name] * x for name, x in orders.items() if name in powers}
         found |= {f"sweep[{eta:g}].{name}": x for name, x in row.items()}
     return found
