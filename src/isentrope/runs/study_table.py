@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, within_bounds
+from isentrope.estimate import Estimate, freedom_of_units, within_bounds
 from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
 from isentrope.file_contents import csv, parquet
 from isentrope.files import write_bytes
@@ -201,7 +201,7 @@ class Means:
         variance = float(self._covariance([(quantity, group)])[0, 0])
         evaluation = math.sqrt(max(variance, 0.0))
         se = math.hypot(update, evaluation)
-        freedom = group.iloc[0]["freedom"]
+        freedom = self._freedom(group)
         half = t_of_two_errors(update, evaluation, n, freedom, self.confidence) * se
         value = float(values.mean(skipna=False))
         ends = value - half, value + half
@@ -213,7 +213,7 @@ class Means:
         pair = [(str(of.iloc[0]["quantity"]), of) for of in (top, bottom)]
         tops, bottoms = (of["value"].astype(float).tolist() for of in (top, bottom))
         covariance = self._covariance(pair)
-        freedom = top.iloc[0]["freedom"]
+        freedom = min(self._freedom(of) for of in (top, bottom))
         value, se, *found = ratio_of_means(
             tops, bottoms, covariance, freedom=freedom, confidence=self.confidence
         )
@@ -222,6 +222,13 @@ class Means:
         value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
         withheld = pd.concat([top, bottom])["withheld"]
         return _row(group.assign(withheld=bool(withheld.any())), (value, se, *ends))
+
+    def _freedom(self, of: pd.DataFrame) -> float:
+        """Degrees of freedom of the error over E's prompts of a mean."""
+        first = of.iloc[0]
+        if self.shared is None or first["quantity"] not in self.shared:
+            return first["freedom"]
+        return max(freedom_of_units(self.shared[first["quantity"]].sum(0)), 1.0)
 
     def _covariance(self, of: list[tuple[str, pd.DataFrame]]) -> Tensor:
         """Covariance of the means of some quantities that E's prompts cause; 0 without errors."""
@@ -237,7 +244,9 @@ class Means:
         n, prompts = phi.shape[1:]
         total = phi.sum(1)
         across = total @ total.T - torch.einsum("arp,brp->ab", phi, phi)  # over pairs r ≠ q
-        found = prompts / (prompts - 1) * across / (n * (n - 1))
+        found = prompts / max(prompts - 1, 1) * across / (n * (n - 1))
+        if prompts < 2 or not bool(found.isfinite().all()):
+            return torch.full_like(found, math.nan)
         values, vectors = torch.linalg.eigh((found + found.T) / 2)
         return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none
 
