@@ -20,7 +20,6 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
-
 ORDERS = 4
 """Rows before those of the learning rates."""
 
