@@ -80,6 +80,7 @@ def test_the_mean_of_a_ratio_is_the_ratio_of_means_without_an_upper_end_where_it
 
 def test_ratios_whose_parts_are_not_there_have_no_mean():
     assert parts_of_ratio("entropy.noise_scale") == ()
+    assert parts_of_ratio("tried.repo_r.step.price") == ()
     assert parts_of_ratio("classes.tokens.criterion.0.02.selected.share_h") == (
         "classes.tokens.criterion.0.02.selected.delta_h",
         "classes.tokens.gradient",

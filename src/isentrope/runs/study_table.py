@@ -8,7 +8,7 @@ ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more,
 s² the variance between repeats (another draw of U); C_rq the covariance of two repeats that the P
 prompts of E cause, which they share, so that it does not fall with N: φ_rp is the influence of
 prompt p in repeat r (`influences.parquet` of measure). What E's prompts do to one repeat alone is
-in s². Without influences (influence, try) the mean of SE_r² takes the place of that of C_rq, which
+in s². Without influences (influence, try, entropies) the mean of SE_r² takes the place of that of C_rq, which
 it bounds. Where a verb's own errors are over U's prompts (kernel, noise, audit) they are in s²
 already, and the second term is left out. Each error has its own quantile of Student's t
 (`t_of_two_errors`); where an interval was withheld, so is that of the mean.
@@ -34,12 +34,13 @@ from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_e
 from isentrope.file_contents import csv, parquet
 from isentrope.files import write_bytes
 from isentrope.runs.attribution_records import IN_FILE
+from isentrope.runs.entropy_records import EntropyRecord
 from isentrope.runs.measure_records import SweepRow
 from isentrope.runs.result import Result, Tables
 from isentrope.runs.reward_records import RewardRow
 from isentrope.runs.study import Item, Study
 
-ERRORS_OVER_E = ("measure", "influence", "try")
+ERRORS_OVER_E = ("measure", "influence", "try", "entropies")
 """Verbs whose errors are over the prompts of E, which all repeats share."""
 
 MEAN = "mean"
@@ -49,6 +50,7 @@ RATIOS = {
     r"(.*)b_simple": (r"\1trace", r"\1gradient_square"),
     r"(classes\.\w+)\.(.*)share_h": (r"\1.\2delta_h", r"\1.gradient"),
     r"(.*\.)?(top|b_noise|noise_scale|prompts_\w+|ratio|variance_ratio|share_[hj]|fall)": None,
+    r"(.*\.)?(price|design_effect)": None,
 }
 """Quantities that are ratios: what is divided by what; None where the table lacks a part."""
 
@@ -132,6 +134,8 @@ def numbers_in(
             for row in value:
                 if isinstance(row, SweepRow | RewardRow):
                     yield from numbers_in(vars(row), f"{here}[{row.eta:g}]")
+                elif isinstance(row, EntropyRecord):
+                    yield from numbers_in(vars(row), f"{here}[{row.batch}].{row.definition}")
         elif isinstance(value, Mapping) or is_dataclass(value):
             yield from numbers_in(value if isinstance(value, Mapping) else vars(value), here)
         elif f"{key}_se" in content:
