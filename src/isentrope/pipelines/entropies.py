@@ -45,6 +45,8 @@ TOP = 0.2
 """Share of the tokens that `top_tokens` is of."""
 PARTITIONS = 16
 """Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
+POSITIONS = 256
+"""Distributions that are sorted at a time: one of a large vocabulary takes megabytes."""
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
 
@@ -166,11 +168,13 @@ def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: floa
     found = torch.zeros(batch.mask.shape, dtype=torch.float64)
     for i in range(len(batch)):
         logits = own_logits(policy.scorer, batch.select(torch.tensor([i])), policy.precision)
-        p = (logits.double() / policy.temperature).softmax(-1).sort(-1, descending=True)[0]
-        p = p[:, : top_k or None]
-        p = p / p.sum(-1, keepdim=True)
-        p = p * (p.cumsum(-1) - p < top_p)
-        found[i, : len(p)] = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1).cpu()
+        for first in range(0, len(logits), POSITIONS):
+            here = logits[first : first + POSITIONS].double() / policy.temperature
+            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
+            p = p / p.sum(-1, keepdim=True)
+            p = p * (p.cumsum(-1) - p < top_p)
+            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
+            found[i, first : first + len(p)] = entropy.cpu()
     return found * batch.mask
 
 
@@ -266,6 +270,8 @@ def _entropy_at(folder: Path, step: int) -> float | None:
 def _flat(row: EntropyRecord) -> dict[str, str | float]:
     value, less = row.value, row.difference
     flat = {"batch": row.batch, "definition": row.definition, "unit": value.unit}
-    flat |= {x: getattr(value, x) for x in ("value", "se", "ci_low", "ci_high")}
-    difference = (math.nan, math.nan) if less is None else (less.value, less.se)
-    return flat | dict(zip(("difference", "difference_se"), difference, strict=True))
+    for name, of in (("", value), ("difference_", less)):
+        for x in ("value", "se", "ci_low", "ci_high"):
+            column = (name + x).removesuffix("_value")
+            flat[column] = math.nan if of is None else getattr(of, x)
+    return flat
