@@ -40,7 +40,6 @@ from isentrope.runs.origin import changed_parts
 from isentrope.runs.resumed_training import training_origin
 from isentrope.runs.room import require_disk
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.strict_json import parse_json
 from isentrope.training.demonstrations import encode
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
