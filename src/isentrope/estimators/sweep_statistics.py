@@ -3,7 +3,8 @@
     ω ↦ (F, δH₁, pathwise, δH₂, then ΔH(η) and ΔH(η) − ηδH₁ − η²δH₂ for each η)
 
 Arrays alone, from which the jackknife takes joint errors (η* is a ratio of two of them: where δH₂
-is zero it has no derivative); and whether the weights at θ + ηv can be trusted.
+is zero it has no derivative); and whether the weights at θ + ηv can be
+trusted.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
-ORDERS = 4
-"""Rows before those of the learning rates."""
+CHANGES = 4
+"""Row of the first ΔH; a learning rate has two rows."""
 
 
 def trust_of_change(
