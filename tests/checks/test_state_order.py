@@ -21,7 +21,7 @@ def drawn(shapes, spread=1.0, seed=0):
     return g, v
 
 
-SHAPES = [(64, 48), (64, 48), (64, 48), (4, 200), (4, 200), (90,)]
+SHAPES = [(64, 48), (64, 48), (64, 48), (40, 60), (40, 60), (90,)]
 
 
 def test_the_right_order_is_better_than_every_exchange():
@@ -54,3 +54,13 @@ def test_patterns_that_have_nothing_in_common_are_not_called_wrong():
 
 def test_tensors_too_small_to_be_compared_are_open():
     assert state_order(*drawn([(3, 5), (3, 5)])).open == ("p0", "p1")
+
+
+def test_columns_alone_do_not_call_a_matrix_of_few_rows_wrong():
+    """Its rows fit as they are; its columns, which all stand for the same tokens, do not."""
+    y = torch.linspace(0.1, 3, 32, dtype=torch.float64).exp()
+    rows = torch.tensor([[1.0, 1e4], [1e4, 1.0]], dtype=torch.float64)
+    g = {n: torch.outer(r, c) for n, r, c in zip("ab", rows, (y, 1 / y), strict=True)}
+    v = {n: torch.outer(r, c) ** 2 for n, r, c in zip("ab", rows, (1 / y, y), strict=True)}
+    order = state_order(g, v)
+    assert (order.wrong, order.open) == ({}, ("a", "b"))

@@ -7,8 +7,9 @@ over the entries of a tensor. For two parameters i and j of one shape
 
 is half of what an exchange of their states adds to the squared distances of log v from log g²: it
 is positive in the given order and negative in the exchanged one. Its standard error is the larger
-one of those over blocks of rows and of columns. Differences of scale between whole tensors (and of
-rows or columns too few to make blocks) are taken out: those of one batch are noise.
+one of those over blocks of rows and of columns: the entries of a few rows depend on each other, so
+a matrix with few rows or columns decides nothing. Differences of scale between whole tensors are
+taken out: those of one batch are noise.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -31,7 +32,7 @@ SIDE = 128
 """Rows and columns of a tensor that are compared, at most; at even distances."""
 BLOCKS = 32
 FEWEST = 16
-"""Blocks of rows or columns; with fewer of them there is no standard error."""
+"""Blocks of rows and of columns; with fewer of them there is no standard error."""
 MARGIN = 0.05
 """Share by which another order must fit better before the stored one is called wrong."""
 BETTER = 1e-3
@@ -111,9 +112,9 @@ def _log(values: Tensor) -> Tensor:
 
 def _chance(v: Tensor, g: Tensor) -> Tensor:
     """(n, n) probability that Δ_ij is as large by chance, of (n, rows, columns) logarithms."""
-    axes = [axis for axis in (1, 2) if v.shape[axis] >= FEWEST]
-    for axis in {1, 2} - set(axes):  # each row or column around its own mean
-        v, g = (x - x.mean(3 - axis, keepdim=True) for x in (v, g))
+    axes = [axis for axis in (1, 2) if v.shape[axis] > 1]
+    if not axes or min(v.shape[axis] for axis in axes) < FEWEST:
+        return torch.full((len(v), len(v)), 0.5, dtype=torch.float64)
     v, g = (x - x.mean((1, 2), keepdim=True) for x in (v, g))
     chance = torch.zeros(len(v), len(v), dtype=torch.float64)
     low = torch.ones_like(chance)
@@ -129,7 +130,5 @@ def _chance(v: Tensor, g: Tensor) -> Tensor:
         ratio = (delta.mean(0) / error).where(error > 0, 0.0)
         p = torch.from_numpy(t.sf(ratio.numpy(), len(parts) - 1))
         chance, low = torch.maximum(chance, p), torch.minimum(low, p)
-    if not axes:
-        return torch.full_like(chance, 0.5)
     # both axes must agree: the one nearer to 1/2 counts
     return torch.where(chance <= 0.5, chance, torch.where(low >= 0.5, low, 0.5))

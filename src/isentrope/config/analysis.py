@@ -74,7 +74,7 @@ class EntropiesConfig(Section):
     """Responses per forward pass of training; null: as training's arguments say."""
     top_k: Whole = 0
     """Entries that training's sampler left; 0 for all."""
-    top_p: Share = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Mass that training's sampler left; 1 for all."""
     bfloat16: bool | None = None
     """Whether training ran in 16 bits; null: as training's arguments say, and false without."""

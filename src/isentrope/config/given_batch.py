@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from isentrope.config.measure import MeasureConfig
 from isentrope.reading import read_arrow, read_columns, read_text
 from isentrope.rollouts import saved_length
+from isentrope.strict_json import parse_json
 from isentrope.training.settings_rules import Obstacle
 from isentrope.training.training_settings import TrainingSettings
 
@@ -53,7 +53,7 @@ def _first_row(path: Path) -> dict[str, Any]:
         (step,) = read_arrow(path)["step"][:1].to_pylist() if "step" in names else (None,)
         return dict.fromkeys(names) | {"step": step}
     try:
-        first = json.loads(read_text(path).partition("\n")[0])
+        first = parse_json(read_text(path).partition("\n")[0])
     except ValueError:
         return {}  # reading the batch says what is wrong with it
     return first if isinstance(first, dict) else {}

@@ -88,7 +88,7 @@ def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[s
                 continue
             description = model.model_fields[key].description if comments and model else None
             if description:
-                lines.append(f"  # {description}")
+                lines += [f"  # {line}" for line in description.splitlines()]
             lines += [f"  {line}" for line in dump({key: value}).rstrip("\n").split("\n")]
     return "\n".join([FIRST_LINE, *lines, LAST_LINE]) + "\n"
 

@@ -22,6 +22,7 @@ from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.sweep_statistics import (
+    CHANGES,
     shifted_of,
     statistics_of_sample,
     trust_of_change,
@@ -237,7 +238,7 @@ def change_of_sample(
     )
     rounding = _ROUNDING * result.values[0].abs()  # of F, whose differences the others are
     still = result.influences.abs().amax(1, keepdim=True) <= rounding
-    still[:4] = False  # F itself and its derivatives
+    still[:CHANGES] = False  # F itself and its derivatives
     result = replace(result, influences=result.influences.masked_fill(still, 0.0))
     base, reason = sample.trust, _ONE_UNIT if result.n_units < 2 else f.withheld
     base = base.without_interval(reason) if reason else base
@@ -271,10 +272,11 @@ def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Te
     orders |= {"second_order": rows[3]} if order == 2 else {}
     found = dict(orders)
     for k, eta in enumerate(etas):
-        row = {"delta_h": rows[5 + 2 * k]}
+        change = CHANGES + 2 * k
+        row = {"delta_h": rows[change]}
         if order == 2:
-            row["residual"] = rows[6 + 2 * k]
-        powers = {"first_order": eta, "second_order": eta**2}
+            row["residual"] = rows[change + 1]
+        powers = {"first_order": eta, "second_order": eta * eta}
         row |= {name: powers[name] * x for name, x in orders.items() if name in powers}
         found |= {f"sweep[{eta:g}].{name}": x for name, x in row.items()}
     return found
@@ -298,7 +300,7 @@ class _Estimates:
 
     def point(self, k: int, eta: float, trusts: tuple[Trust, Trust], order: int) -> Point:
         """ΔH, and its residual where there are two orders, at the k-th learning rate."""
-        change, unit = 4 + 2 * k, self.functional.unit
+        change, unit = CHANGES + 2 * k, self.functional.unit
         trust = trusts[0].or_worse(self.base)
         of_residual = trusts[1].or_worse(trust).or_worse(self.base)
         if not math.isfinite(float(self.result.standard_errors[change])):

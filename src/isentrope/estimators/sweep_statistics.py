@@ -21,6 +21,9 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
+CHANGES = 4
+"""Row of the first ΔH; a learning rate has two rows."""
+
 
 def trust_of_change(
     f: Functionals, log_ratios: Tensor, divergence: Divergence | None
