@@ -90,7 +90,7 @@ def test_texts_of_any_script_may_be_as_long():
 
 
 def test_a_value_that_is_not_json_is_refused_in_a_sentence():
-    with pytest.raises(ChatTemplateError, match="'1\\+1=': .*not JSON serializable"):
+    with pytest.raises(ChatTemplateError, match=r"'1\+1=': .*not JSON serializable"):
         render_chat(with_template("a"), USER, {"tools": [len]})
 
 
