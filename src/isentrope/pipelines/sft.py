@@ -33,14 +33,13 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
 from isentrope.processes import barrier, gather, join_processes, rank
 from isentrope.progress import Progress
-from isentrope.reading import read_json, read_json_lines
+from isentrope.reading import read_json, read_json_lines, reading
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import changed_parts
 from isentrope.runs.resumed_training import training_origin
 from isentrope.runs.room import require_disk
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.strict_json import parse_json
 from isentrope.training.demonstrations import encode
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
@@ -164,7 +163,8 @@ def _fine_tune(
 
 
 def _last_loss(files: RunFiles) -> float:
-    return float(read_json_lines(files.metrics)[-1][1]["loss"])
+    with reading(files.metrics):
+        return float(read_json_lines(files.metrics)[-1][1]["loss"])
 
 
 def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
