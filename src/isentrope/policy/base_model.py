@@ -141,7 +141,8 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         _require_reachable(str(source))
     if local:
         with loading("model", source, "config.json"):
-            AutoConfig.from_pretrained(source, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        _require_no_kernel(source, config)
     try:
         with loading("model", source):
             model, loaded = auto.from_pretrained(
@@ -162,6 +163,18 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
         )
     return model
+
+
+def _require_no_kernel(source: str | Path, config: Any) -> None:
+    """Refuse a model that names code on the hub, which transformers would fetch and run."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        kernel = getattr(part, "_attn_implementation", None)
+        if isinstance(kernel, str) and "/" in kernel:
+            raise FileError(
+                source,
+                f"config.json in {source} names the kernel {kernel!r} as attn_implementation, "
+                "which is code of others: remove the key.",
+            )
 
 
 @contextmanager
