@@ -2,7 +2,9 @@ import json
 
 import pytest
 
+from isentrope.convert.gathered import described_model
 from isentrope.errors import FileError
+from isentrope.planning.shapes import shapes_of
 from isentrope.policy import base_model
 from isentrope.policy.base_model import adapter_base, causal_lm
 from isentrope.policy.checkpoint import load_tokenizer
@@ -94,8 +96,9 @@ def test_a_kernel_of_the_hub_is_never_fetched(tmp_path, monkeypatch, key):
     monkeypatch.setattr(
         "transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: fetched.append(a)
     )
-    with pytest.raises(FileError, match="names the kernel 'kernels-community/mine'"):
-        causal_lm(tmp_path)
+    for read in (causal_lm, described_model, shapes_of):
+        with pytest.raises(FileError, match="names the kernel 'kernels-community/mine'"):
+            read(tmp_path)
     assert not fetched
 
 
