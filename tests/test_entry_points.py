@@ -32,7 +32,7 @@ OF = {
     "get": {"requests", "httpx"},
 }
 LISTED = {
-    "convert/gathered.py": {"AutoConfig.from_pretrained", "AutoModelForCausalLM.from_config"},
+    "convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
     "file_contents.py": {"json.loads"},
     "inert.py": {"_Unpickler", "zipfile.ZipFile"},
@@ -40,8 +40,7 @@ LISTED = {
     "manifest.py": {"json.loads"},
     "planning/plan.py": {"psutil.Process"},
     "planning/shapes.py": {
-        *("AutoConfig.from_pretrained", "AutoModelForCausalLM.from_config"),
-        "PeftConfig.from_pretrained",
+        *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained"),
     },
     "policy/base_model.py": {
         *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),

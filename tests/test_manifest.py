@@ -126,6 +126,14 @@ def test_a_folder_without_a_manifest_is_noted_once_and_a_warning_if_ours(
     assert "has no manifest.json, so its files are not verified" in caplog.text
 
 
+def test_a_manifest_of_another_tool_is_none(tmp_path):
+    (tmp_path / "onnx").mkdir()
+    for place in (tmp_path, tmp_path / "onnx"):
+        (place / "manifest.json").write_text('{"layers": []}')
+    assert manifest.verify(tmp_path) is None
+    manifest.verify_file(tmp_path / "manifest.json")
+
+
 def test_a_folder_of_ours_is_not_taken_for_one_made_elsewhere(folder, tmp_path, caplog):
     hidden = files.write_json(folder / ".chunks" / "made_from.json", {})
     (folder / "manifest.json").unlink()

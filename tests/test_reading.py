@@ -123,7 +123,7 @@ def test_damaged_tables_and_tensors_are_named(damage, tmp_path):
     torch.save({"a": torch.zeros(2)}, tmp_path / "a.pt")
     table = partial(reading.read_table, schema=TableSchema({"a": "int64"}))
     readers = {
-        "a.parquet": (table, reading.read_arrow, reading.read_columns),
+        "a.parquet": (table, reading.read_arrow, reading.read_schema),
         "a.safetensors": (reading.read_tensors, reading.read_tensor_headers),
         "a.pt": (reading.read_torch,),
     }
@@ -157,7 +157,7 @@ def test_every_reader_verifies_a_file_of_a_whole_folder(tmp_path):
 
 def test_a_table_that_is_missing_is_named_in_a_sentence(tmp_path):
     table = partial(reading.read_table, schema=TableSchema({}))
-    for read in (reading.read_arrow, table, reading.read_columns):
+    for read in (reading.read_arrow, table, reading.read_schema):
         with pytest.raises(FileNotFoundError, match=r"There is no file .*t\.parquet\. Restore"):
             read(tmp_path / "t.parquet")
 

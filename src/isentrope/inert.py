@@ -185,7 +185,10 @@ def _archive(file: str | Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:
-        raise ValueError(f"it is not a whole file of torch.save ({error})") from error
+        raise ValueError(
+            f"it is not a whole file of torch.save ({error}); one in the format of torch before "
+            "1.6 is to be loaded and saved again"
+        ) from error
     with archive:
         entries = archive.infolist()
         assert archive.fp is not None

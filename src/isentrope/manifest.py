@@ -97,7 +97,7 @@ def verify(folder: str | Path) -> str | None:
     folder = Path(os.path.realpath(folder))
     _verify_inner(folder)
     path = folder / MANIFEST
-    if not path.exists():
+    if not _is_ours(path):
         _require_made_elsewhere(folder)
         _say_unverified(folder)
         return None
@@ -129,7 +129,7 @@ def verify_file(path: str | Path) -> None:
         return
     for folder in path.parents[:2]:
         manifest, name = folder / MANIFEST, path.relative_to(folder)
-        if manifest.is_file() and _is_ours(manifest):
+        if _is_ours(manifest):
             if (entry := _listed(manifest).get(name.as_posix())) is not None:
                 _require_unchanged(folder, name.as_posix(), entry)
             return
@@ -184,15 +184,15 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file of that name is a manifest of isentrope: other tools use the name too."""
-    if (path.parent / MARKER).exists():
-        return True
+    """Whether a manifest of isentrope is there: other tools use the name too."""
+    require_regular(path)
+    if (path.parent / MARKER).exists() or not path.is_file():
+        return path.exists()
     with path.open("rb") as file:
         return MANIFEST_SCHEMA.encode() in file.read(200)
 
 
 def _listed(path: Path) -> dict[str, dict[str, Any]]:
-    require_regular(path)
     try:
         return _parsed(path, _stamp(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -10,17 +10,16 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from isentrope.checkpoint_names import step_of_folder
 from isentrope.errors import FileError
 from isentrope.files import MARKER
 
-_MODEL = ("config.json", "adapter_config.json")
-
 
 def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
-    """Refuse a folder for results that is in, or directly above, what they are made from.
+    """Refuse a folder for results that is in what they are made from, or has checkpoints in it.
 
     Links and relative paths are followed. A run's own folder is above its checkpoints by two, and
-    may have results.
+    may have results; it may hold its base model and its data.
 
     Args:
         out: The folder, perhaps not there yet.
@@ -36,7 +35,7 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     refused = complete or states
     for path in inputs:
         folder = _real(path)
-        above = here == folder.parent and any((folder / name).is_file() for name in _MODEL)
+        above = here == folder.parent and step_of_folder(folder.name) is not None
         if folder.is_dir() and (folder in places or above):
             refused = refused or folder
     if refused is not None:

@@ -257,12 +257,12 @@ def read_torch_as_data(path: str | Path, cure: str = CURE) -> Any:
         return load_torch(file).value
 
 
-def read_columns(path: str | Path, cure: str = CURE) -> list[str]:
-    """Names of the columns of a parquet file."""
+def read_schema(path: str | Path, cure: str = CURE) -> Any:
+    """Names of the columns of a parquet file, and its metadata."""
     import pyarrow.parquet as pq
 
     with reading(path, cure) as file:
-        return list(pq.read_schema(file).names)
+        return pq.read_schema(file)
 
 
 def read_arrow(path: str | Path, cure: str = CURE) -> Any:

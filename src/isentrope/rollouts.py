@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.files import sha256, write_file
-from isentrope.reading import reading
+from isentrope.reading import read_schema, reading
 from isentrope.rollout_columns import read_rollout_columns
 from isentrope.rollout_input import masks, numbers, numbers_of_tokens, prompt_of_each, token_ids
 from isentrope.vectors import tensor_bytes
@@ -255,8 +255,8 @@ _LENGTH = b"max_new_tokens"
 
 def saved_length(path: str | Path) -> int | None:
     """Where the sampler cut the responses of a parquet file; None where it does not say."""
-    with reading(path, _CURE) as file:
-        metadata = pq.read_schema(file).metadata or {}
+    with reading(path, _CURE):
+        metadata = read_schema(path).metadata or {}
         return int(metadata[_LENGTH]) if _LENGTH in metadata else None
 
 

@@ -15,19 +15,25 @@ _ALWAYS = re.compile(
     r"passwords?|passwd|pwd|passphrase|secrets?|credentials?|authorization|bearer"
     r"|(api|access|secret|private)keys?"
 )
-_OF_ACCESS = re.compile(r"access|api|auth.*|bearer|hf|hub|id|oauth|private|refresh|secret|ssh")
+_OF_ACCESS = re.compile(
+    r"access|account|api|auth(?!ors?\Z).*|bearer|bot|client|deploy|encryption|hf|hub|id|jwt|license"
+    r"|login|master|oauth|private|refresh|secret|service|session|signing|ssh|wandb|webhook"
+)
 """Words that make a secret of a token or a key, whatever its value."""
 _HARMLESS = re.compile(
     r"eos|bos|pad|unk|sep|cls|mask|image|video|audio|stop|end|start|max|min|num|new|special|text"
     r"|prompt|answer|reward|response|reference|label|dataset|column|sort|group|think"
 )
-"""Words that make something else of it."""
+"""Words that make something else of it, where none of the others is beside them."""
+_MARK = re.compile(r"<.*>|\[.*\]|\W*")
+"""A token of a tokenizer."""
 _VALUE = re.compile(
     r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{20,}|sk-(?:[A-Za-z0-9]+-)*\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A(?:KIA|SIA)[A-Z0-9]{12,}"
     r"|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{30,}|nvapi-[\w-]{20,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|(?i:\b(?:bearer|basic)\s+(?=\S*\d)[\w.~+/=-]{12,})|\w://[^/\s:@]*:[^/\s@]+@"
+    r"|(?i:\b(?:bearer\s+(?=\S*\d)[\w.~+/=-]{12,}|basic\s+(?=\S*\d)[\w+/=]{12,}(?![\w.-])))"
+    r"|\w://[^/\s:@]*:[^/\s@]+@"
 )
 _PAIR = re.compile(r"([\w.-]+)(['\"]?\s*[:=]\s*)(\S.*)")
 
@@ -54,7 +60,7 @@ def without_secrets(text: str) -> str:
     """A text for a message, without what may be a secret in it."""
 
     def hidden(pair: re.Match[str]) -> str:
-        return f"{pair[1]}{pair[2]}…" if _is_secret(pair[1].split(".")[-1], "…") else pair[0]
+        return f"{pair[1]}{pair[2]}…" if _is_secret(pair[1].split(".")[-1], pair[3]) else pair[0]
 
     return _VALUE.sub("…", _PAIR.sub(hidden, text))
 
@@ -64,7 +70,7 @@ def _is_secret(key: str, value: Any) -> bool:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     words = [word.lower() for word in _WORD.findall(key)]
-    if not words or any(map(_HARMLESS.fullmatch, words)):
+    if not words:
         return False
     *others, last = words
     if _ALWAYS.fullmatch(last):
@@ -73,4 +79,8 @@ def _is_secret(key: str, value: Any) -> bool:
         return False
     if any(map(_OF_ACCESS.fullmatch, others)):
         return True
-    return isinstance(value, str) and words != ["key"]  # a row; a number of tokens is a size
+    # a number of tokens is a size, `key` alone is that of a row
+    if not isinstance(value, str) or words == ["key"] or any(map(_HARMLESS.fullmatch, words)):
+        return False
+    is_column = last.startswith("key") and not re.search(r"\d", value)
+    return not (is_column or _MARK.fullmatch(value))

@@ -28,7 +28,7 @@ STATED_IN = {
 """Files of a checkpoint and their keys that state its step."""
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
-_CURE = "Restore the checkpoint, or choose another."
+CURE = "Restore the checkpoint, or choose another."
 
 
 def checkpoint_step(folder: str | Path) -> int | None:
@@ -47,7 +47,7 @@ def checkpoint_step(folder: str | Path) -> int | None:
     names = (folder.name, folder.resolve().name)
     stated = [(f"its name, {x}", step) for x in names if (step := step_of_folder(x)) is not None]
     for file, key in STATED_IN.items():
-        content = read_json(folder / file, _CURE, finite=False) if (folder / file).is_file() else {}
+        content = read_json(folder / file, CURE, finite=False) if (folder / file).is_file() else {}
         if (step := content.get(key)) is not None:
             stated.append((f"{file} ({key})", step))
     for where, step in stated:

@@ -1,4 +1,4 @@
-"""No verb writes into, or directly above, what it reads."""
+"""No verb writes into what it reads, or among checkpoints."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def test_a_place_in_or_above_an_input_is_refused(folder, place):
 
 @pytest.mark.parametrize("place", ["run", "new", "run/results", "database"])
 def test_other_places_are_taken(folder, place):
-    require_apart(folder / place, [folder / STEP, folder / "run/base/config.json", folder / "data"])
+    require_apart(folder / place, [folder / STEP, folder / "run" / "base", folder / "data"])
 
 
 def test_above_a_checkpoint_of_another_trainer_is_refused(folder):

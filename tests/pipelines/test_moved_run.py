@@ -62,6 +62,16 @@ def test_what_was_written_names_no_place_outside_the_run(moved):
     assert again.batch_config.dataset_path == str(moved / "prompts.jsonl")
 
 
+def test_an_absolute_pattern_in_the_configuration_of_a_run_stays(moved):
+    written = moved / "measurements" / "measure_step_1" / "config.yaml"
+    for pattern in ("/elsewhere/step_*", str(moved / "training_state" / "step_*")):
+        text = written.read_text().replace("../../training_state/step_1", pattern)
+        changed = written.with_name("changed.yaml")
+        changed.write_text(text)
+        assert load_config(changed).checkpoint.checkpoint_path == pattern
+        changed.unlink()
+
+
 def test_every_verb_works_on_a_run_that_was_moved(moved):
     folder = shutil.copytree(moved, moved.parent / "copy")
     made = measure(measurement("copy", "output.directory=measured"))

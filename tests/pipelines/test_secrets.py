@@ -11,6 +11,7 @@ NAMED = [
     *("hub_token", "push_to_hub_token", "wandb_api_key", "apiKey", "api-key", "APIKEY", "passwd"),
     *("password", "userPassword", "db.pwd", "authorization", "Authorization", "client_secret"),
     *("secretKey", "AWS_SECRET_ACCESS_KEY", "credentials", "private-key", "accessToken", "token"),
+    *("new_password", "label_api_key", "rewardModelApiKey", "image-access-token", "hub_keys"),
 ]
 VALUES = [
     VALUE,
@@ -39,6 +40,11 @@ HARMLESS = {
     "key": "gsm8k/1",
     "keys": 4,
     "prompt_key": "question",
+    "input_key": "problem",
+    "primary_key": "id",
+    "author_key": "name",
+    "user_token": "<|user|>",
+    "turn_token": "####",
     "monkey": "x",
     "keyboard": "x",
     "turkey": "x",
@@ -48,6 +54,7 @@ HARMLESS = {
     "sha256": "9f" * 32,
     "author": "x",
     "system_prompt": "You have a basic understanding of numbers and are a bearer of good-news.",
+    "system": "Use basic arithmetic-operations2.",
     "name": "glow-in-the-dark-experiment-12",
 }
 

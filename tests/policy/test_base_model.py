@@ -2,6 +2,9 @@ import json
 
 import pytest
 
+from isentrope.convert.gathered import described_model
+from isentrope.errors import FileError
+from isentrope.planning.shapes import shapes_of
 from isentrope.policy import base_model
 from isentrope.policy.base_model import adapter_base, causal_lm
 from isentrope.policy.checkpoint import load_tokenizer
@@ -82,6 +85,21 @@ def test_the_code_of_a_checkpoint_is_never_run(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(ValueError, match="has code of its own"):
         causal_lm(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_kernel_of_the_hub_is_never_fetched(tmp_path, monkeypatch, key):
+    cases.model("qwen2").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: "kernels-community/mine"}))
+    fetched = []
+    monkeypatch.setattr(
+        "transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: fetched.append(a)
+    )
+    for read in (causal_lm, described_model, shapes_of):
+        with pytest.raises(FileError, match="names the kernel 'kernels-community/mine'"):
+            read(tmp_path)
+    assert not fetched
 
 
 def test_a_tokenizers_code_is_never_run(tmp_path, monkeypatch):

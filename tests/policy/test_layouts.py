@@ -16,16 +16,16 @@ from tests import cases
 FOREIGN = {
     "verl": (
         ["actor/model_world_size_2_rank_0.pt"],
-        "verl.*isentrope convert .*actor --out.*model_merger merge --backend fsdp",
+        "verl.*isentrope convert .*actor --out",
     ),
-    "verl, actor": (["optim_world_size_2_rank_0.pt"], "verl.*checkpoint.optimizer_path"),
+    "verl, actor": (["optim_world_size_2_rank_0.pt"], "verl.*isentrope convert"),
     "OpenRLHF": (
         ["_actor/latest", "_actor/global_step40/x"],
         "OpenRLHF.*isentrope convert .*_actor --out .*save_hf_ckpt",
     ),
     "DeepSpeed": (
         ["latest", "global_step4/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"],
-        "DeepSpeed.*isentrope convert .*zero_to_fp32.*ds_to_universal",
+        "DeepSpeed.*isentrope convert .* --model BASE",
     ),
     "DeepSpeed of transformers": (
         ["config.json", "zero_to_fp32.py", "model.safetensors"],
@@ -33,13 +33,12 @@ FOREIGN = {
     ),
     "FSDP": (
         ["pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata"],
-        "FSDP.*isentrope convert .*accelerate merge-weights.*dcp_to_torch .*optimizer_0 "
-        "optimizer.pt",
+        "FSDP.*isentrope convert .* --model BASE",
     ),
-    "FSDP, full": (["pytorch_model_fsdp.bin", "optimizer.bin"], "FSDP.*optimizer.bin"),
+    "FSDP, full": (["pytorch_model_fsdp.bin", "optimizer.bin"], "FSDP.*isentrope convert"),
     "DCP": (
         [".metadata", "__0_0.distcp"],
-        "torch.distributed.checkpoint.*isentrope convert .*dcp_to_torch",
+        "torch.distributed.checkpoint.*isentrope convert .* --model BASE",
     ),
     "accelerate": (
         ["model.safetensors", "optimizer.bin", "random_states_0.pkl"],
@@ -78,7 +77,7 @@ def test_a_state_that_lies_elsewhere_is_found_for_the_user(tmp_path):
     ("name", "words"),
     [
         ("optim_world_size_8_rank_3.pt", "verl's FSDP state"),
-        ("zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed"),
+        ("zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed.*isentrope convert"),
         ("optimizer.pt", "optimizer.state_dict"),
     ],
 )

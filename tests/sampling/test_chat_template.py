@@ -83,6 +83,17 @@ def test_time_and_memory_are_limited(template, monkeypatch):
     assert time.monotonic() - begun < 10
 
 
+def test_texts_of_any_script_may_be_as_long():
+    long = "\U0001f600" * (chat_template.LONGEST // 4)
+    conversation = [{"role": "user", "content": long}]
+    assert render_chat(with_template("{{ messages[0].content }}"), conversation) == long
+
+
+def test_a_value_that_is_not_json_is_refused_in_a_sentence():
+    with pytest.raises(ChatTemplateError, match=r"'1\+1=': .*not JSON serializable"):
+        render_chat(with_template("a"), USER, {"tools": [len]})
+
+
 def test_a_child_that_was_ended_is_replaced(monkeypatch):
     monkeypatch.setattr(chat_template, "SECONDS", 1)
     tokenizer = with_template("{% if messages[0].content == 'a' %}" + ENDLESS + "{% endif %}b")

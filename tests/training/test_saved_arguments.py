@@ -56,6 +56,12 @@ def test_every_plain_argument_of_trl_is_read_as_torch_reads_it(tmp_path):
     assert read.fields["lr_scheduler_type"] == "cosine"
 
 
+def test_a_number_in_a_tensor_is_no_missing_argument(tmp_path):
+    args = grpo(tmp_path)
+    args.beta = torch.tensor(0.5)
+    assert read_training_arguments(saved(tmp_path, args)).fields["beta"] == 0.5
+
+
 def test_classes_that_are_not_installed_are_read_too(tmp_path, monkeypatch):
     args = Custom()
     args.schedule, args.loss_type, args.dtype = Schedule.SLOW, "dapo", torch.bfloat16

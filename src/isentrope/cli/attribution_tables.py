@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from isentrope.attribution.influence.reliability import LISTED, printed_reliability
-from isentrope.cli.class_tables import class_lines, print_classes
+from isentrope.cli.class_tables import class_lines, measured, print_classes
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.tail import LIGHT_TAILS
-from isentrope.formatting import MISSING, TERMINAL, known
+from isentrope.formatting import TERMINAL, known
 from isentrope.runs.attribution_records import SharesRecord
 from isentrope.runs.momentum_records import MomentumRecord
 from isentrope.runs.results import AuditResult, InfluenceResult, NoiseResult
@@ -186,11 +186,6 @@ def print_audit(console: Console, result: AuditResult, _: Path) -> None:
 
 
 _AUDITED = ("pearson", "spearman", "sign_agreement", "overlap")
-
-
-def measured(estimate: Estimate | None) -> str:
-    """A number with its standard error, as short as it can be, such as "-2.24 ± 0.1"."""
-    return MISSING if estimate is None else TERMINAL.with_error(estimate.value, estimate.se)
 
 
 def print_lines(console: Console, lines: Iterable[str], warnings: Iterable[str]) -> None:

@@ -21,12 +21,12 @@ def print_classes(console: Console, name: str, classes: Mapping[str, ClassesReco
     columns = [
         Column("class", list(rows), left=True),
         Column(of, [f"{row.members:.0f}" for row in rows.values()], 2),
-        Column("δH ± se", [_with_error(row.delta_h) for row in rows.values()]),
+        Column("δH ± se", [measured(row.delta_h) for row in rows.values()]),
         Column("of the fall", [_interval(row.fall) for row in rows.values()], 1),
         Column("share of δH", [_interval(row.share_h) for row in rows.values()], 3),
     ]
     if all(row.delta_j is not None for row in rows.values()):
-        columns.append(Column("δJ ± se", [_with_error(row.delta_j) for row in rows.values()], 4))
+        columns.append(Column("δJ ± se", [measured(row.delta_j) for row in rows.values()], 4))
         columns.append(Column("share of δJ", [_interval(r.share_j) for r in rows.values()], 5))
     print_table(console, f"{name}: classes of {of}, per unit η", columns)
 
@@ -42,7 +42,8 @@ def class_lines(classes: Mapping[str, ClassesRecord]) -> list[str]:
     return [*lines, f"  criterion    {sentence}"] if sentence else lines
 
 
-def _with_error(estimate: Estimate | None) -> str:
+def measured(estimate: Estimate | None) -> str:
+    """A number with its standard error, as short as it can be, such as "-2.24 ± 0.1"."""
     return MISSING if estimate is None else TERMINAL.with_error(estimate.value, estimate.se)
 
 

@@ -59,9 +59,7 @@ def acting_keys(
     return {key for key, does in acts.items() if does}
 
 
-def assumable_keys(
-    config: MeasureConfig, use: Use, batch: GivenBatch | None, known: set[str]
-) -> set[str]:
+def assumable_keys(use: Use, batch: GivenBatch | None, known: set[str]) -> set[str]:
     """Keys whose default would act on the step; G and the length of E's responses do not."""
     constant = use.objective == "dr_grpo" and "estimator.max_response_length" not in known
     cut = "sampling.max_new_tokens" in known or (batch is not None and batch.max_new_tokens)

@@ -109,7 +109,7 @@ def settle(
         config.precision.updating.rounding,
     )
     acting = acting_keys(config, training, use, batch)
-    assumed = assumable_keys(config, use, batch, given | set(training.keys)) & acting
+    assumed = assumable_keys(use, batch, given | set(training.keys)) & acting
     origins: dict[str, Origin] = {}
     obstacles = [*missing, *of_another_step(config, training, batch)]
     for key in KEYS:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.reading import read_arrow, read_columns, read_text
+from isentrope.reading import read_arrow, read_schema, read_text
 from isentrope.rollouts import saved_length
 from isentrope.strict_json import parse_json
 from isentrope.training.settings_rules import Obstacle
@@ -49,7 +49,7 @@ def _first_row(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     if path.suffix == ".parquet":
-        names = read_columns(path)
+        names = read_schema(path).names
         (step,) = read_arrow(path)["step"][:1].to_pylist() if "step" in names else (None,)
         return dict.fromkeys(names) | {"step": step}
     try:

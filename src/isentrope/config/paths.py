@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,7 +58,8 @@ def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def read(path: str) -> str:
         here = folder / path
-        found = any(folder.glob(path)) if _is_pattern(path) else here.exists()
+        pattern = os.path.join(escape(str(folder)), path)
+        found = glob(pattern) if _is_pattern(path) else here.exists()
         return os.path.normpath(here) if found else path
 
     changed = {}

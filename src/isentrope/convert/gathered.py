@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.policy.base_model import model_config
 from isentrope.reading import reading
 
 
@@ -114,9 +115,7 @@ def described_model(config: Path) -> nn.Module:
     Raises:
         FileError: If the file does not describe one.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"), reading(config):
-        return AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(config, trust_remote_code=False), trust_remote_code=False
-        )
+        return AutoModelForCausalLM.from_config(model_config(config), trust_remote_code=False)

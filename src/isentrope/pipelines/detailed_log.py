@@ -23,6 +23,7 @@ from isentrope.config.stages import LoggingConfig
 from isentrope.file_contents import finite, parquet
 from isentrope.files import write_bytes
 from isentrope.pipelines.log_tables import (
+    listed,
     log_weights,
     raw_tensors,
     sequence_table,
@@ -126,8 +127,8 @@ def _content(
                 "lengths": rollouts.lengths.tolist(),
                 "prompt_index": rollouts.prompt_index.tolist(),
                 "prompt_keys": rollouts.prompt_keys,
-                "rewards": _list(rollouts.rewards),
-                "advantages": _list(rollouts.advantages),
+                "rewards": listed(rollouts.rewards),
+                "advantages": listed(rollouts.advantages),
             }
             for name, rollouts in (("E", measured.batches.E), ("U", measured.batches.U))
         }
@@ -146,7 +147,3 @@ def _content(
             for point in measured.change.points
         ]
     return content
-
-
-def _list(values: Tensor | None) -> list[float] | None:
-    return None if values is None else values.tolist()

@@ -75,8 +75,8 @@ def sequence_table(
                     "logprob": series[0].logprobs.sum(1).tolist(),
                     "entropy": series[0].entropies.sum(1).tolist(),
                     "logprob_slope": _slopes(series),
-                    "reward": _list(rollouts.rewards),
-                    "advantage": _list(rollouts.advantages),
+                    "reward": listed(rollouts.rewards),
+                    "advantage": listed(rollouts.advantages),
                     column: weights[name].tolist(),
                 }
             )
@@ -163,5 +163,6 @@ def raw_tensors(measurement: Measurement) -> dict[str, Tensor]:
     return tensors
 
 
-def _list(values: Tensor | None) -> list[float] | None:
+def listed(values: Tensor | None) -> list[float] | None:
+    """The values; None without any."""
     return None if values is None else values.tolist()

@@ -33,7 +33,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
 from isentrope.processes import barrier, gather, join_processes, rank
 from isentrope.progress import Progress
-from isentrope.reading import read_json, read_json_lines
+from isentrope.reading import read_json, read_json_lines, reading
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import changed_parts
@@ -163,7 +163,8 @@ def _fine_tune(
 
 
 def _last_loss(files: RunFiles) -> float:
-    return float(read_json_lines(files.metrics)[-1][1]["loss"])
+    with reading(files.metrics):
+        return float(read_json_lines(files.metrics)[-1][1]["loss"])
 
 
 def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from isentrope.policy.adapter import ADAPTER_CONFIG, adapter_settings, require_tunable
 from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.base_model import adapter_base, loading
+from isentrope.policy.base_model import adapter_base, model_config
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
@@ -99,16 +99,13 @@ def shapes_of(
         FileNotFoundError: If the base model is a path that is not there.
         FileError: If a configuration cannot be read.
     """
-    from transformers import AutoConfig
-
     folder = Path(folder)
     settings, source = adapter_settings(folder), str(folder)
     if settings:
         require_tunable(folder, settings)
         named = settings.get("base_model_name_or_path")
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
-    with loading("model", source, "config.json"):
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    config = model_config(source)
     patterns = None if trainable_patterns is None else tuple(trainable_patterns)
     model = _without_numbers(folder, config, patterns)
     sizes = [p.numel() for p in model.parameters() if p.requires_grad]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from isentrope.errors import FileError
 from isentrope.reading import read_json, read_tensor_headers, read_tensors, require_types
+from isentrope.stated_steps import CURE
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model.safetensors"
@@ -30,7 +31,6 @@ PROMPT_LEARNING = (
 
 
 _FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-_CURE = "Restore the checkpoint, or choose another."
 
 
 class _AdapterSettings(BaseModel):
@@ -60,8 +60,8 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTER_CONFIG
     if not file.exists():
         return {}
-    settings = read_json(file, _CURE)
-    require_types(file, settings, _AdapterSettings, _CURE)
+    settings = read_json(file, CURE)
+    require_types(file, settings, _AdapterSettings, CURE)
     return settings
 
 
@@ -97,12 +97,12 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
         FileError: If a tensor of the adapter is of a type that holds no weights.
         ValueError: If the vocabulary was resized and one of two untied embeddings is not saved.
     """
-    headers = read_tensor_headers(folder / ADAPTER, _CURE)
+    headers = read_tensor_headers(folder / ADAPTER, CURE)
     for key, (kind, _) in headers.items():
         if kind not in _FLOATING:
             raise FileError(
                 folder / ADAPTER,
-                f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {_CURE}",
+                f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {CURE}",
             )
     modules = dict(model.named_modules())
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
@@ -144,7 +144,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
     """
     from peft import get_peft_model_state_dict
 
-    stored = read_tensors(Path(folder) / ADAPTER, _CURE)
+    stored = read_tensors(Path(folder) / ADAPTER, CURE)
     adapters: Any = getattr(model, "peft_config", {})
     if not adapters:
         return (

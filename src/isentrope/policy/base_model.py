@@ -130,7 +130,7 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         FileError: If a folder's files cannot be read, lack weights or differ from its manifest, or
             if the model's own code would have to be run.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM  # its result has a second part, by output_loading_info
 
@@ -139,10 +139,8 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         verify(source)
     else:
         _require_reachable(str(source))
-    if local:
-        with loading("model", source, "config.json"):
-            AutoConfig.from_pretrained(source, trust_remote_code=False)
     try:
+        model_config(source)
         with loading("model", source):
             model, loaded = auto.from_pretrained(
                 source,
@@ -162,6 +160,34 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
         )
     return model
+
+
+def model_config(source: str | Path) -> Any:
+    """The configuration of a model.
+
+    Args:
+        source: Folder or name on the hub.
+
+    Returns:
+        It.
+
+    Raises:
+        FileError: If it cannot be read, needs its own code, or names a kernel of the hub, which
+            transformers would fetch and run.
+    """
+    from transformers import AutoConfig
+
+    with loading("model", source, "config.json"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        kernel = getattr(part, "_attn_implementation", None)
+        if isinstance(kernel, str) and "/" in kernel:
+            raise FileError(
+                source,
+                f"config.json in {source} names the kernel {kernel!r} as attn_implementation, "
+                "which is code of others: remove the key.",
+            )
+    return config
 
 
 @contextmanager

@@ -9,17 +9,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-DCP_TO_TORCH = "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch {} optimizer.pt`"
 _CONVERT = "run isentrope convert {} --out OUT"
-_GATHERED = (
-    "its optimizer state has to be gathered in the training job (torch.distributed.checkpoint."
-    "state_dict.get_optimizer_state_dict with full_state_dict=True) and saved as optimizer.pt"
-)
-_ZERO = (
-    "its optimizer state is in flat shards: ds_to_universal.py of DeepSpeed writes exp_avg and "
-    "exp_avg_sq of each parameter, which go into one optimizer.pt, {'state': {name: {'step', "
-    "'exp_avg', 'exp_avg_sq'}}, 'param_groups': [{..., 'params': [names]}]}"
-)
+_OF_BASE = "--model BASE, the folder of the model that was trained"
 
 
 def foreign_layout(folder: Path) -> str | None:
@@ -48,13 +39,18 @@ def foreign_file(file: Path) -> str | None:
     Returns:
         A sentence with the framework's name and what to do, or None.
     """
-    if re.fullmatch(r"optim_world_size_\d+_rank_\d+\.pt", file.name):
-        return f"It is one process's part of verl's FSDP state; {_GATHERED}."
-    if file.name.endswith("_optim_states.pt"):
-        return f"It is DeepSpeed's; {_ZERO}."
-    if re.fullmatch(r"optimizer_\d+_rank\d+\.bin", file.name):
-        return f"It is one process's part of accelerate's FSDP state; {_GATHERED}."
+    for pattern, name in _SHARDS.items():
+        if re.fullmatch(pattern, file.name):
+            return f"It is a part of {name}: {_CONVERT.format('FOLDER')} on its folder."
     return None
+
+
+_SHARDS = {
+    r"optim_world_size_\d+_rank_\d+\.pt": "verl's FSDP state",
+    r".*_optim_states\.pt": "DeepSpeed's state",
+    r"optimizer_\d+_rank\d+\.bin": "accelerate's FSDP state",
+}
+"""Names of files that hold one process's part."""
 
 
 def _has(folder: Path, *patterns: str) -> list[Path]:
@@ -64,13 +60,7 @@ def _has(folder: Path, *patterns: str) -> list[Path]:
 def _verl(folder: Path) -> str | None:
     for here in (folder, folder / "actor", folder.parent):
         if _has(here, "model_world_size_*_rank_*.pt", "optim_world_size_*_rank_*.pt"):
-            return (
-                f"{here} is a checkpoint of verl (FSDP shards): {_CONVERT.format(here)}. Of "
-                "FSDP 1 with a wrap_policy of its own, write the model by `python -m "
-                f"verl.model_merger merge --backend fsdp --local_dir {here} --target_dir MERGED`; "
-                f"{_GATHERED} beside it, or at "
-                "checkpoint.optimizer_path."
-            )
+            return f"{here} is a checkpoint of verl (FSDP shards): {_CONVERT.format(here)}."
     return None
 
 
@@ -89,27 +79,15 @@ def _deepspeed(folder: Path) -> str | None:
     shards = ("global_step*/*_optim_states.pt", "*_optim_states.pt", "*_model_states.pt")
     if not (_has(folder, *shards) or (folder / "zero_to_fp32.py").is_file()):
         return None
-    return (
-        f"{folder} is a checkpoint of DeepSpeed: {_CONVERT.format(folder)} --model BASE, the "
-        f"folder of the model that was trained. By hand: `python zero_to_fp32.py . OUT "
-        f"--safe_serialization` writes the model; {_ZERO}."
-    )
+    return f"{folder} is a checkpoint of DeepSpeed: {_CONVERT.format(folder)} {_OF_BASE}."
 
 
 def _fsdp(folder: Path) -> str | None:
     if not (_has(folder, "pytorch_model_fsdp*", "optimizer_[0-9]*")):
         return None
-    shards = folder / "optimizer_0"
-    optimizer = (
-        f"write optimizer.pt by {DCP_TO_TORCH.format(shards)}"
-        if shards.is_dir()
-        else "give optimizer.bin, where it is there, as checkpoint.optimizer_path"
-    )
     return (
         f"{folder} is an FSDP checkpoint of accelerate or transformers: {_CONVERT.format(folder)} "
-        f"--model BASE, the folder of the model that was trained. By hand: write the model by "
-        f"`accelerate merge-weights {folder / 'pytorch_model_fsdp_0'} {folder}`, put config.json "
-        f"beside it, and {optimizer} (its names are read)."
+        f"{_OF_BASE}."
     )
 
 
@@ -118,10 +96,7 @@ def _distributed(folder: Path) -> str | None:
         if (here / ".metadata").is_file():
             return (
                 f"{here} is a checkpoint of torch.distributed.checkpoint: "
-                f"{_CONVERT.format(here)} --model BASE, the folder of the model that was trained. "
-                "By hand: write the optimizer's part by "
-                f"{DCP_TO_TORCH.format(here)} (its names are read), and the model by "
-                "save_pretrained, as safetensors with config.json."
+                f"{_CONVERT.format(here)} {_OF_BASE}."
             )
     return None
 

@@ -22,6 +22,7 @@ from isentrope.manifest import verify
 from isentrope.reading import read_json, require_types
 from isentrope.recording.contract_types import Contract
 from isentrope.recording.next_update import read_next_update as read_next_update
+from isentrope.stated_steps import CURE
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.vectors import tensor_bytes
 
@@ -48,9 +49,6 @@ _MAY_BE_MISSING = ("eos_token_ids",)
 """Settings that older checkpoints do not hold and that cannot be inferred."""
 _OLD_DEFAULTS = {"control": None}
 """Settings that older checkpoints do not hold, and their values there."""
-
-
-CURE = "Restore the checkpoint, or choose another."
 
 
 def frozen_hash(model: nn.Module) -> str:

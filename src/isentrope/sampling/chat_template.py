@@ -58,9 +58,13 @@ def render_chat(
             too much memory.
     """
     options = {**(template or {}), "add_generation_prompt": add_generation_prompt}
-    request = json.dumps([list(messages), options])
     limited = _LIMITED and not multiprocessing.current_process().daemon
-    reply = _child(tokenizer).ask(request) if limited else _answer(tokenizer, request)
+    try:
+        request = json.dumps([list(messages), options])
+    except TypeError as error:
+        reply = {"refusal": reason(error)}
+    else:
+        reply = _child(tokenizer).ask(request) if limited else _answer(tokenizer, request)
     if "text" in reply:
         return reply["text"]
     begin = " ".join(str(messages[0].get("content", "")).split())[:40] if messages else ""
@@ -105,7 +109,7 @@ class _Child:
         try:
             self._pipe.send_bytes(request.encode())
             if self._pipe.poll(SECONDS):
-                return json.loads(self._pipe.recv_bytes(LONGEST))
+                return json.loads(self._pipe.recv_bytes(4 * LONGEST))  # as it is escaped in JSON
             refusal = f"it takes more than {SECONDS} seconds"
         except (EOFError, OSError):
             refusal = f"it takes more than {MEMORY // 2**20} MiB of memory"

@@ -26,13 +26,10 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from isentrope.reading import read_json, require_types
+from isentrope.training.resumable import STATE
 
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""
-
-
-STATE = "isentrope_state.json"
-"""The file of a checkpoint that holds the state, for messages."""
 
 
 _Pair = Annotated[

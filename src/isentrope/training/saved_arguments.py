@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from isentrope.inert import Inert, load_torch
 from isentrope.secrets import secrets_in
 
@@ -106,6 +108,8 @@ def _plain(value: Any) -> Any:
     """A value as plain JSON; `_OPAQUE` if it is not plain."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, Tensor):
+        return value.tolist()
     if isinstance(value, Inert):  # an enum is called with its value
         enum = len(value.arguments) == 1 and value.module.split(".")[0] in _LIBRARIES
         return _plain(value.arguments[0]) if enum else _OPAQUE

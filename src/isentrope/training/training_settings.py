@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint_names import step_of_folder
 from isentrope.reading import read_json
 from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.stated_steps import checkpoint_step
 from isentrope.training.saved_arguments import (
     TRAINING_ARGS,
     SavedArguments,
@@ -107,8 +107,9 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     state = _json(checkpoint / TRAINER_STATE)
     add(_contract_keys(state), TRAINER_STATE)
     replayable = contract.get("replayable", True)
-    step = contract.get("step", state.get("global_step", step_of_folder(checkpoint.name)))
-    return TrainingSettings(keys, sources, replayable, arguments, uncontrolled, step)
+    return TrainingSettings(
+        keys, sources, replayable, arguments, uncontrolled, checkpoint_step(checkpoint)
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:

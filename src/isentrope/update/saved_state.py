@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from isentrope.reading import read_json
+from isentrope.stated_steps import checkpoint_step
 
 Groups = list[Mapping[str, Any]]
 States = Mapping[Any, Any]
@@ -69,8 +69,7 @@ def before_first_step(file: Path) -> bool:
     Returns:
         True if trainer_state.json says so.
     """
-    beside = file.with_name("trainer_state.json")
-    return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
+    return (file.parent / "trainer_state.json").is_file() and checkpoint_step(file.parent) == 0
 
 
 def stored_names(groups: Groups) -> list[str] | None:

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from isentrope.policy.language_model import Policy
-from isentrope.reading import read_arrow, read_columns
+from isentrope.reading import read_arrow, read_schema
 from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import as_prompts
 
@@ -34,7 +34,7 @@ def is_trl_completions(path: str | Path) -> bool:
     Returns:
         True if it has.
     """
-    return set(read_columns(path)) >= NEEDED
+    return set(read_schema(path).names) >= NEEDED
 
 
 def read_trl_completions(
