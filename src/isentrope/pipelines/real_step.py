@@ -153,10 +153,11 @@ def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, .
     if state.matched_by not in ("order", "sidecar"):
         return None, ()
     order = fit_of_order(state, step.loss_gradient)
-    if order is not None and order.wrong:
+    named = state.matched_by == "sidecar"
+    if order is not None and (wrong := order.certain if named else order.wrong):
         raise ValueError(
             f"The optimizer's parameters were matched by {_MATCH[state.matched_by]}, and "
-            f"{describe_misplaced(order.wrong)}: put their names, in the optimizer's order, into "
+            f"{describe_misplaced(wrong)}: put their names, in the optimizer's order, into "
             "parameter_names.json beside its file."
         )
     if state.matched_by != "order":
