@@ -40,6 +40,9 @@ def test_on_the_log_scale_the_interval_stays_above_zero():
     assert 0 < wide.ci_low < 1 < wide.ci_high
     assert wide.ci_low * wide.ci_high == pytest.approx(1.0)
     assert math.isnan(estimate(trusted=False).on_log_scale().ci_low)
+    lost = Estimate.from_standard_error(1.0, 100.0, 2, unit="nats", method="x").on_log_scale()
+    assert lost.ci_low < 1e-300
+    assert lost.ci_high > 1e300
 
 
 @pytest.mark.parametrize("options", [{"trusted": False}, {"n": 1}])

@@ -53,6 +53,21 @@ def participation(amounts: ArrayLike) -> float:
     return float(a.sum()) ** 2 / squares if squares > 0 else float(len(a))
 
 
+def freedom_of_units(influences: ArrayLike, at_most: int | None = None) -> float:
+    """Degrees of freedom of an error over units, such as prompts, from their participation.
+
+    Args:
+        influences: (n,) of the units, less their mean.
+        at_most: Largest n, where the influences are of fewer independent units.
+
+    Returns:
+        Between 1 and n − 1.
+    """
+    squares = np.square(np.asarray(influences, dtype=np.float64))
+    n = min(len(squares), at_most or len(squares))
+    return min(max(participation(squares) - 1, 1.0), n - 1.0)
+
+
 def freedom_of_groups(influences: ArrayLike) -> float:
     """Degrees of freedom of an error over groups that each hold many units.
 
@@ -238,7 +253,7 @@ class Estimate:
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
             warnings = (*warnings, _carried_by(carriers))
-        freedom = min(max(carriers - 1, 1.0), n - 1.0)
+        freedom = freedom_of_units(influences, n)
         return cls.from_standard_error(
             value, se, n, warnings=warnings, degrees_of_freedom=freedom, **options
         )
@@ -273,7 +288,7 @@ class Estimate:
         df = self.degrees_of_freedom
         if df is None or not math.isfinite(self.ci_low) or not self.value > 0:
             return self
-        factor = math.exp(t_quantile(df, confidence) * self.se / self.value)
+        factor = math.exp(min(t_quantile(df, confidence) * self.se / self.value, 700.0))
         return replace(self, ci_low=self.value / factor, ci_high=self.value * factor)
 
     def covers(self, truth: float) -> bool:

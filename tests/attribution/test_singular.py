@@ -52,6 +52,8 @@ def test_two_means_have_the_textbook_error_of_two_samples():
     found = over_deletions(a.mean() + b.mean(), left, removed, "")
     assert found.se == pytest.approx(np.sqrt(a.var(ddof=1) / 20 + b.var(ddof=1) / 12))
     assert found.n == 12
+    unknown = over_deletions(1.0, [np.nan, *left[1:]], removed, "")
+    assert np.isnan([unknown.ci_low, unknown.ci_high]).all()
 
 
 def test_more_prompts_than_groups_are_deleted_together():

@@ -43,6 +43,17 @@ def test_reverse_mode_gradient_equals_forward_mode(name, method, functional):
     assert dot(gradient, v) == pytest.approx(first.value, rel=1e-9)
 
 
+def test_every_number_of_a_sweep_has_its_own_influences():
+    sweep = change(cases.exact("qwen2"), [1e-3, 1e-2])
+    of = {"first_order": sweep.first_order, "second_order": sweep.second_order}
+    for point in sweep.points:
+        name = f"sweep[{point.eta:g}]"
+        of |= {f"{name}.delta_h": point.change, f"{name}.residual": point.residual}
+    for name, estimate in of.items():
+        squares = float(sweep.influences[name].square().sum())
+        assert math.sqrt(estimate.n / (estimate.n - 1) * squares) == pytest.approx(estimate.se)
+
+
 def test_pathwise_term_is_the_derivative_at_fixed_samples():
     exact = cases.exact("qwen2")
     batch, policy = exact.sample(64, seed=3), exact.policy

@@ -139,7 +139,7 @@ def naive_price(exact, steps, E, omega):
 
 def test_a_price_and_its_error_are_those_of_the_formula():
     exact = cases.exact("qwen2")
-    E, steps = exact.sample(60, 4), two_steps(exact.policy)
+    E, steps = exact.sample(110, 4), two_steps(exact.policy)
     price = priced(exact, steps, E)["other"].price
     n, units = len(E), int(E.prompt_index.max()) + 1
     even = torch.full((n,), 1 / n, dtype=torch.float64)

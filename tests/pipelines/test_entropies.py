@@ -1,5 +1,6 @@
 """Definitions of entropy against float64 written out, and against what TRL logs."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -191,3 +192,14 @@ def test_the_entropy_that_trl_logs_is_the_row_that_claims_to_be_it(tried, trl_ru
     for other in ("response_means", "surprisal", "finished", "temperature_1", "truncated"):
         assert rows["U", other].agrees is False
     assert rows["E", "per_token"].agrees is None  # of other responses than the logged ones
+
+
+def test_repeats_make_a_table_with_every_definition(tiny, tmp_path):
+    where = [f"output.directory={tmp_path / 'run'}", "batch_config.repeats=2"]
+    done = run_verb("entropies", find_entropies, load_config(settings(tiny), [*SMALL, *where]))
+    table = pd.read_csv(tmp_path / "run" / "measurements" / "entropies_study.csv")
+    mean = table[table["repeat"] == "mean"].set_index("quantity")
+    rows = [{(x.batch, x.definition): x.value for x in of.rows} for of in done.results]
+    one, other = (row["U", "per_token"].value for row in rows)
+    assert mean["value"]["rows[U].per_token.value"] == pytest.approx((one + other) / 2)
+    assert mean["se"]["rows[E].per_token.value"] == pytest.approx(rows[0]["E", "per_token"].se)

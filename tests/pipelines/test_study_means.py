@@ -80,6 +80,7 @@ def test_the_mean_of_a_ratio_is_the_ratio_of_means_without_an_upper_end_where_it
 
 def test_ratios_whose_parts_are_not_there_have_no_mean():
     assert parts_of_ratio("entropy.noise_scale") == ()
+    assert parts_of_ratio("tried.repo_r.step.price") == ()
     assert parts_of_ratio("classes.tokens.criterion.0.02.selected.share_h") == (
         "classes.tokens.criterion.0.02.selected.delta_h",
         "classes.tokens.gradient",
@@ -92,3 +93,23 @@ def test_ratios_whose_parts_are_not_there_have_no_mean():
 def test_the_mean_of_a_withheld_interval_has_none():
     frame = table({"first_order": [1.0, 1.0]}).assign(withheld=[False, True])
     assert np.isnan(means(frame, {})["first_order"]["ci_low"])
+
+
+def test_the_error_over_prompts_of_a_mean_has_the_freedom_of_its_influences():
+    rng = np.random.default_rng(0)
+    frame = table({"delta_h": [1.0, 1.0]})
+    even = torch.tensor(rng.choice([-1.0, 1.0], size=P))
+    few = torch.cat((torch.tensor([1.0, -1.0, 1.0, -1.0]) * 4, torch.zeros(P - 4))).double()
+    lengths = [
+        row["ci_high"] - row["ci_low"]
+        for phi in (even, few)
+        for row in [means(frame, {"delta_h": torch.stack((phi, phi))})["delta_h"]]
+    ]
+    assert lengths[1] / lengths[0] == pytest.approx(3.182 / 1.998, rel=1e-3)  # t of 3 and of 63
+
+
+@pytest.mark.parametrize("phi", [torch.zeros(2, 1), torch.full((2, 8), math.nan)])
+def test_where_influences_give_no_error_a_mean_has_no_interval(phi):
+    row = means(table({"delta_h": [1.0, 2.0]}), {"delta_h": phi.double()})["delta_h"]
+    assert row["value"] == 1.5
+    assert math.isnan(row["ci_low"])

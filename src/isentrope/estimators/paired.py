@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
-from isentrope.estimators.ratio import fieller
+from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean, rare_rewards
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sweep_statistics import trust_of_change
@@ -256,15 +256,14 @@ def price(
     top, bottom = gj * h, gh * j
     parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
     joint = replace(result, values=result.values.new_tensor((top, bottom)), influences=parts)
-    (vaa, vab), (_, vbb) = joint.covariance.tolist()
-    value = top / bottom
-    found = Estimate.from_influences(
-        value,
-        (parts[0] - value * parts[1]) / bottom,
+    found = ratio_of(
+        joint,
+        0,
+        1,
+        name="the price's denominator",
+        sign="any",
         unit="of the plain step's",
         method=gained.reward.method,
         confidence=confidence,
     )
-    t = t_quantile(found.degrees_of_freedom or result.n_units - 1, confidence)
-    low, high = fieller(top, bottom, (vaa, vab, vbb), t)
-    return replace(found, ci_low=low, ci_high=high) if -math.inf < low <= high else None
+    return found if math.isfinite(found.ci_low) else None

@@ -49,9 +49,16 @@ def fieller(
 
 
 def ratio_of(
-    result: Jackknifed, top: int, bottom: int, *, name: str, confidence: float, **options: Any
+    result: Jackknifed,
+    top: int,
+    bottom: int,
+    *,
+    name: str,
+    confidence: float,
+    sign: Literal["any", "none"] = "none",
+    **options: Any,
 ) -> Estimate:
-    """|a/b| with Fieller's interval, by the participation of the ratio's own influences.
+    """a/b or |a/b| with Fieller's interval, by the participation of the ratio's own influences.
 
     Args:
         result: The jackknifed statistics with their joint error.
@@ -59,21 +66,23 @@ def ratio_of(
         bottom: Row of b.
         name: Of b, for the warning.
         confidence: Nominal coverage of the interval.
+        sign: As of `ends_of_ratio`.
         **options: Of `Estimate.from_influences`.
 
     Returns:
-        The estimate; its interval has no upper end, and a warning, where b may be zero. NaN where
-        b is zero.
+        The estimate; its interval has no upper end (that of a/b no end), and a warning, where b may
+        be zero. NaN where b is zero.
     """
     a, b = float(result.values[top]), float(result.values[bottom])
     value = a / b if b else math.nan
     influences = (result.influences[top] - value * result.influences[bottom]) / (b or 1.0)
-    ratio = Estimate.from_influences(abs(value), influences, confidence=confidence, **options)
+    value = abs(value) if sign == "none" else value
+    ratio = Estimate.from_influences(value, influences, confidence=confidence, **options)
     if not math.isfinite(ratio.ci_low) or ratio.degrees_of_freedom is None:
         return ratio
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
     t = t_quantile(ratio.degrees_of_freedom, confidence)
-    low, high = ends_of_ratio(*fieller(a, b, (vaa, vab, vbb), t), sign="none")
+    low, high = ends_of_ratio(*fieller(a, b, (vaa, vab, vbb), t), sign=sign)
     warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
     warnings = ratio.warnings if high < math.inf else (*ratio.warnings, warning)
     return replace(ratio, ci_low=low, ci_high=high, warnings=warnings)

@@ -21,6 +21,7 @@ The variance is then bounded, from the largest rate q of different pairs that th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from scipy.stats import beta
@@ -140,19 +141,21 @@ def coupled_change(
     estimate = result.estimate(0, unit=f[0].unit, method="resampled", confidence=confidence)
     if not few:
         return estimate
-    return Estimate.from_standard_error(
+    bound = Estimate.from_standard_error(
         estimate.value,
-        max(estimate.se, _bound(result, different, confidence)),
+        _bound(result, different, confidence),
         estimate.n,
         unit=estimate.unit,
         method=estimate.method,
         confidence=confidence,
-        warnings=[
-            f"Only {n_different} of {len(units)} response pairs differ: the error is a bound, from "
-            "the largest rate of different pairs that this number allows. At so small a step the "
-            "importance-weighted methods are sharper."
-        ],
     )
+    warning = (
+        f"Only {n_different} of {len(units)} response pairs differ: the error is a bound, from the "
+        "largest rate of different pairs that this number allows. At so small a step the "
+        "importance-weighted methods are sharper."
+    )
+    longer = max(bound, estimate, key=lambda e: e.ci_high - e.ci_low)  # the second may be NaN
+    return replace(longer, warnings=(warning,))
 
 
 def _bound(result: Jackknifed, different: Tensor, confidence: float) -> float:

@@ -146,7 +146,9 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     why = _why_no_top(found)
     reach = found.linear_range
     return RewardChange(
-        reward=_bounded(found.entropy, change, rewards) if f.withheld else found.entropy,
+        reward=_bounded(found.entropy, change, rewards, confidence)
+        if f.withheld
+        else found.entropy,
         first_order=found.first_order,
         second_order=found.second_order,
         top=_half(reach) if reach is not None and why is None else None,
@@ -159,7 +161,9 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     )
 
 
-def _bounded(reward: Estimate, change: EntropyChange, rewards: Tensor) -> Estimate:
+def _bounded(
+    reward: Estimate, change: EntropyChange, rewards: Tensor, confidence: float
+) -> Estimate:
     """J of rewards in [0, 1] of the policy's own responses, with the interval that J always has."""
     sample = change.sample
     if sample.trust.verdict != "trust" or bool(((rewards < 0) | (rewards > 1)).any()):
@@ -168,8 +172,10 @@ def _bounded(reward: Estimate, change: EntropyChange, rewards: Tensor) -> Estima
     mean = bounded_mean(
         torch.zeros(reward.n).double().index_add_(0, place, rewards.double()) / place.bincount(),
         reward.unit,
+        confidence=confidence,
     )
-    return replace(reward, ci_low=mean.ci_low, ci_high=mean.ci_high, warnings=sample.trust.warnings)
+    ends = {"ci_low": mean.ci_low, "ci_high": mean.ci_high, "degrees_of_freedom": None}
+    return replace(reward, **ends, warnings=sample.trust.warnings)
 
 
 def _half(reach: Estimate) -> Estimate:

@@ -36,11 +36,11 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sweep_statistics import statistics_of_sample, trust_of_change
+from isentrope.estimators.sweep_statistics import CHANGES, statistics_of_sample, trust_of_change
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
-QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": 4}
+QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": CHANGES}
 """What is estimated, and its row of `statistics_of_sample`: F, ηδH₁ and ΔH(η)."""
 REFERENCE: Method = "prefix"
 """The estimator that variances are divided by."""

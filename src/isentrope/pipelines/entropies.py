@@ -45,6 +45,8 @@ TOP = 0.2
 """Share of the tokens that `top_tokens` is of."""
 PARTITIONS = 16
 """Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
+POSITIONS = 256
+"""Distributions that are sorted at a time: one of a large vocabulary takes megabytes."""
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
 
@@ -166,11 +168,13 @@ def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: floa
     found = torch.zeros(batch.mask.shape, dtype=torch.float64)
     for i in range(len(batch)):
         logits = own_logits(policy.scorer, batch.select(torch.tensor([i])), policy.precision)
-        p = (logits.double() / policy.temperature).softmax(-1).sort(-1, descending=True)[0]
-        p = p[:, : top_k or None]
-        p = p / p.sum(-1, keepdim=True)
-        p = p * (p.cumsum(-1) - p < top_p)
-        found[i, : len(p)] = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1).cpu()
+        for first in range(0, len(logits), POSITIONS):
+            here = logits[first : first + POSITIONS].double() / policy.temperature
+            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
+            p = p / p.sum(-1, keepdim=True)
+            p = p * (p.cumsum(-1) - p < top_p)
+            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
+            found[i, first : first + len(p)] = entropy.cpu()
     return found * batch.mask
 
 
@@ -190,16 +194,15 @@ def _micro_batches(ready: Prepared, n: int) -> Tensor | None:
 def _estimates(
     ready: Prepared, found: Jackknifed, names: list[str], trusted: bool
 ) -> dict[str, Estimate]:
-    pairs = zip(names, found.values.tolist(), found.standard_errors.tolist(), strict=True)
     return {
-        name: Estimate.from_standard_error(
-            *(value, se, found.n_units),
+        name: found.estimate(
+            row,
             unit="nats per sequence" if name == "per_response" else "nats per token",
             method=name,
             confidence=ready.estimator.confidence,
             trusted=trusted,
         )
-        for name, value, se in pairs
+        for row, name in enumerate(names)
     }
 
 
@@ -211,7 +214,13 @@ def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
         method=one.method,
         confidence=ready.estimator.confidence,
         trusted=math.isfinite(other.ci_low),
+        degrees_of_freedom=_freedom(one, other),
     )
+
+
+def _freedom(*of: Estimate) -> float:
+    """Degrees of freedom of a sum: the fewest of its parts."""
+    return min(estimate.degrees_of_freedom or 0.0 for estimate in of)
 
 
 def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: bool) -> float:
@@ -221,8 +230,8 @@ def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: boo
     digits = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
     if not of_U:
         on_U = U.values.get(value.method, value)
-        n, se = min(value.n, on_U.n), math.hypot(value.se, on_U.se)
-        return digits + t_quantile(n - 1, ready.estimator.confidence) * se if n > 1 else 0.0
+        t = t_quantile(_freedom(value, on_U), ready.estimator.confidence)
+        return digits + t * math.hypot(value.se, on_U.se)
     short = U.values.get("bfloat16", U.values[EXACT])
     shuffled = 3 * U.spread if value.method == "micro_batch_means" else 0.0
     rounding = ROUNDING * abs(logged) + 2 * abs(short.value - U.values[EXACT].value)
@@ -253,13 +262,16 @@ def _entropy_at(folder: Path, step: int) -> float | None:
         return None
     content = read_json(path, finite=False)
     log = content.get("log_history", []) if isinstance(content, dict) else []
-    values = [row["entropy"] for row in log if row.get("step") == step and "entropy" in row]
-    return float(values[-1]) if values else None
+    values = [float(row["entropy"]) for row in log if row.get("step") == step and "entropy" in row]
+    finite = [value for value in values if math.isfinite(value)]
+    return finite[-1] if finite else None
 
 
 def _flat(row: EntropyRecord) -> dict[str, str | float]:
     value, less = row.value, row.difference
     flat = {"batch": row.batch, "definition": row.definition, "unit": value.unit}
-    flat |= {x: getattr(value, x) for x in ("value", "se", "ci_low", "ci_high")}
-    difference = (math.nan, math.nan) if less is None else (less.value, less.se)
-    return flat | dict(zip(("difference", "difference_se"), difference, strict=True))
+    for name, of in (("", value), ("difference_", less)):
+        for x in ("value", "se", "ci_low", "ci_high"):
+            column = (name + x).removesuffix("_value")
+            flat[column] = math.nan if of is None else getattr(of, x)
+    return flat

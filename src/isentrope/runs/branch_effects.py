@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, participation
+from isentrope.estimate import Estimate, freedom_of_units
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import t_of_two_errors
 from isentrope.reading import read_table
@@ -147,7 +147,7 @@ def _mean_difference(
     of_prompts = math.sqrt(prompts / max(prompts - 1, 1) * float(influence.square().sum()))
     of_repeats = float(values.std()) / math.sqrt(n) if n > 1 else math.nan
     se = math.hypot(of_repeats, of_prompts)
-    freedom = max(participation(influence.square()) - 1, 1.0)
+    freedom = max(freedom_of_units(influence), 1.0)
     half = t_of_two_errors(of_repeats, of_prompts, n, freedom) * se if n > 1 else math.nan
     value = float(values.mean())
     unit, method = QUANTITIES[quantity], "mean over repeats"

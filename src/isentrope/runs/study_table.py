@@ -8,7 +8,7 @@ ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more,
 s² the variance between repeats (another draw of U); C_rq the covariance of two repeats that the P
 prompts of E cause, which they share, so that it does not fall with N: φ_rp is the influence of
 prompt p in repeat r (`influences.parquet` of measure). What E's prompts do to one repeat alone is
-in s². Without influences (influence, try) the mean of SE_r² takes the place of that of C_rq, which
+in s². Without influences (influence, try, entropies) the mean of SE_r² takes the place of that of C_rq, which
 it bounds. Where a verb's own errors are over U's prompts (kernel, noise, audit) they are in s²
 already, and the second term is left out. Each error has its own quantile of Student's t
 (`t_of_two_errors`); where an interval was withheld, so is that of the mean.
@@ -29,17 +29,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, within_bounds
+from isentrope.estimate import Estimate, freedom_of_units, within_bounds
 from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
 from isentrope.file_contents import csv, parquet
 from isentrope.files import write_bytes
 from isentrope.runs.attribution_records import IN_FILE
+from isentrope.runs.entropy_records import EntropyRecord
 from isentrope.runs.measure_records import SweepRow
 from isentrope.runs.result import Result, Tables
 from isentrope.runs.reward_records import RewardRow
 from isentrope.runs.study import Item, Study
 
-ERRORS_OVER_E = ("measure", "influence", "try")
+ERRORS_OVER_E = ("measure", "influence", "try", "entropies")
 """Verbs whose errors are over the prompts of E, which all repeats share."""
 
 MEAN = "mean"
@@ -49,6 +50,7 @@ RATIOS = {
     r"(.*)b_simple": (r"\1trace", r"\1gradient_square"),
     r"(classes\.\w+)\.(.*)share_h": (r"\1.\2delta_h", r"\1.gradient"),
     r"(.*\.)?(top|b_noise|noise_scale|prompts_\w+|ratio|variance_ratio|share_[hj]|fall)": None,
+    r"(.*\.)?(price|design_effect)": None,
 }
 """Quantities that are ratios: what is divided by what; None where the table lacks a part."""
 
@@ -132,6 +134,8 @@ def numbers_in(
             for row in value:
                 if isinstance(row, SweepRow | RewardRow):
                     yield from numbers_in(vars(row), f"{here}[{row.eta:g}]")
+                elif isinstance(row, EntropyRecord):
+                    yield from numbers_in(vars(row), f"{here}[{row.batch}].{row.definition}")
         elif isinstance(value, Mapping) or is_dataclass(value):
             yield from numbers_in(value if isinstance(value, Mapping) else vars(value), here)
         elif f"{key}_se" in content:
@@ -201,7 +205,7 @@ class Means:
         variance = float(self._covariance([(quantity, group)])[0, 0])
         evaluation = math.sqrt(max(variance, 0.0))
         se = math.hypot(update, evaluation)
-        freedom = group.iloc[0]["freedom"]
+        freedom = self._freedom(group)
         half = t_of_two_errors(update, evaluation, n, freedom, self.confidence) * se
         value = float(values.mean(skipna=False))
         ends = value - half, value + half
@@ -213,7 +217,7 @@ class Means:
         pair = [(str(of.iloc[0]["quantity"]), of) for of in (top, bottom)]
         tops, bottoms = (of["value"].astype(float).tolist() for of in (top, bottom))
         covariance = self._covariance(pair)
-        freedom = top.iloc[0]["freedom"]
+        freedom = min(self._freedom(of) for of in (top, bottom))
         value, se, *found = ratio_of_means(
             tops, bottoms, covariance, freedom=freedom, confidence=self.confidence
         )
@@ -222,6 +226,13 @@ class Means:
         value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
         withheld = pd.concat([top, bottom])["withheld"]
         return _row(group.assign(withheld=bool(withheld.any())), (value, se, *ends))
+
+    def _freedom(self, of: pd.DataFrame) -> float:
+        """Degrees of freedom of the error over E's prompts of a mean."""
+        first = of.iloc[0]
+        if self.shared is None or first["quantity"] not in self.shared:
+            return first["freedom"]
+        return max(freedom_of_units(self.shared[first["quantity"]].sum(0)), 1.0)
 
     def _covariance(self, of: list[tuple[str, pd.DataFrame]]) -> Tensor:
         """Covariance of the means of some quantities that E's prompts cause; 0 without errors."""
@@ -237,7 +248,9 @@ class Means:
         n, prompts = phi.shape[1:]
         total = phi.sum(1)
         across = total @ total.T - torch.einsum("arp,brp->ab", phi, phi)  # over pairs r ≠ q
-        found = prompts / (prompts - 1) * across / (n * (n - 1))
+        found = prompts / max(prompts - 1, 1) * across / (n * (n - 1))
+        if prompts < 2 or not bool(found.isfinite().all()):
+            return torch.full_like(found, math.nan)
         values, vectors = torch.linalg.eigh((found + found.T) / 2)
         return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none
 

@@ -135,7 +135,7 @@ SCHEMAS = {
         {
             **dict.fromkeys(("batch", "definition", "unit"), "string"),
             **_ESTIMATE,
-            **_numbers("difference", "difference_se"),
+            **_numbers(*_with_interval("difference")),
         }
     ),
 }

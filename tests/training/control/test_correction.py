@@ -204,3 +204,15 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
                 true.append(g @ flat(made.direction))
     assert len(used) > 350
     assert np.mean(used) == pytest.approx(np.mean(true), rel=0.1)
+
+
+def test_one_sample_that_several_steps_use_counts_once_in_the_gain(case):
+    found, _, _, v, P = case
+    numbers = correct(found, named(v), named(P), 0.1, 1.0).numbers
+    gains = Level()
+    for step in range(6):  # drawn before the first of them, at which no gain was known
+        made = correct(found, named(v), named(P), 0.1, 1.0, gains=gains, drawn=step == 5)
+        if step < 5:
+            assert made.numbers["gain"] == pytest.approx(numbers["gain"])
+            assert made.numbers["gain_se"] >= numbers["gain_se"]
+    assert made.numbers["gain_se"] < numbers["gain_se"]

@@ -86,12 +86,11 @@ def over_deletions(
         variance = (1 - 1 / len(here)) * float(around_mean.square().sum())
         parts.append((variance, freedom_of_groups(around_mean)))
     n, variance = min(counts), sum(v for v, _ in parts)
-    freedom = min(n - 1.0, *(df for v, df in parts if v == max(parts)[0]))
     return Estimate.from_standard_error(
         value,
         variance**0.5 if n > 1 else float("nan"),
         n,
         unit=unit,
         method="jackknife over groups of prompts",
-        degrees_of_freedom=freedom,
+        degrees_of_freedom=min(n - 1.0, max(parts)[1]),
     )

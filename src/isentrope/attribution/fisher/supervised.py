@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -175,8 +175,7 @@ class SupervisedNoise:
             raise ValueError(f"A batch has a positive number of examples, got {batch}.")
         share = torch.tensor([0.5, 0.5 / batch], dtype=torch.float64)
         signal, noise = self.curved.gradient_square, self.curved.trace
-        bounded = math.isfinite(noise.ci_low)
-        return Estimate.from_standard_error(
+        both = Estimate.from_standard_error(
             (signal.value + noise.value / batch) / 2,
             float((share @ self.curved.covariance @ share).clamp_min(0).sqrt()),
             signal.n,
@@ -184,9 +183,10 @@ class SupervisedNoise:
             method=METHOD,
             confidence=confidence,
             warnings=noise.warnings,
-            trusted=bounded,
+            trusted=math.isfinite(noise.ci_low),
             degrees_of_freedom=noise.degrees_of_freedom,
         )
+        return replace(both, ci_high=math.inf) if noise.ci_high == math.inf else both
 
 
 def supervised_noise_scale(

@@ -26,7 +26,7 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.attribution.influence.projection import on_sums
-from isentrope.estimate import t_quantile
+from isentrope.estimate import freedom_of_groups, t_quantile
 from isentrope.policy.language_model import Policy
 from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -222,7 +222,8 @@ def half_of(
         may, and the k at which it surely does (None if none is recorded). None where a batch up to
         there is not recorded, or the whole may be zero.
     """
-    sign, t = float(whole.sum().sign()), t_quantile(max(len(whole) - 1, 1), confidence)
+    freedom = freedom_of_groups(groups.deviations(whole))
+    sign, t = float(whole.sum().sign()), t_quantile(freedom, confidence)
     if not abs(float(whole.sum())) > t * float(groups.standard_error(whole)):
         return None
     rest, back = -whole / 2, 1

@@ -40,7 +40,7 @@ from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.estimate import Estimate, participation, t_quantile
+from isentrope.estimate import Estimate, freedom_of_units, participation, t_quantile
 from isentrope.estimators.ratio import fieller
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
@@ -228,8 +228,7 @@ def noise_scale_of_gram(
         )
 
     rows = gram.sum(1) - gram.diagonal()
-    freedom = participation((rows - rows.mean()).square()) - 1
-    square = estimate(0, max(freedom, 1.0), True, ())
+    square = estimate(0, freedom_of_units(rows - rows.mean()), True, ())
     trace = estimate(1, df, not short, warnings).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)

@@ -122,8 +122,8 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
     try:
         results = finished(folder)
         for result in results:
-            path = folder / result.checkpoint
-            require_of_run(run, path, result.checkpoint, result.made_from)
+            name = result.checkpoint
+            require_of_run(run, folder / name, name, result.made_from)
         table = _table_of(results) if results else read_csv(path)
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")

@@ -169,6 +169,7 @@ def correct(
     limits: Limits | None = None,
     project: Callable[[Vector], Vector] | None = None,
     gains: Level | None = None,
+    drawn: bool = True,
 ) -> Correction:
     """λ and u from entropy gradients.
 
@@ -182,6 +183,7 @@ def correct(
         limits: Bounds of the correction.
         project: Π, or None for the identity.
         gains: The gains of earlier steps, to which this one is added; None for this one alone.
+        drawn: Whether the samples are new; the gain of old ones is among the earlier ones.
 
     Returns:
         λ and u.
@@ -198,7 +200,7 @@ def correct(
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = _filtered(gains, gain, gain_se)
+        gain, gain_se = _filtered(gains, gain, gain_se, drawn)
     sizes = _size(v, preconditioner), _size(u, preconditioner)
     numbers = {
         "predicted": eta * predicted,
@@ -269,11 +271,13 @@ def _gain(
     return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
 
 
-def _filtered(gains: Level, gain: float, error: float) -> tuple[float, float]:
+def _filtered(gains: Level, gain: float, error: float, drawn: bool) -> tuple[float, float]:
     """The gain given those of all steps so far, and its error."""
-    if math.isfinite(gains.variance):
+    first = math.isinf(gains.variance)
+    if not first:
         gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
-    gains.observe(gain, max(error**2, 1e-300))
+    if first or drawn:
+        gains.observe(gain, max(error**2, 1e-300))
     return gains.value, math.sqrt(gains.variance)
 
 

@@ -178,7 +178,7 @@ class IsentropicStep(TrainerCallback):
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._feedback.scheduled(step)
-        correction = self._correction(coming, tau)
+        correction = self._correction(coming, tau, draw is not None)
         self._update_means(step, coming)
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
@@ -203,7 +203,7 @@ class IsentropicStep(TrainerCallback):
         self._tokens += tokens
         return h, max(se**2, 1e-18)
 
-    def _correction(self, coming: ComingStep, tau: float) -> Correction:
+    def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
         if not coming.components:
             return _no_correction("not_finite", tau)
         P, project = coming.preconditioner, None
@@ -219,6 +219,7 @@ class IsentropicStep(TrainerCallback):
             limits=self._limits,
             project=project,
             gains=None if coming.first else self._gains,
+            drawn=drawn,
         )
         if coming.first:
             return correction.withdrawn("first_step")
