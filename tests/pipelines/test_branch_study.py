@@ -205,12 +205,12 @@ def test_means_and_errors_are_those_of_the_formula():
     )
     mine = np.mean(influences, axis=0)
     repeats = np.std(changes, ddof=1) / np.sqrt(3)
-    squares = (mine - mine.mean()) ** 2
-    prompts = np.sqrt(30 / 29 * squares.sum())
-    freedom = squares.sum() ** 2 / (squares**2).sum() - 1
+    prompts = np.sqrt(30 / 29 * np.sum((mine - mine.mean()) ** 2))
     got = found["other", "entropy_per_token", UNCHANGED]
     assert got.estimate.value == pytest.approx(np.mean(changes))
     assert (got.se_repeats, got.se_prompts) == pytest.approx((repeats, prompts))
+    squares = (mine - mine.mean()) ** 2
+    freedom = np.sum(squares) ** 2 / np.sum(squares**2) - 1
     half = np.hypot(student_t.ppf(0.975, 2) * repeats, student_t.ppf(0.975, freedom) * prompts)
     assert got.estimate.ci_high - got.estimate.value == pytest.approx(half)
     means = [x.reward.mean() - start.reward.mean() for x in plain]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,7 +36,6 @@ from isentrope.policy.batching import MicroBatch
 from isentrope.policy.derivative_guard import TOKENS
 from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
-from isentrope.policy.head import is_frozen_linear
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.precision import Precision
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
@@ -165,11 +163,6 @@ class Passes:
             return gradients._visit_batch(micro, sums, lambda name, rows, new: None)
 
         return self._whole("sequence gradients", batch, run, limit=MAPPED)
-
-    @cached_property
-    def head_is_frozen(self) -> bool:
-        """Whether the head is a plain linear layer without trainable parameters."""
-        return is_frozen_linear(self._policy(1, self.shapes.vocabulary)[1].head)
 
     def _chunked(self, name: str, batch: Batch, run: Run, limit: int = LARGEST_KEPT) -> Trace:
         """Through a head that works in chunks: of an odd size, which no other axis has."""

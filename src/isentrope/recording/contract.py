@@ -21,7 +21,6 @@ from isentrope.files import sha256
 from isentrope.manifest import verify
 from isentrope.reading import read_json, require_types
 from isentrope.recording.contract_types import Contract
-from isentrope.recording.next_update import read_next_update as read_next_update
 from isentrope.stated_steps import CURE
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.vectors import tensor_bytes
