@@ -110,6 +110,9 @@ def test_the_error_over_prompts_of_a_mean_has_the_freedom_of_its_influences():
 
 @pytest.mark.parametrize("phi", [torch.zeros(2, 1), torch.full((2, 8), math.nan)])
 def test_where_influences_give_no_error_a_mean_has_no_interval(phi):
-    row = means(table({"delta_h": [1.0, 2.0]}), {"delta_h": phi.double()})["delta_h"]
-    assert row["value"] == 1.5
-    assert math.isnan(row["ci_low"])
+    parts = {"first_order": [1.0, 2.0], "second_order": [1.0, 1.0]}
+    frame = table(parts | {"linear_range": [1.0, 2.0]})
+    for row in means(frame, {name: phi.double() for name in parts}).values():
+        assert row["value"] == (1.0 if row["quantity"] == "second_order" else 1.5)
+        assert math.isnan(row["ci_low"])
+        assert math.isnan(row["ci_high"])

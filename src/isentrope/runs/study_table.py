@@ -222,7 +222,7 @@ class Means:
             tops, bottoms, covariance, freedom=freedom, confidence=self.confidence
         )
         sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
-        ends = ends_of_ratio(*found, sign=sign)
+        ends = (math.nan, math.nan) if math.isnan(se) else ends_of_ratio(*found, sign=sign)
         value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
         withheld = pd.concat([top, bottom])["withheld"]
         return _row(group.assign(withheld=bool(withheld.any())), (value, se, *ends))
