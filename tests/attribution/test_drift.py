@@ -70,6 +70,7 @@ def test_noise_falls_with_the_batch_and_drift_does_not():
         traces = torch.full((steps,), float(d))
         split = separate_drift(g @ g.T, traces, B)
         assert split.noise.value == pytest.approx(d / B)
+        assert split.drift.degrees_of_freedom == split.drift.n - 1
         assert split.drift.value == pytest.approx(
             drift, abs=0.05 + 3 * d / B * (2 / steps / d) ** 0.5
         )

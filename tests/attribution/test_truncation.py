@@ -4,6 +4,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 from isentrope.attribution.fisher.truncation import truncations
+from isentrope.estimate import NO_SPREAD
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 NAMES = ["diagonal", "same_prompt", "block model", "rank 1", "rank 3", "full"]
@@ -155,7 +156,8 @@ def test_a_correlation_that_one_prompt_makes_whole_still_has_an_interval():
         matrix, prompts = planted_gram(4, 2, seed=seed)
         found = truncations(matrix, *signals(8, seed), prompts, ranks=(1, 3))
         for row in found.rows[:-1]:
-            assert np.isfinite([row.pearson.ci_low, row.spearman.ci_low]).all()
+            for found in (row.pearson, row.spearman):  # ranks that agree in any case have no error
+                assert np.isfinite(found.ci_low) or NO_SPREAD in found.warnings
 
 
 def test_arrays_that_do_not_fit_are_refused():

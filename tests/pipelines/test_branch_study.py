@@ -209,7 +209,9 @@ def test_means_and_errors_are_those_of_the_formula():
     got = found["other", "entropy_per_token", UNCHANGED]
     assert got.estimate.value == pytest.approx(np.mean(changes))
     assert (got.se_repeats, got.se_prompts) == pytest.approx((repeats, prompts))
-    half = np.hypot(student_t.ppf(0.975, 2) * repeats, student_t.ppf(0.975, 29) * prompts)
+    squares = (mine - mine.mean()) ** 2
+    freedom = np.sum(squares) ** 2 / np.sum(squares**2) - 1
+    half = np.hypot(student_t.ppf(0.975, 2) * repeats, student_t.ppf(0.975, freedom) * prompts)
     assert got.estimate.ci_high - got.estimate.value == pytest.approx(half)
     means = [x.reward.mean() - start.reward.mean() for x in plain]
     assert found[UNCHANGED, "reward", START].estimate.value == pytest.approx(np.mean(means))

@@ -21,6 +21,7 @@ PYTHON = {
     "control": {"safetensors"},
     "data": {"pkl"},
     "evaluation": {"md"},
+    "fine_tuning": {"json"},
     "model": {"layers", "embed_tokens", "generation_config"},
     "precision": {"py"},
     "trial": {"png"},

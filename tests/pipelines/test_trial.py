@@ -288,8 +288,8 @@ def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expec
 
 def test_words_say_which_controls_are_worse_than_a_lower_rate():
     def tried(control, strength, low, high):
-        price = Estimate(0.95, 0.1, low, high, 9, "of the plain step's", "sequence")
-        part = {} if low is None else {"price": price}
+        price = (0.95, 0.1, low, high, 9, "of the plain step's", "sequence")
+        part = {} if low is None else {"price": Estimate(*price)}
         more = {"predicted": None, "did": {}, "gradient": {}}
         return Tried(control=control, strength=strength, step=part, **more)
 

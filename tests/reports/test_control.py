@@ -68,9 +68,9 @@ def test_entropy_is_held_against_its_target(tmp_path):
     found = panels(write_run(tmp_path / "run", [held(k + 1) for k in range(STEPS)]))
     panel = found["control_entropy"]
     assert plain(panel.caption) == (
-        "Under clip_cov entropy went from 0.22 to 0.2 nats per token; the band is a 95 % interval. "
-        "It was 5.0 % from its target on average, 10 % at most, and within 5.0 % in 50 % of 20 "
-        "steps."
+        "Under clip_cov entropy went from 0.22 to 0.2 nats per token; the band is one standard "
+        "error either way. It was 5.0 % from its target on average, 10 % at most, and within 5.0 % "
+        "in 50 % of 20 steps."
     )
     assert list(panel.data.columns) == ["step", "entropy", "entropy_se", "target"]
     (band,) = panel.figure.axes[0].collections

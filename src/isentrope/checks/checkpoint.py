@@ -119,14 +119,14 @@ def check_optimizer(
     order = fit_of_order(state, gradient)
     if order is None:
         return Finding(name, None, f"{detail}; {state.rule} has no second moments to compare")
-    if order.wrong and not like_training:
+    if order.better and not like_training:
         detail += "; their order is not confirmed by these prompts, which are not those of training"
         return Finding(name, None, detail)
-    if order.wrong:
+    if order.better:
         return Finding(
             name,
             False,
-            f"{detail}; {describe_misplaced(order.wrong)}",
+            f"{detail}; {describe_misplaced(order.better)}",
             "The optimizer state is in the wrong order: save its parameter names beside it "
             "(parameter_names.json) or build the optimizer from named_parameters().",
         )

@@ -46,11 +46,13 @@ class StateOrder:
     """How stored second moments fit the parameters that they were matched to.
 
     Attributes:
-        wrong: Parameter name → the name that its state fits clearly better.
+        wrong: Parameter name → the name that its state fits clearly better, by the tests of pairs.
+        better: The same by the best order of all, where it is nearer by a margin; without a test.
         open: A pair of which the exchange is not clearly worse; None where there is none.
     """
 
     wrong: dict[str, str] = field(default_factory=dict)
+    better: dict[str, str] = field(default_factory=dict)
     open: tuple[str, str] | None = None
 
 
@@ -87,7 +89,7 @@ def state_order(gradient: Vector, moments: Vector) -> StateOrder:
                 wrong |= {names[i]: names[j], names[j]: names[i]}
             elif float(chance[i, j]) > BETTER:
                 undecided = undecided or (names[i], names[j])
-    return StateOrder(better if best < (1 - MARGIN) * stored else wrong, undecided)
+    return StateOrder(wrong, better if best < (1 - MARGIN) * stored else wrong, undecided)
 
 
 def describe_misplaced(wrong: Mapping[str, str]) -> str:

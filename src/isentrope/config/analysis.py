@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.stages import Section
-from isentrope.config.values import Count, Positive, Real, Share, Whole
+from isentrope.config.values import Count, NotNegative, Positive, Real, Share, Whole
 
 log = logging.getLogger("isentrope")
 
@@ -68,7 +68,7 @@ class AnalysisConfig(Section):
 class EntropiesConfig(Section):
     """The logged value that `isentrope entropies` explains, and what is known of its trainer."""
 
-    logged: Real | None = None
+    logged: NotNegative | None = None
     """Entropy that the trainer logged; null: as trainer_state.json says, here or one step later."""
     micro_batch: Count | None = None
     """Responses per forward pass of training; null: as training's arguments say."""

@@ -18,8 +18,9 @@ A run may not follow the law at all. The term c of
 
     R = b − a x + c (x − x̄)²
 
-has the same error; where it is not zero the law does not fit, and a warning says so. Coverage in
-simulated runs, and the share of runs with an interval, are in docs/results/intervals.md.
+has such an error too, with ρ₊ of its own residuals; where it is not zero the law does not fit, and
+a warning says so. Coverage in simulated runs, and the share of runs with an interval, are in
+docs/results/intervals.md.
 
 The law describes a run; it does not say that entropy causes reward. A run whose entropy hardly
 changed does not determine it, and has wide intervals.
@@ -132,6 +133,9 @@ def fit_entropy_law(
     options["trusted"] = not warnings
     a, b, ceiling = _estimates(_fit, x, r, block, "reward", **options)
     options["trusted"] = not exact
+    if not exact:  # a run that bends leaves residuals of the line that are alike for that reason
+        bent = r - _powers(x - x.mean()) @ _quadratic(x - x.mean(), r)[0]
+        options["inflation"] = inflation_of_errors(_autocorrelation(bent), len(h))
     (c,) = _estimates(_curvature, x - x.mean(), r, block, "reward", **options)
     law = EntropyLaw(
         a,
@@ -206,9 +210,18 @@ def _fit(x: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 def _curvature(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """(c,) by least squares of r on 1, x, x²; NaN where x has two values only."""
-    columns = np.stack([np.ones_like(x), x, x**2], 1)
-    coefficients, _, rank, _ = np.linalg.lstsq(columns, r, rcond=1e-10)
+    coefficients, rank = _quadratic(x, r)
     return coefficients[2:] if rank == 3 else np.array([np.nan])
+
+
+def _quadratic(x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, int]:
+    """Coefficients of 1, x and x² by least squares, and how many of them are determined."""
+    coefficients, _, rank, _ = np.linalg.lstsq(_powers(x), r, rcond=1e-10)
+    return coefficients, int(rank)
+
+
+def _powers(x: np.ndarray) -> np.ndarray:
+    return np.stack([np.ones_like(x), x, x**2], 1)
 
 
 def _autocorrelation(rest: np.ndarray) -> float:

@@ -153,10 +153,13 @@ def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, .
     if state.matched_by not in ("order", "sidecar"):
         return None, ()
     order = fit_of_order(state, step.loss_gradient)
-    if order is not None and order.wrong:
+    # names in a file are refused on a test alone; an order without names on less
+    named = state.matched_by == "sidecar"
+    wrong = {} if order is None else order.wrong if named else order.better
+    if wrong:
         raise ValueError(
             f"The optimizer's parameters were matched by {_MATCH[state.matched_by]}, and "
-            f"{describe_misplaced(order.wrong)}: put their names, in the optimizer's order, into "
+            f"{describe_misplaced(wrong)}: put their names, in the optimizer's order, into "
             "parameter_names.json beside its file."
         )
     if state.matched_by != "order":

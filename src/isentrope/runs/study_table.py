@@ -8,9 +8,9 @@ ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more,
 s² the variance between repeats (another draw of U); C_rq the covariance of two repeats that the P
 prompts of E cause, which they share, so that it does not fall with N: φ_rp is the influence of
 prompt p in repeat r (`influences.parquet` of measure). What E's prompts do to one repeat alone is
-in s². Without influences (influence, try, entropies) the mean of SE_r² takes the place of that of C_rq, which
-it bounds. Where a verb's own errors are over U's prompts (kernel, noise, audit) they are in s²
-already, and the second term is left out. Each error has its own quantile of Student's t
+in s². Without influences (influence, try, entropies) the mean of SE_r² takes the place of that of
+C_rq, which it bounds. Where a verb's own errors are over U's prompts (kernel, noise, audit) they
+are in s² already, and the second term is left out. Each error has its own quantile of Student's t
 (`t_of_two_errors`); where an interval was withheld, so is that of the mean.
 
 The mean of a ratio is the ratio of the means of its parts (`RATIOS`), with Fieller's interval. A

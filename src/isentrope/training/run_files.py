@@ -27,7 +27,7 @@ log = logging.getLogger("isentrope")
 
 WRITING = ".writing"
 """Name that a checkpoint has while it is written."""
-_INCOMPLETE = re.compile(r"\.(writing|removed_\d+|step_\d+\..*partial)")
+_INCOMPLETE = re.compile(r"\.(writing|removed_\d+|([^.]+)\..*partial)")
 """Names of folders that are not complete, which a killed process leaves; `files` gives the last."""
 _TABLE = re.compile(r"parquet(\..*partial)?")
 
@@ -140,7 +140,9 @@ class RunFiles:
             if table_step is not None and table_step > step and _TABLE.fullmatch(ending):
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
-            if _INCOMPLETE.fullmatch(leftover.name) and not leftover.is_symlink():
+            match = _INCOMPLETE.fullmatch(leftover.name)
+            ours = match is not None and (match[2] is None or written_step(match[2]) is not None)
+            if ours and not leftover.is_symlink():
                 shutil.rmtree(leftover)
 
 

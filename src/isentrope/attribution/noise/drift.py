@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import delete_one
 from isentrope.estimate import Estimate
 
 UNIT = "|∂loss|²"
@@ -82,9 +81,15 @@ def separate_drift(
         [_parts(gram[k][:, k], traces[k], groups) for k in (block != b for b in range(blocks))]
     )
     units = (UNIT, UNIT, UNIT, UNIT, "prompts")
-    return DriftSplit(
-        *(delete_one(x, deleted[:, i], blocks, units[i]) for i, x in enumerate(whole))
-    )
+    return DriftSplit(*(_estimate(x, deleted[:, i], units[i]) for i, x in enumerate(whole)))
+
+
+def _estimate(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
+    """A statistic with its error over blocks, each of which is left out once."""
+    n, around_mean = len(deleted), deleted - deleted.mean()
+    se = float(((1 - 1 / n) * around_mean.square().sum()).sqrt())
+    method = "jackknife over blocks of steps"
+    return Estimate.from_standard_error(float(value), se, n, unit=unit, method=method)
 
 
 def _parts(gram: Tensor, traces: Tensor, groups: int) -> Tensor:
