@@ -112,7 +112,7 @@ def test_an_even_number_has_almost_the_interval_of_n_minus_one_degrees_of_freedo
 
 def test_a_handful_that_carries_a_number_is_named_with_its_participation():
     found = carried([*np.random.default_rng(3).normal(size=250) * 0.01, 5.0, 4.0, 6.0])
-    assert "A handful of responses carry this number, as 2." in found.warnings[0]
+    assert "A handful of responses carry this number, as 3 equal" in found.warnings[0]
 
 
 @pytest.mark.parametrize("values", [[3.0] * 20, [0.0] * 20, [0.1 + 0.2, 0.3] * 10])

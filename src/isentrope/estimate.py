@@ -308,6 +308,6 @@ class Estimate:
 
 def _carried_by(carriers: float) -> str:
     return (
-        f"A handful of responses carry this number, as {carriers:.1f} equal ones would: its "
+        f"A handful of responses carry this number, as {carriers:.0f} equal ones would: its "
         "interval is long for that reason, and another batch may hold others that weigh as much."
     )

@@ -66,8 +66,8 @@ class Candidate:
 
     def did(self, part: str) -> dict[str, float]:
         """What it did for a part."""
-        apart = part == "gradient" and self.of_gradient is not None
-        return self.of_gradient if apart and self.of_gradient is not None else self.numbers
+        of_gradient = self.of_gradient if part == "gradient" else None
+        return self.numbers if of_gradient is None else of_gradient
 
     def compared(self, part: str) -> list[tuple[str, ...]]:
         """Names of what a part is compared with: vanilla, and the masks together."""

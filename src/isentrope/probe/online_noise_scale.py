@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.estimate import Estimate, t_quantile
-from isentrope.estimators.ratio import fieller
+from isentrope.estimators.ratio import ends_of_ratio, fieller
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.processes import gather
 
@@ -144,9 +144,8 @@ class OnlineNoiseScale:
         df = max(tail_degrees_of_freedom(rest), degrees_of_freedom_of_sums(recent[:, 0]))
         t = t_quantile(min(df, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
-        low, high = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
-        bounded = low <= high < math.inf and s["den"] > 0
-        return (low, high) if bounded else (math.nan, math.nan)
+        found = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
+        return ends_of_ratio(*found, sign="any") if s["den"] > 0 else (math.nan, math.nan)
 
     def to_dict(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""

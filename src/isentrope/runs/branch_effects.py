@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, freedom_of_units
+from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import t_of_two_errors
 from isentrope.reading import read_table
@@ -143,16 +143,15 @@ def _mean_difference(
     """Mean over repeats of one statistic less another, and the two parts of its error."""
     values = found.values[ours] - found.values[theirs]
     influence = (found.influences[ours] - found.influences[theirs]).mean(0)
-    n, prompts = len(values), found.n_units
-    of_prompts = math.sqrt(prompts / max(prompts - 1, 1) * float(influence.square().sum()))
-    of_repeats = float(values.std()) / math.sqrt(n) if n > 1 else math.nan
-    se = math.hypot(of_repeats, of_prompts)
-    freedom = max(freedom_of_units(influence), 1.0)
-    half = t_of_two_errors(of_repeats, of_prompts, n, freedom) * se if n > 1 else math.nan
-    value = float(values.mean())
+    n, value = len(values), float(values.mean())
     unit, method = QUANTITIES[quantity], "mean over repeats"
+    known = Estimate.from_influences(value, influence, unit=unit, method=method)
+    of_repeats = float(values.std()) / math.sqrt(n) if n > 1 else math.nan
+    se = math.hypot(of_repeats, known.se)
+    t = t_of_two_errors(of_repeats, known.se, n, known.degrees_of_freedom or 1.0)
+    half = t * se if n > 1 else math.nan
     estimate = Estimate(value, se, value - half, value + half, n, unit, method)
-    return estimate, of_repeats, of_prompts
+    return estimate, of_repeats, known.se
 
 
 def _units(policy: Sums) -> Tensor:
