@@ -46,7 +46,7 @@ NOT_VERIFIED = (
 _CURE = "restore it, or read the folder as it is with --no-verify (verify=False in Python)"
 _LARGEST = 64 * 2**20
 _OURS = ("contract.json", "results.json", "metrics.json", "update.json")
-"""Files of isentrope alone; a folder of another trainer has none of them."""
+"""Names that isentrope gives; few folders of other tools have one of them."""
 _LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not false)"
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
@@ -229,7 +229,7 @@ def _say_unverified(folder: Path) -> None:
         log.debug("%s has no %s, so its files are not verified.", folder, MANIFEST)
     else:
         log.warning(
-            "%s has no %s, so its files are not verified. Its %s is isentrope's: an earlier "
+            "%s has no %s, so its files are not verified. If its %s is isentrope's, an earlier "
             "version wrote it, or the manifest was lost. More such folders in %s are not named.",
             *(folder, MANIFEST, ours, folder.parent),
         )

@@ -47,7 +47,7 @@ def test_the_law_is_that_of_the_training_log(tmp_path):
     assert abs(law.a.value - 0.3) < 1e-9
 
 
-def law_run(tmp_path, bend, noise=0.0):
+def law_run(tmp_path, bend, noise=0.0, steps=40):
     rng = np.random.default_rng(0)
     lines = [
         {
@@ -55,7 +55,7 @@ def law_run(tmp_path, bend, noise=0.0):
             "entropy": h,
             "reward": 1 - 0.3 * np.exp(h) - bend * h**2 + noise * rng.normal(),
         }
-        for k, h in enumerate(np.linspace(0.5, 0.1, 40))
+        for k, h in enumerate(np.linspace(0.5, 0.1, steps))
     ]
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -63,7 +63,7 @@ def law_run(tmp_path, bend, noise=0.0):
 
 
 def test_a_law_that_misfits_is_not_taken_away(tmp_path):
-    reading = law_run(tmp_path, bend=-2.0, noise=0.001)
+    reading = law_run(tmp_path, bend=-2.0, noise=0.001, steps=160)
     assert law_of(reading).misfits
     assert not any("exp(h)" in said for said in takeaways(reading))
     (panel,) = plane_panels(reading)

@@ -1,5 +1,7 @@
 """Chat templates are programs of other people: whatever they do ends in one sentence, soon."""
 
+import json
+import signal
 import time
 
 import pytest
@@ -81,6 +83,14 @@ def test_time_and_memory_are_limited(template, monkeypatch):
     with pytest.raises(ChatTemplateError, match=r"seconds|memory|characters"):
         render_chat(with_template(template), USER)
     assert time.monotonic() - begun < 10
+
+
+def test_a_child_that_nobody_waits_for_ends(monkeypatch):
+    monkeypatch.setattr(chat_template, "SECONDS", 1)
+    child = chat_template._child(with_template(ENDLESS))
+    child._pipe.send_bytes(json.dumps([USER, {}]).encode())
+    child._process.join(20)
+    assert child._process.exitcode == -signal.SIGXCPU
 
 
 def test_texts_of_any_script_may_be_as_long():

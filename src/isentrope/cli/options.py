@@ -51,6 +51,12 @@ class Changes:
         self.values = {key: value for key, value in values.items() if value is not None}
 
 
+NewRun = Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")]
+Resumed = Annotated[
+    str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
+]
+
+
 def _changes(
     settings: list[str] | None,
     folder: str | None,
@@ -69,12 +75,8 @@ def _changes(
 
 
 def fine_tuned(
-    config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
-    ] = None,
+    config: NewRun = None,
+    resume: Resumed = None,
     settings: Overrides = None,
     folder: OutFolder = None,
     no_verify: NoVerify = False,
@@ -193,12 +195,8 @@ def reconciled(
 
 
 def trained(
-    config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
-    ] = None,
+    config: NewRun = None,
+    resume: Resumed = None,
     start: Annotated[
         str | None,
         typer.Option("--from", metavar="CHECKPOINT", help="Start a run where another was."),

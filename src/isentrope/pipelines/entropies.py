@@ -269,7 +269,8 @@ def _entropy_at(folder: Path, step: int) -> float | None:
 
 def _flat(row: EntropyRecord) -> dict[str, str | float]:
     value, less = row.value, row.difference
-    flat = {"batch": row.batch, "definition": row.definition, "unit": value.unit}
+    flat: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
+    flat["unit"] = value.unit
     for name, of in (("", value), ("difference_", less)):
         for x in ("value", "se", "ci_low", "ci_high"):
             column = (name + x).removesuffix("_value")

@@ -4,7 +4,8 @@ The code of a checkpoint is never run: `trust_remote_code` is false wherever a m
 a configuration is loaded.
 """
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 

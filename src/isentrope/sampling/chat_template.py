@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -157,9 +158,13 @@ def _serve(tokenizer: Any, pipe: Connection, other_end: Connection) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
     while True:
         try:
             request = pipe.recv_bytes().decode()
         except (EOFError, OSError):
             return
+        if most == resource.RLIM_INFINITY:  # for the case that the other process is killed
+            until = int(time.process_time()) + 2 * SECONDS
+            resource.setrlimit(resource.RLIMIT_CPU, (until, most))
         pipe.send_bytes(json.dumps(_answer(tokenizer, request)).encode())
