@@ -223,7 +223,9 @@ class Estimate:
         bounded = trusted and df > 0 and math.isfinite(se) and not nothing
         half = t_quantile(df, confidence) * se if bounded else math.nan
         caveats = (*warnings, NO_SPREAD) if nothing else tuple(warnings)
-        return cls(value, se, value - half, value + half, n, unit, method, ess, khat, caveats, df)
+        ends = (value - half, value + half)
+        freedom = None if nothing else df  # that of rounding has no meaning
+        return cls(value, se, *ends, n, unit, method, ess, khat, caveats, freedom)
 
     @classmethod
     def from_influences(

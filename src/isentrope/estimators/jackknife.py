@@ -13,13 +13,13 @@ prompt draws: responses of one group are not independent of each other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.estimate import ROUNDING, Estimate
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,20 @@ class Jackknifed:
             The estimate.
         """
         return Estimate.from_influences(float(self.values[row]), self.influences[row], **options)
+
+    def less(self, row: int) -> Jackknifed:
+        """Every statistic less one of them, without what rounding alone leaves.
+
+        Args:
+            row: Row of that one.
+
+        Returns:
+            The differences; exactly 0 where two statistics are the same number.
+        """
+        floor = ROUNDING * float(self.values.abs().max())
+        parts = (self.values - self.values[row], self.influences - self.influences[row])
+        values, influences = (torch.where(x.abs() > floor, x, 0.0) for x in parts)
+        return replace(self, values=values, influences=influences)
 
 
 def infinitesimal_jackknife(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -136,12 +136,8 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
         lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
     )
     trusted = not weighted or scored.trust.verdict == "trust"
-    less = replace(
-        result,
-        values=result.values - result.values[0],
-        influences=result.influences - result.influences[0],
-    )
-    values, differences = (_estimates(ready, of, list(found), trusted) for of in (result, less))
+    of = (result, result.less(0))
+    values, differences = (_estimates(ready, x, list(found), trusted) for x in of)
     return _Found(values, differences, spread, scored.trust.warnings)
 
 
