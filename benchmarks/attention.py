@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.forward_mode import derivatives_at_zero
+from isentrope.nouns.forward_mode import derivatives_at_zero
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy import attention
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 
 CASES = (
     ("8 responses of 300 tokens, 4 heads", 8, 300, 4),

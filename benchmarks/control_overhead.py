@@ -28,9 +28,9 @@ import torch
 from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
-from isentrope.training.control.controls import STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN, build
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
 
 VANILLA = "none"
 

@@ -18,10 +18,7 @@ import torch
 
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.evaluation.pass_at_k import prompt_scores
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Progress
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts
@@ -29,9 +26,12 @@ from isentrope.sampling.tasks import countdown, load_task, split
 from isentrope.sampling.tasks.shortcut import style_of
 from isentrope.sampling.tasks.splits import limited
 from isentrope.sampling.tasks.task import ManyAnswers, Task
+from isentrope.system.progress import Progress
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
 
 GROUP_SIZE, SAVE_EVERY = 8, 5
 LORA = {"lora_rank": 16, "lora_alpha": 32}

@@ -35,15 +35,15 @@ from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.paired import Change, price
-from isentrope.pipelines.loop import run_verb
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
-from isentrope.pipelines.trial import find_trial, on_frontier
-from isentrope.pipelines.trial_steps import RANDOM
-from isentrope.training.control.controls import STEP, TOKEN, build
+from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.verbs.loop import run_verb
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
+from isentrope.verbs.trial import find_trial, on_frontier
+from isentrope.verbs.trial_steps import RANDOM
 
 SEEDS = (0, 1, 2)
 STEPS = (8, 16, 24, 32, 40)

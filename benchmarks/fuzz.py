@@ -45,8 +45,8 @@ from benchmarks.fuzz_content import content_of, difference, within
 from benchmarks.fuzz_mutations import flipped, mutations
 from benchmarks.fuzz_page import PAGE, SECONDS, Row, page
 from benchmarks.fuzz_readers import Reader, make_world, readers, without_manifests
-from isentrope import manifest
-from isentrope.errors import IsentropeError
+from isentrope.system import manifest
+from isentrope.system.errors import IsentropeError
 
 EXPECTED = (ValueError, OSError, RuntimeError, ImportError)
 FLIPS = 200

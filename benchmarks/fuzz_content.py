@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 import isentrope
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 
 
 def _parts_of_policy(policy: Any) -> Any:

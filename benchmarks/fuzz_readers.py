@@ -14,27 +14,26 @@ import numpy as np
 import pandas as pd
 
 import isentrope
-import isentrope.errors
-import isentrope.reading
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.files import MANIFEST, MARKER, write_manifest
-from isentrope.manifest import verify
-from isentrope.pipelines.batches import read_rollouts
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.recording.contract import read_contract, require_same_run
 from isentrope.recording.next_update import read_next_update
 from isentrope.reports.panels.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
-from isentrope.rollouts import Rollouts
+from isentrope.results.results import load_result
 from isentrope.runs.evaluation_folder import StepFolder
-from isentrope.runs.results import load_result
 from isentrope.runs.resumed_training import require_same_training, training_origin
 from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.system import errors, reading
+from isentrope.system.files import MANIFEST, MARKER, write_manifest
+from isentrope.system.manifest import verify
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import RunFiles
 from isentrope.update.optimizer_state import SETTINGS, load_optimizer_state
+from isentrope.verbs.batches import read_rollouts
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.scenes import COMMANDS, call, responses
 
@@ -129,8 +128,8 @@ def _of_checkpoints(checkpoint: Path, base: Path, policy: Any) -> list[Reader]:
 
     def state() -> Any:
         verify(checkpoint)
-        content = isentrope.reading.read_json(checkpoint / "isentrope_state.json", finite=False)
-        with isentrope.reading.reading(checkpoint / "isentrope_state.json"):
+        content = reading.read_json(checkpoint / "isentrope_state.json", finite=False)
+        with reading.reading(checkpoint / "isentrope_state.json"):
             loaded = PromptSampler(
                 keys, seed=sampler["seed"], weighting=sampler["weighting"], memory=sampler["memory"]
             )
@@ -208,14 +207,14 @@ def _of_evaluations(world: Path) -> list[Reader]:
         step.require_same_origin()
         result = step.result()
         if result is None:
-            raise isentrope.errors.FileError(step.path, "It is evaluated again.")
+            raise errors.FileError(step.path, "It is evaluated again.")
         return result
 
     def reported() -> Any:
         missing: list[str] = []
         found = find_evaluations(folder.parent, [folder], missing)
         if missing or not found:
-            raise isentrope.errors.FileError(folder, " ".join(missing))
+            raise errors.FileError(folder, " ".join(missing))
         return [x.table for x in found]
 
     def joined() -> Any:
@@ -252,7 +251,7 @@ def _of_runs(world: Path, run: Path, policy: Any) -> list[Reader]:
     def reported() -> Any:
         found = read_run(run)
         if any("line" in sentence or str(log) in sentence for sentence in found.missing):
-            raise isentrope.errors.FileError(log, " ".join(found.missing))
+            raise errors.FileError(log, " ".join(found.missing))
         assert found.metrics is not None
         return found.metrics[[name for name in known if name in found.metrics]].astype(float)
 

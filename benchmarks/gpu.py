@@ -261,8 +261,8 @@ def train_rows(steps: int) -> list[str]:
         return ["Training was not run: TRL is not installed."]
     from isentrope.config.io import load_config
     from isentrope.config.train import SftConfig, TrainConfig
-    from isentrope.pipelines.sft import sft
-    from isentrope.pipelines.train import train
+    from isentrope.verbs.sft import sft
+    from isentrope.verbs.train import train
 
     seconds = {}
     with tempfile.TemporaryDirectory() as scratch:

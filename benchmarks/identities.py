@@ -27,14 +27,14 @@ from torch import Tensor
 from benchmarks.enumerated import POLICIES, Enumerated
 from isentrope.config.io import load_config
 from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.pipelines.prepare import prepare_checkpoint
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Clock, Progress
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.sampling.batches import evaluation_batch
 from isentrope.sampling.tasks import load_task
+from isentrope.system.progress import Clock, Progress
 from isentrope.training.toy import MAX_NEW_TOKENS
-from isentrope.vectors import Vector
+from isentrope.verbs.prepare import prepare_checkpoint
 
 IDENTITIES = ("martingale", "score")
 WAYS = ("sample", "predictable", "mixed")

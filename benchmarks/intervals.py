@@ -20,9 +20,9 @@ import torch
 
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
 from isentrope.attribution.noise.scale import noise_scale_of_gram
-from isentrope.estimate import Estimate
 from isentrope.evaluation.entropy_law import fit_entropy_law
 from isentrope.evaluation.metrics import estimate_metrics
+from isentrope.nouns.estimate import Estimate
 from isentrope.probe.online_noise_scale import OnlineNoiseScale, micro_batch_moments
 
 DIRECTIONS = 50

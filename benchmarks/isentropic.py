@@ -32,18 +32,18 @@ import torch
 import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import resume, train
+from isentrope.control.correction import Halves, correct
+from isentrope.control.gradients import gradient_groups, total
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.control.correction import Halves, correct
-from isentrope.training.control.gradients import gradient_groups, total
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.toy import MAX_NEW_TOKENS
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import Vector
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import resume, train
 
 QUIET = ("output.report_to=[]", "output.log_level=WARNING")
 STEPS, EVERY = 120, 10

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isentrope.estimate import t_quantile
+from isentrope.nouns.estimate import t_quantile
 
 Rows = list[dict[str, Any]]
 

@@ -25,7 +25,7 @@ import torch
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.train import train
+from isentrope.verbs.train import train
 
 AGES = (1, 2, 5, 10, 20)
 STEPS = 81

@@ -30,15 +30,15 @@ from isentrope.attribution.fisher.pair_classes import own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.formatting import TERMINAL
-from isentrope.pipelines.influence import classes_of, fresh_responses, influence_of
-from isentrope.pipelines.kernel_block import sequence_weights
-from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.prepare import Prepared, prepare_checkpoint
 from isentrope.policy.scoring import score
-from isentrope.progress import Clock, Progress
+from isentrope.results.class_records import ClassesRecord, is_it_all
 from isentrope.runs.checkpoints import find_subjects
-from isentrope.runs.class_records import ClassesRecord, is_it_all
+from isentrope.system.formatting import TERMINAL
+from isentrope.system.progress import Clock, Progress
+from isentrope.verbs.influence import classes_of, fresh_responses, influence_of
+from isentrope.verbs.kernel_block import sequence_weights
+from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.prepare import Prepared, prepare_checkpoint
 
 SIZES = (4, 8, 16, 32, 64)
 CLASSES = ("own", "same_prompt", "other_prompt")

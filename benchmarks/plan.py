@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isentrope.pipelines.plan import plan as plan_verbs
+from isentrope.verbs.plan import plan as plan_verbs
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "plan.md"
@@ -252,9 +252,9 @@ def work_of(verb: str, asked: dict[str, Any]) -> Callable[[], object]:
     from isentrope._lazy import load
     from isentrope.cli.commands import VERBS as ROWS
     from isentrope.config.io import load_config
-    from isentrope.pipelines.check import check
-    from isentrope.pipelines.loop import run_verb
-    from isentrope.pipelines.measure import find_change
+    from isentrope.verbs.check import check
+    from isentrope.verbs.loop import run_verb
+    from isentrope.verbs.measure import find_change
 
     config = load_config(asked)
     if verb == "check":
@@ -275,8 +275,8 @@ def scores(sequences: int, tokens: int) -> None:
 
     torch.set_num_threads(1)
     import isentrope as ise
-    from isentrope.heap import give_back_free_memory
     from isentrope.policy.scoring import score
+    from isentrope.system.heap import give_back_free_memory
 
     with tempfile.TemporaryDirectory() as place:
         case = CASES["qwen2.5-0.5b"]

@@ -26,12 +26,12 @@ from torch import Tensor
 
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.reliability import LISTED, listed_share, rank_correlation
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import multiply
 from isentrope.oracle import ExactPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step, optimizer_step
-from isentrope.vectors import multiply
 from tests import cases
 
 POLICIES = {"flat": 0.25, "medium": 0.4, "sharp": 0.6}

@@ -116,10 +116,10 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     from isentrope.config.io import load_config
     from isentrope.config.measure import CheckpointConfig
     from isentrope.config.stages import SamplingConfig
-    from isentrope.pipelines.loop import run_verb
-    from isentrope.pipelines.measure import find_change
-    from isentrope.processes import gather, join_processes, leave, rank
     from isentrope.runs.checkpoints import Checkpoint
+    from isentrope.system.processes import gather, join_processes, leave, rank
+    from isentrope.verbs.loop import run_verb
+    from isentrope.verbs.measure import find_change
 
     join_processes()
     before, peak, done = private(), 0, threading.Event()
@@ -147,7 +147,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
 
 def planned(folder: Path, spread: bool) -> int:
     """What `isentrope plan` says that each of two processes takes, less the libraries."""
-    from isentrope.pipelines.plan import plan
+    from isentrope.verbs.plan import plan
 
     file = folder / f"asked_{spread}.yaml"
     file.write_text(json.dumps(settings(folder, spread)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.theory_policies import run_folder, write_page
 from benchmarks.toy_attribution import checkpoints, configured, prepared
 from isentrope.attribution.fisher.conditioning import conditioning
-from isentrope.pipelines.precision_stages import at_precision
+from isentrope.verbs.precision_stages import at_precision
 
 STEPS = (8, 24, 40)
 

@@ -21,9 +21,9 @@ import isentrope as ise
 from benchmarks.theory_policies import run_folder, write_page
 from benchmarks.toy_attribution import checkpoints
 from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.toy import MAX_NEW_TOKENS
 

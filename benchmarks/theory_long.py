@@ -28,9 +28,9 @@ from benchmarks.theory_policies import (
 )
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import score_sums
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts
 

@@ -23,9 +23,9 @@ from benchmarks.theory_policies import over, run_folder, write_page
 from benchmarks.toy_attribution import checkpoints
 from isentrope.attribution.fisher.predictive_model import fit_predictive_model
 from isentrope.attribution.fisher.prompt_pairs import cosines
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.toy import MAX_NEW_TOKENS
 

@@ -27,9 +27,9 @@ from benchmarks.toy_training import QUIET
 from isentrope.attribution.noise.drift import separate_drift
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.train import train
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor, micro_batch_moments
+from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.train import train
 
 STEPS = (8, 24, 40)
 SIZES = (16, 64, 256)

@@ -12,9 +12,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.estimate import t_quantile
+from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 
 
 def transformer(

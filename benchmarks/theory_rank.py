@@ -24,13 +24,13 @@ from isentrope.attribution.fisher.prompt_pairs import cosines
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
 from isentrope.training.toy import MAX_NEW_TOKENS, with_lora
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128)
 TRAINED = (1, 4, 16, 64)

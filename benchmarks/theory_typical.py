@@ -25,10 +25,10 @@ from benchmarks.theory_policies import (
     write_page,
 )
 from isentrope.attribution.gradients.token_sum import score_sums
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.oracle import TabularPolicy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts
 

@@ -31,6 +31,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
+from isentrope.nouns.vectors import Vector
 from isentrope.policy import chi_square, scoring
 from isentrope.policy.batching import (
     PADDING,
@@ -41,7 +42,6 @@ from isentrope.policy.batching import (
 )
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp
-from isentrope.vectors import Vector
 
 QUESTIONS = (20, 37, 42, 47, 51, 56, 61, 68, 76, 90, 200)
 ANSWERS = (20, 65, 78, 90, 101, 113, 128, 144, 165, 199, 250)

@@ -31,17 +31,17 @@ from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.file_contents import finite
-from isentrope.pipelines.audit import audits_of
-from isentrope.pipelines.influence import influence_of, shares_of
-from isentrope.pipelines.kernel import find_kernel
-from isentrope.pipelines.precision_stages import at_precision
-from isentrope.pipelines.prepare import prepare_checkpoint
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
-from isentrope.progress import Clock, Progress
+from isentrope.results.header import Header
 from isentrope.runs.checkpoints import find_subjects
-from isentrope.runs.header import Header
+from isentrope.system.file_contents import finite
+from isentrope.system.progress import Clock, Progress
+from isentrope.verbs.audit import audits_of
+from isentrope.verbs.influence import influence_of, shares_of
+from isentrope.verbs.kernel import find_kernel
+from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.prepare import prepare_checkpoint
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
 
 STEPS = (8, 16, 24, 32, 40)
 SEEDS = (0, 1, 2)

@@ -29,12 +29,12 @@ from scipy import stats
 import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
 from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
 
 PROBED = ("every=1", "second_order=true", "fresh=true")
 

@@ -28,12 +28,12 @@ import torch
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.train import train
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
 from isentrope.training.reference_loop import reference_loop
 from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.verbs.train import train
 
 STEPS = 21
 PROBES = [(16, 10), (32, 10), (64, 10), (32, 20), (128, 20)]

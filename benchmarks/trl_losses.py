@@ -42,13 +42,13 @@ from trl import (
 from isentrope.config.as_trained import refuse, settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.pipelines.prepare import prepare_checkpoint
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Clock, Progress
-from isentrope.rollouts import Rollouts
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.vectors import axpy, norm
+from isentrope.system.progress import Clock, Progress
+from isentrope.verbs.prepare import prepare_checkpoint
 
 STEPS, LENGTH, GROUP = 3, 8, 4
 TOLERANCE = 1e-4

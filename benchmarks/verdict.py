@@ -36,11 +36,11 @@ from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of
 from isentrope.estimators.sweep_statistics import statistics_of_sample
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.chi_square import Divergence, Sampler, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
 
 VOCABULARY, LONGEST, EOS = 5, 4, 0
 PROMPT_LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8)

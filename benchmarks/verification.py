@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from isentrope import manifest
-from isentrope.files import write_manifest
+from isentrope.system import manifest
+from isentrope.system.files import write_manifest
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.scenes import COMMANDS, call
 

@@ -34,10 +34,10 @@ OF = {
 LISTED = {
     "convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
-    "file_contents.py": {"json.loads"},
-    "inert.py": {"_Unpickler", "zipfile.ZipFile"},
+    "system/file_contents.py": {"json.loads"},
+    "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "_lazy.py": {"import_module"},
-    "manifest.py": {"json.loads"},
+    "system/manifest.py": {"json.loads"},
     "planning/plan.py": {"psutil.Process"},
     "planning/shapes.py": {
         *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained"),
@@ -49,8 +49,8 @@ LISTED = {
         *("PeftConfig.from_pretrained", "PeftModel.from_pretrained", "get_tokenizer_config"),
         "kind.from_pretrained",
     },
-    "processes.py": {"dist.all_gather_object", "dist.broadcast_object_list"},
-    "reading.py": {
+    "system/processes.py": {"dist.all_gather_object", "dist.broadcast_object_list"},
+    "system/reading.py": {
         *("load_file", "safe_open", "torch.load", "pd.read_csv"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
     },
@@ -65,8 +65,8 @@ LISTED = {
     "sampling/tasks/python_file.py": {
         *("importlib.util.spec_from_file_location", "spec.loader.exec_module"),
     },
-    "strict_json.py": {"json.loads"},
-    "pipelines/train.py": {"trainer.train"},
+    "system/strict_json.py": {"json.loads"},
+    "verbs/train.py": {"trainer.train"},
     "training/smollm2.py": {
         "AutoModelForCausalLM.from_pretrained",
         "AutoTokenizer.from_pretrained",

@@ -10,43 +10,21 @@ import isentrope
 SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
-    (
-        *(
-            "_version",
-            "_lazy",
-            "_deprecated",
-            "files",
-            "file_contents",
-            "formatting",
-            "progress",
-            "processes",
-            "checkpoint_names",
-            "errors",
-            "manifest",
-            "reading",
-            "inert",
-            "secrets",
-            "strict_json",
-            "rollout_columns",
-            "rollout_input",
-            "table_schema",
-            "stated_steps",
-            "outputs",
-        ),
-        *("forward_mode", "heap", "norms", "differences", "estimate", "vectors", "rollouts"),
-        *("sharded_tensors",),
-    ),
+    ("_version", "_lazy", "_deprecated", "system"),
+    ("nouns",),
     ("policy",),
     ("sampling", "update", "oracle"),
     ("estimators",),
     ("attribution",),
     ("recording", "evaluation", "convert", "planning"),
     ("probe",),
+    ("control",),
     ("training",),
     ("checks",),
     ("config",),
+    ("results",),
     ("runs",),
-    ("pipelines",),
+    ("verbs",),
     ("reports",),
     ("cli",),
 )
@@ -204,26 +182,26 @@ def test_imports_for_type_checkers_and_in_functions_make_no_circle(small):
 
 def test_an_import_upward_or_sideways_is_found(small):
     root = small(
-        policy__a="from isentrope.vectors import norm",
-        vectors="def f():\n    from isentrope.policy.a import x",
-        rollouts="from isentrope.vectors import norm",
+        policy__a="from isentrope.nouns.vectors import norm",
+        nouns__vectors="def f():\n    from isentrope.policy.a import x",
+        nouns__rollouts="from isentrope.nouns.vectors import norm",
         sampling__a="from isentrope.update.a import x\nfrom isentrope.policy import a",
         update__a="import torch",
         isentrope__x="",
     )
     edges = graph(root, everywhere=True)
     edges.pop("isentrope.x")
-    assert set(upward(edges)) == {("vectors", "policy.a"), ("sampling.a", "update.a")}
+    assert set(upward(edges)) == {("nouns.vectors", "policy.a"), ("sampling.a", "update.a")}
 
 
-OPENED_IN = {"pipelines.prepare", "pipelines.prepare_training", "pipelines.loop"}
+OPENED_IN = {"verbs.prepare", "verbs.prepare_training", "verbs.loop"}
 """Modules that may take a whole configuration apart; those of `config` may too."""
 
 TAKE_A_WHOLE_CONFIGURATION = {
     *("check.check", "evaluate.evaluate_checkpoints", "measure.measure", "sft.sft", "train.train"),
     *("train._go_on", "sft._fine_tune", "replay.replay", "kinds.intention", "legacy.__init__"),
 }
-"""Entry points of pipelines, which open it for their verb; a run goes on by one of them."""
+"""Entry points of verbs, which open it for their verb; a run goes on by one of them."""
 
 COMPARE_OR_WRITE_IT = {
     *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),

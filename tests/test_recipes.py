@@ -7,7 +7,7 @@ import torch
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl_sft import sft_options
-from isentrope.pipelines.kinds import load_any
+from isentrope.verbs.kinds import load_any
 
 pytest.importorskip("trl")
 ROOT = Path(__file__).parent.parent
@@ -53,7 +53,7 @@ def test_the_rented_machine_runs_recipes_that_are_there():
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory):
-    from isentrope.pipelines.train import train
+    from isentrope.verbs.train import train
     from tests.training import runs
 
     folder = tmp_path_factory.mktemp("page")

@@ -8,12 +8,12 @@ import torch
 
 import isentrope as ise
 from isentrope.estimators.functional import Functionals
+from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope.nouns.vectors import dot
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.update.objective import token_weights
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import dot
 from tests import cases
 
 VOCABULARY = 5

@@ -6,8 +6,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from isentrope.file_contents import csv, csv_cell, sort_metadata
-from isentrope.files import write_bytes
+from isentrope.system.file_contents import csv, csv_cell, sort_metadata
+from isentrope.system.files import write_bytes
 
 
 @pytest.mark.parametrize("text", ["=1+2", "+1", "-1", "@x", "\tx", "\rx"])
@@ -37,6 +37,6 @@ def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("isentrope.files._sync", fail)
+    monkeypatch.setattr("isentrope.system.files._sync", fail)
     with pytest.raises(OSError, match=r"No space left on device.*results\.json"):
         write_bytes(tmp_path / "results.json", b"x")

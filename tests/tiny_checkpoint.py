@@ -14,9 +14,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.files import MANIFEST, MARKER
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.system.files import MANIFEST, MARKER
 
 PROMPTS = [f"{a}+{b}=" for a in range(6) for b in range(4)]
 

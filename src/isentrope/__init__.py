@@ -14,7 +14,7 @@ _HOMES = {
     "Precision": "isentrope.policy.precision",
     "Scores": "isentrope.policy.token_statistics",
     "score": "isentrope.policy.scoring",
-    "Rollouts": "isentrope.rollouts",
+    "Rollouts": "isentrope.nouns.rollouts",
     "sample": "isentrope.sampling.generate",
     "Prompt": "isentrope.sampling.prompts",
     "Task": "isentrope.sampling.tasks.task",
@@ -23,9 +23,9 @@ _HOMES = {
     "with_advantages": "isentrope.sampling.advantages",
     # The step of an optimizer
     "Step": "isentrope.update.step",
-    "optimizer_step": "isentrope.pipelines.training_step",
+    "optimizer_step": "isentrope.verbs.training_step",
     # Entropy, its change and its gradient
-    "Estimate": "isentrope.estimate",
+    "Estimate": "isentrope.nouns.estimate",
     "EntropyChange": "isentrope.estimators.entropy_change",
     "entropy_change": "isentrope.estimators.entropy_change",
     "resampled_entropy_change": "isentrope.estimators.resampled",
@@ -46,7 +46,7 @@ _HOMES = {
     "entropy_noise_scale": "isentrope.attribution.noise.entropy_noise",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
-    "EntropyMeasurements": "isentrope.pipelines.legacy",
+    "EntropyMeasurements": "isentrope.verbs.legacy",
     "Evaluation": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
     "pass_at_k": "isentrope.evaluation.pass_at_k",
@@ -69,7 +69,6 @@ else:
     from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
     from isentrope.attribution.proxies.audit import audit
-    from isentrope.estimate import Estimate
     from isentrope.estimators.arrays import estimate_entropy_change
     from isentrope.estimators.entropy import entropy, surprisal_entropy
     from isentrope.estimators.entropy_change import EntropyChange, entropy_change
@@ -78,20 +77,21 @@ else:
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
     from isentrope.evaluation.evaluate import Evaluation, evaluate
     from isentrope.evaluation.pass_at_k import pass_at_k
-    from isentrope.pipelines.legacy import EntropyMeasurements
-    from isentrope.pipelines.training_step import optimizer_step
+    from isentrope.nouns.estimate import Estimate
+    from isentrope.nouns.rollouts import Rollouts
     from isentrope.policy.language_model import Policy
     from isentrope.policy.precision import Precision
     from isentrope.policy.scoring import score
     from isentrope.policy.token_statistics import Scores
     from isentrope.probe.callback import EntropyProbe
-    from isentrope.rollouts import Rollouts
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
     from isentrope.sampling.prompts import Prompt
     from isentrope.sampling.tasks import load_task
     from isentrope.sampling.tasks.task import Task
     from isentrope.update.step import Step
+    from isentrope.verbs.legacy import EntropyMeasurements
+    from isentrope.verbs.training_step import optimizer_step
 
 __all__ = [
     "EntropyChange",

@@ -11,7 +11,7 @@ from isentrope.attribution.proxies.agreement import Column, agreement, names, to
 from isentrope.attribution.proxies.audit import audit, audit_sequences
 from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
-from isentrope.estimate import NO_SPREAD
+from isentrope.nouns.estimate import NO_SPREAD
 
 TOP = (0.001, 0.1, 0.3)
 

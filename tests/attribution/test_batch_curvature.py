@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.batch_curvature import batch_curvature
+from isentrope.nouns.vectors import axpy, multiply
 from isentrope.policy.scoring import score_along
-from isentrope.vectors import axpy, multiply
 from tests import cases
 
 GROUPS = ([0, 9], [3, 22], [12, 20], [28, 5], [17, 26])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isentrope.attribution.noise.best_rate import BestRate, averaged_batches
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 def estimate(value, half=0.0):

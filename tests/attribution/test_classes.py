@@ -9,11 +9,11 @@ import torch
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.attribution.influence.influence import influence
-from isentrope.estimate import t_quantile
-from isentrope.formatting import TERMINAL
+from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
-from isentrope.runs.class_records import classes_record, is_it_all
-from isentrope.vectors import axpy
+from isentrope.results.class_records import classes_record, is_it_all
+from isentrope.system.formatting import TERMINAL
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, setting, step_on
 from tests.update.directions import sequence_directions

@@ -9,10 +9,10 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.rollouts import Rollouts, concatenate
+from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope.nouns.vectors import axpy, dot, multiply
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import axpy, dot, multiply
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, update_batch
 from tests.attribution.test_noise_scale import of_dense_gradients

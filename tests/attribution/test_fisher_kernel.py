@@ -6,9 +6,9 @@ import torch
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sketch import sketched_kernel
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import multiply
 from isentrope.policy.scoring import score, score_along
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import multiply
 from tests import cases
 from tests.attribution.test_gram import dense
 from tests.attribution.test_sequence_gradients import score_sums

@@ -14,10 +14,10 @@ from isentrope.attribution.influence.influence import independent_influence, inf
 from isentrope.attribution.influence.quantities import InfluenceOptions, default_groups
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import axpy, dot
 from tests import cases
 from tests.update.directions import sequence_directions
 

@@ -6,8 +6,8 @@ import torch
 
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.noise.scale import noise_scale, noise_scale_of_gram
+from isentrope.nouns.vectors import dot, multiply
 from isentrope.update.objective import token_weights
-from isentrope.vectors import dot, multiply
 from tests import cases
 from tests.attribution.test_influence import update_batch
 

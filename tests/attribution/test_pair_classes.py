@@ -7,8 +7,8 @@ import torch
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from tests import cases
 from tests.attribution import differences
 from tests.attribution.test_influence import setting

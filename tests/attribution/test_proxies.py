@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from isentrope.attribution.proxies import proxies
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score, score_along
-from isentrope.rollouts import Rollouts
 from isentrope.update.step import optimizer_step
 from tests import cases
 

@@ -15,7 +15,7 @@ from isentrope.attribution.influence.reliability import (
     rank_correlation,
     split_half,
 )
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 def table(noise, groups=8, m=400, seed=0):

@@ -6,7 +6,7 @@ import torch
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from tests import cases
 from tests.attribution import differences
 from tests.attribution.test_influence import setting

@@ -5,8 +5,8 @@ import torch
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score, score_along
-from isentrope.rollouts import Rollouts
 from tests import cases
 
 POLICIES = [("table", "loop"), ("qwen2", "hooks"), ("llama", "hooks")]

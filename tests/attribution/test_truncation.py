@@ -4,7 +4,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 from isentrope.attribution.fisher.truncation import truncations
-from isentrope.estimate import NO_SPREAD
+from isentrope.nouns.estimate import NO_SPREAD
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 NAMES = ["diagonal", "same_prompt", "block model", "rank 1", "rank 3", "full"]

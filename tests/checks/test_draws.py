@@ -7,9 +7,9 @@ import torch
 
 from isentrope.checks.draws import TOP_K, TOP_P, count_draws, tail_places
 from isentrope.checks.sensitivity import eos_factor
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from tests import cases
 
 

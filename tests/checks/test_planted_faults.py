@@ -6,9 +6,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig
 
 from isentrope.checks import check_adapter, check_instrument, check_optimizer, check_sampler
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample
 from tests import cases
 

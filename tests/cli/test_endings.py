@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from isentrope.cli import session
 from isentrope.cli.commands import CONFIG_VERBS, VERBS
 from isentrope.cli.main import app
-from isentrope.errors import FileError
+from isentrope.system.errors import FileError
 from tests.tiny_checkpoint import settings
 
 PROCESS = """

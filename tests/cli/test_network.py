@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from tests.pipelines import evaluating
 from tests.tiny_checkpoint import settings, tiny
 from tests.training import runs
+from tests.verbs import evaluating
 
 __all__ = ["tiny"]
 PROGRAMS = ("isentrope/runs/folder.py",)

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.errors import FileError
-from isentrope.files import write_manifest
-from isentrope.outputs import require_apart
+from isentrope.system.errors import FileError
+from isentrope.system.files import write_manifest
+from isentrope.system.outputs import require_apart
 from tests import tiny_checkpoint
 from tests.training import runs
 

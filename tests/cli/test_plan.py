@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.config.measure import BatchConfig, CheckpointConfig
 from isentrope.config.sizes import Lengths
-from isentrope.pipelines import plan as pipeline
+from isentrope.verbs import plan as pipeline
 from tests.tiny_checkpoint import settings
 
 

@@ -17,11 +17,11 @@ from isentrope.cli.tables import print_measurement
 from isentrope.cli.trial_table import print_trial
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.estimate import Estimate
-from isentrope.pipelines.branch import Branched
+from isentrope.nouns.estimate import Estimate
 from isentrope.runs.branch_effects import QUANTITIES, START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.verbs.branch import Branched
 from tests.reports.made_up import (
     audit,
     estimate,

@@ -17,11 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
 from isentrope.convert.write import convert
-from isentrope.inert import Inert
-from isentrope.manifest import verify
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.checkpoint import load_tokenizer
-from isentrope.reading import read_torch_as_data
-from isentrope.rollouts import Rollouts
+from isentrope.system.inert import Inert
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_torch_as_data
 from isentrope.training.training_settings import read_training_settings
 from tests.convert.sharded_run import RATE, SAVE
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch

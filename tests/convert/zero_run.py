@@ -15,7 +15,7 @@ import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from tests.convert.sharded_run import EPSILON, RATE, leave_whole, loss_of, parameters
 
 CASES = {

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from isentrope.cli.main import app
 from isentrope.config.io import load_config, read_yaml
-from isentrope.pipelines.kinds import KINDS, kind_of
+from isentrope.verbs.kinds import KINDS, kind_of
 from tests.docs.pages import PAGES, ROOT, blocks, commands, every_command
 
 EVERY = every_command()

@@ -7,8 +7,8 @@ import torch
 
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.scoring import score
-from isentrope.vectors import axpy, dot
 from tests import cases
 
 

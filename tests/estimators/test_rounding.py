@@ -6,8 +6,8 @@ import torch
 import isentrope as ise
 from isentrope.estimators.rounding import RoundingFloor, rounding_floor
 from isentrope.estimators.sample import score_batch
+from isentrope.nouns.vectors import norm
 from isentrope.policy.scoring import score
-from isentrope.vectors import norm
 from tests import cases
 
 

@@ -13,8 +13,8 @@ from isentrope.evaluation.responses import (
     random_numbers,
     skip_random_numbers,
 )
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt
 from tests.training.conftest import small_policy

@@ -5,8 +5,8 @@ import torch
 
 from isentrope.evaluation import long_responses
 from isentrope.evaluation.long_responses import score_any_length
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from tests import cases
 
 POLICIES = {

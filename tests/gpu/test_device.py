@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.policy.precision import Precision
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import Vector, axpy, dot, norm
 from tests import cases
 
 pytestmark = pytest.mark.gpu

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from isentrope.nouns.vectors import dot
 from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.vectors import dot
 from tests import cases
 
 

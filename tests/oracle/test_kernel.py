@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from isentrope.nouns.vectors import multiply
 from isentrope.policy.scoring import score
-from isentrope.vectors import multiply
 from tests import cases
 
 SOME = torch.tensor([0, 3, 9, 12, 20, 28])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from isentrope.heap import KEPT, LARGEST_KEPT
 from isentrope.planning.free_blocks import LEAST, Heap
+from isentrope.system.heap import KEPT, LARGEST_KEPT
 
 BLOCK = 2**20
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from isentrope.heap import give_back_free_memory
 from isentrope.planning.followed import Batch
 from isentrope.planning.passes import Passes
 from isentrope.planning.shapes import shapes_of
 from isentrope.planning.tracing import Trace, trace
 from isentrope.policy.precision import Precision
+from isentrope.system.heap import give_back_free_memory
 
 FLOAT64 = Precision("float64")
 

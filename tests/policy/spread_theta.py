@@ -11,15 +11,21 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.attribution.gradients.held_vectors import HeldVectors
-from isentrope.pipelines.precision_stages import at_precision
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.sharded_tensors import (
+    is_sharded,
+    largest_part,
+    local_part,
+    sharded_like,
+    whole,
+)
+from isentrope.nouns.vectors import axpy, dot, multiply, norm
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.sharding import shard_base
-from isentrope.processes import all_ranks, gather, join_processes, leave
-from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import is_sharded, largest_part, local_part, sharded_like, whole
-from isentrope.vectors import axpy, dot, multiply, norm
+from isentrope.system.processes import all_ranks, gather, join_processes, leave
+from isentrope.verbs.precision_stages import at_precision
 
 SIZES = ((3, 5), (2, 2), (4, 1), (2, 4), (1, 3))
 

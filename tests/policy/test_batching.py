@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.policy.batching import micro_batches, tokens_read
-from isentrope.processes import Ranks
+from isentrope.system.processes import Ranks
 from tests import cases
 
 BATCH = cases.ragged(7)

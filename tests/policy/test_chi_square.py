@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
+from isentrope.nouns.vectors import axpy
 from isentrope.policy import divergence
 from isentrope.policy.chi_square import Sampler, divergence_at_theta, score_moved
 from isentrope.policy.scoring import score
-from isentrope.vectors import axpy
 from tests import cases
 
 

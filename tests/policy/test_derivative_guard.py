@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import isentrope as ise
-from isentrope import forward_mode
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.supervised import supervised_loss_change
 from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.differences import derivative_gap
+from isentrope.nouns import forward_mode
+from isentrope.nouns.differences import derivative_gap
 from isentrope.policy import derivative_guard
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.derivative_guard import DerivativeError, require_derivatives

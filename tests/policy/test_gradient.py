@@ -7,7 +7,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from isentrope.policy.batching import as_trained
 from isentrope.policy.precision import Precision
-from isentrope.processes import Ranks
+from isentrope.system.processes import Ranks
 from tests import cases
 
 BATCH = cases.ragged(6)

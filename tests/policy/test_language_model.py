@@ -2,10 +2,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
-from isentrope.vectors import axpy, dot
 from tests import cases
 
 

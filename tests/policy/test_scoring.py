@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each, score_with_features
 from isentrope.policy.token_statistics import NotFiniteError
-from isentrope.rollouts import Rollouts
 from tests import cases
 
 MODELS = ("qwen2", "llama")

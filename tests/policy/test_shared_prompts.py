@@ -8,6 +8,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from benchmarks.architecture_settings import SETTINGS
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy import attention, language_model, scoring, slopes
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.chi_square import score_moved
@@ -16,8 +17,7 @@ from isentrope.policy.scoring import score, score_along, score_with_features
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.shared_prompts import PLAIN_CACHE, keeps_plain_cache
 from isentrope.policy.slopes import logprob_jvp, score_jvp
-from isentrope.processes import Ranks
-from isentrope.rollouts import Rollouts
+from isentrope.system.processes import Ranks
 from tests import cases
 
 NEAR = {"rtol": 1e-12, "atol": 1e-12}

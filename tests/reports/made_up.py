@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
-from isentrope.runs.results import load_result
+from isentrope.results.results import load_result
 
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
 UNIT = "nats per token"

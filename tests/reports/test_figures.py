@@ -6,7 +6,7 @@ import pytest
 from isentrope.reports import svg
 from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.palette import PAPER
-from isentrope.runs.results import MeasureResult
+from isentrope.results.results import MeasureResult
 from tests.reports import made_up
 
 

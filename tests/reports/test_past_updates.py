@@ -3,7 +3,7 @@
 from isentrope.cli.attribution_tables import past_lines
 from isentrope.reports.panels.budget import budget_panels
 from isentrope.reports.read_run import read_run
-from isentrope.runs.results import InfluenceResult
+from isentrope.results.results import InfluenceResult
 from tests.reports.made_up import estimate, influence, tables, write
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
-from isentrope.runs.results import MeasureResult
+from isentrope.results.results import MeasureResult
 from tests.reports.made_up import estimate, make_run, measure, write, write_evaluation
 
 

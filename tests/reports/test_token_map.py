@@ -4,7 +4,7 @@ import pytest
 
 from isentrope.reports.panels.tokens import AROUND, PEAKS, SEQUENCES, token_panels, visible
 from isentrope.reports.read_run import read_run
-from isentrope.runs.results import InfluenceResult
+from isentrope.results.results import InfluenceResult
 from tests.reports.made_up import influence, tables, write
 
 

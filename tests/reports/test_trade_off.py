@@ -7,7 +7,7 @@ import pytest
 from isentrope.reports.panels.trade_off import trade_off_panel
 from isentrope.reports.read_run import read_run
 from isentrope.reports.verdict import verdict
-from isentrope.runs.results import MeasureResult
+from isentrope.results.results import MeasureResult
 from tests.reports.made_up import estimate, measure, noise, write
 
 QUESTION = "Could the rate be higher?"

@@ -5,11 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.compare import difference, differences
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.sentences import with_interval
-from isentrope.runs.header import Provenance
+from isentrope.results.header import Provenance
 from tests.reports import made_up
 
 

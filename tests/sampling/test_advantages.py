@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages, with_rewards
 
 

@@ -3,8 +3,8 @@ import torch
 from scipy.stats import chisquare
 from transformers import GenerationConfig
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample, sample_responses
 from tests.sampling.conftest import PROMPTS, tiny_policy
 

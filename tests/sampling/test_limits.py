@@ -6,11 +6,11 @@ import tracemalloc
 import pytest
 import torch
 
-from isentrope.estimate import t_quantile
 from isentrope.evaluation.entropy_law import fit_entropy_law
+from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import as_prompts

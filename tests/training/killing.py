@@ -6,10 +6,10 @@ import threading
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.train import resume, train
 from isentrope.training.run_files import RunFiles
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
+from isentrope.verbs.train import resume, train
 from tests.training import runs
 
 PHASES = {  # what is going on, and about how many seconds it takes

@@ -10,9 +10,9 @@ import torch
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.train import resume, train
 from isentrope.probe.alarm import Alarm, holding
 from isentrope.probe.callback import EntropyProbe
+from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 

@@ -9,8 +9,8 @@ import torch
 import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.train import resume, train
 from isentrope.probe.kept_gradient import KeptGradient
+from isentrope.verbs.train import resume, train
 from tests.training import runs
 from tests.training.test_probe import Recorder
 

@@ -14,11 +14,11 @@ from isentrope.config import trl_fields
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import ModelConfig, TrainConfig
 from isentrope.config.trl_fields import require_spreadable
-from isentrope.pipelines.train import train
+from isentrope.control.requirements import require_controllable
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.probe.guard import SharedPassError, never_raising, on_every_process
-from isentrope.training.control.requirements import require_controllable
+from isentrope.verbs.train import train
 from tests.training import runs
 
 TASK = f"{Path(__file__).with_name('digit_first.py')}:digit_first"

@@ -7,9 +7,9 @@ import torch
 
 import isentrope as ise
 from isentrope.estimators.rounding import rounding_floor
+from isentrope.nouns.vectors import dot
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.toy import build_toy_policy, with_lora
-from isentrope.vectors import dot
 from tests import cases
 
 

@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.pipelines.precision_stages import at_precision
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
 from isentrope.recording.contract import read_contract
 from isentrope.recording.next_update import read_next_update
 from isentrope.training import trainer as trainer_module
 from isentrope.update.step import optimizer_step
+from isentrope.verbs.precision_stages import at_precision
 from tests.training import runs
 
 

@@ -11,12 +11,12 @@ import yaml
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.pipelines.train import resume, train
+from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
 from isentrope.probe.online_noise_scale import micro_batch_moments
 from isentrope.recording.next_update import read_next_update
 from isentrope.update.objective import token_weights
-from isentrope.vectors import norm
+from isentrope.verbs.train import resume, train
 from tests.training import runs
 from tests.training.test_trainer import replayed
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from isentrope.probe.callback import EntropyProbe
-from isentrope.processes import leave, rank
+from isentrope.system.processes import leave, rank
 from tests.training import following
 
 CASES = {

@@ -7,9 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import axpy, norm
 
 MAX_LENGTH = 7
 

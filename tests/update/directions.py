@@ -1,6 +1,6 @@
 """The parts of a step, one backward pass each."""
 
-from isentrope.vectors import multiply
+from isentrope.nouns.vectors import multiply
 
 
 def sequence_directions(policy, rollouts, step):

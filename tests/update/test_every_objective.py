@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.config.estimator import ADVANTAGES_OF
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages
 from isentrope.update import objective as module
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT, sequence_weights

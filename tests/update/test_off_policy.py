@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.scoring import score
 from isentrope.update.objective import OBJECTIVES, token_weights
 from isentrope.update.off_policy import (
@@ -11,7 +12,6 @@ from isentrope.update.off_policy import (
     sampler_gap,
 )
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import axpy, norm
 from tests import cases
 
 LENGTH = 9

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
+from isentrope.nouns.vectors import axpy, norm
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import rounded_step, short_types
 from isentrope.update.step import Step, follow_rule
-from isentrope.vectors import axpy, norm
 
 OPTIMIZERS = {
     "adamw": lambda p: AdamW(p, lr=1e-3, weight_decay=0.1),

@@ -3,8 +3,8 @@ import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
 from transformers import Trainer, TrainingArguments
 
+from isentrope.nouns.vectors import axpy
 from isentrope.update.step import optimizer_step
-from isentrope.vectors import axpy
 from tests.update.directions import sequence_directions
 
 CASES = {

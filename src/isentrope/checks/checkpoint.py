@@ -8,11 +8,11 @@ from torch import Tensor
 
 from isentrope.checks.finding import Finding
 from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.saved_state import before_first_step
-from isentrope.vectors import Vector
 
 SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "square_avg"}
 ZERO_AT_START = ("lora_B", "lora_embedding_A", "vera_lambda_b", "oft_R")

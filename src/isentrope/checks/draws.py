@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 
 COOLER = (0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.3)
 HOTTER = (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)

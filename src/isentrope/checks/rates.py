@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.checks.finding import Finding
-from isentrope.errors import FileError
-from isentrope.reading import read_json, read_torch
 from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.system.errors import FileError
+from isentrope.system.reading import read_json, read_torch
 from isentrope.update.optimizer_state import SETTINGS, OptimizerState, read_names
 from isentrope.update.parameter_names import SIDECAR
 

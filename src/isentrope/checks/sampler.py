@@ -20,11 +20,11 @@ from isentrope.estimators.identities import (
 )
 from isentrope.estimators.sample import sampler_logprobs, score_batch
 from isentrope.estimators.sampler_match import SamplerMatch, match_sampler, root_mean_square
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_with_variances
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 AGREEMENT = "sampler = scorer"
 KEEP_LOGPROBS = (

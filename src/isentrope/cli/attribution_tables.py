@@ -15,12 +15,12 @@ from isentrope.attribution.influence.reliability import LISTED, printed_reliabil
 from isentrope.cli.class_tables import class_lines, measured, print_classes
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.tail import LIGHT_TAILS
-from isentrope.formatting import TERMINAL, known
-from isentrope.runs.attribution_records import SharesRecord
-from isentrope.runs.momentum_records import MomentumRecord
-from isentrope.runs.results import AuditResult, InfluenceResult, NoiseResult
+from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.results.attribution_records import SharesRecord
+from isentrope.results.momentum_records import MomentumRecord
+from isentrope.results.results import AuditResult, InfluenceResult, NoiseResult
+from isentrope.system.formatting import TERMINAL, known
 
 bounds, _number = TERMINAL.interval, TERMINAL.number
 

@@ -10,10 +10,10 @@ from rich.markup import escape
 
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate
-from isentrope.pipelines.branch import Branched
+from isentrope.nouns.estimate import Estimate
 from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
+from isentrope.verbs.branch import Branched
 
 _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate
-from isentrope.formatting import MISSING, TERMINAL, known
-from isentrope.runs.class_records import ClassesRecord, is_it_all
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.class_records import ClassesRecord, is_it_all
+from isentrope.system.formatting import MISSING, TERMINAL, known
 
 
 def print_classes(console: Console, name: str, classes: Mapping[str, ClassesRecord]) -> None:

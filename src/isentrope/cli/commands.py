@@ -41,7 +41,7 @@ class Verb:
     kept: str = "Nothing is kept of what was not finished: run the same command again."
 
 
-_PIPELINES, _TABLES = "isentrope.pipelines", "isentrope.cli.attribution_tables"
+_PIPELINES, _TABLES = "isentrope.verbs", "isentrope.cli.attribution_tables"
 
 VERBS = (
     Verb(

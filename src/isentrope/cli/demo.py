@@ -24,22 +24,22 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.pipelines.audit import find_audit
-from isentrope.pipelines.evaluate import evaluate_checkpoints
-from isentrope.pipelines.influence import find_influence
-from isentrope.pipelines.kernel import find_kernel
-from isentrope.pipelines.loop import run_verb
-from isentrope.pipelines.measure import measure
-from isentrope.pipelines.sft import sft
-from isentrope.pipelines.train import train
-from isentrope.progress import Progress
 from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.takeaways import takeaways
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
+from isentrope.system.progress import Progress
 from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.verbs.audit import find_audit
+from isentrope.verbs.evaluate import evaluate_checkpoints
+from isentrope.verbs.influence import find_influence
+from isentrope.verbs.kernel import find_kernel
+from isentrope.verbs.loop import run_verb
+from isentrope.verbs.measure import measure
+from isentrope.verbs.sft import sft
+from isentrope.verbs.train import train
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 TASK = {"dataset_name": "addition"}

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
-from isentrope.runs.entropy_records import EntropiesResult
+from isentrope.results.entropy_records import EntropiesResult
 
 WORDS = {
     "per_token": "per token",

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate
-from isentrope.formatting import known
+from isentrope.nouns.estimate import Estimate
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult
+from isentrope.system.formatting import known
 
 COLUMNS = {
     "reward": "reward",

@@ -10,16 +10,16 @@ from rich.console import Console
 from isentrope.attribution.fisher.pair_classes import HELD_OUT
 from isentrope.cli.attribution_tables import measured, print_lines
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate
-from isentrope.formatting import TERMINAL
-from isentrope.runs.kernel_records import (
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.kernel_records import (
     BlockRecord,
     ClusterRecord,
     PairClassRecord,
     RelationRecord,
     TruncationRecord,
 )
-from isentrope.runs.results import KernelResult
+from isentrope.results.results import KernelResult
+from isentrope.system.formatting import TERMINAL
 
 bounds, _number = TERMINAL.interval, TERMINAL.number
 

@@ -14,16 +14,16 @@ from isentrope.cli.options import Changes
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.pipelines.kinds import defaults, load_any
-from isentrope.pipelines.loop import run_verb
-from isentrope.processes import rank
-from isentrope.progress import Progress
 from isentrope.runs.branch_study import Asked
+from isentrope.system.processes import rank
+from isentrope.system.progress import Progress
+from isentrope.verbs.kinds import defaults, load_any
+from isentrope.verbs.loop import run_verb
 
 if TYPE_CHECKING:
     from isentrope.convert.write import Converted
-    from isentrope.pipelines.sft import FineTuned
     from isentrope.reports.report import Report
+    from isentrope.verbs.sft import FineTuned
 
 
 def overrides(changes: Changes) -> list[str]:
@@ -71,7 +71,7 @@ def fine_tuning(verb: Verb, config: str | None, resume: str | None, changes: Cha
     """Fine-tune or resume, and print the last loss and where the model is."""
     with Progress(err) as progress:
         if resume is not None:
-            go_on = load("isentrope.pipelines.sft:resume")
+            go_on = load("isentrope.verbs.sft:resume")
             fine_tuned = go_on(resume, overrides(changes), progress=progress)
         else:
             settings = load_config(str(config), overrides(changes), SftConfig)
@@ -95,7 +95,7 @@ def training(
     """Start or resume a run, and print its folder."""
     with Progress(err) as progress:
         if resume is not None or start is not None:
-            go_on = load(f"isentrope.pipelines.train:{'branch' if resume is None else 'resume'}")
+            go_on = load(f"isentrope.verbs.train:{'branch' if resume is None else 'resume'}")
             folder = go_on(resume or start, overrides(changes), progress=progress)
         else:
             settings = load_config(str(config), overrides(changes), TrainConfig)
@@ -127,7 +127,7 @@ def branching(
 
 def checking(verb: Verb, config: str, replay: bool, changes: Changes) -> None:
     """Check or replay, and print a table of findings per checkpoint."""
-    run = load("isentrope.pipelines.replay:replay" if replay else verb.run)
+    run = load("isentrope.verbs.replay:replay" if replay else verb.run)
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err) as progress:
         findings = run(load_config(source, overrides(changes)), progress)

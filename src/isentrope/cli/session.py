@@ -32,9 +32,9 @@ from isentrope.cli.app import settings
 from isentrope.cli.commands import Verb
 from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
-from isentrope.errors import IsentropeError
-from isentrope.manifest import NOT_VERIFIED, verification, verifying
-from isentrope.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
+from isentrope.system.errors import IsentropeError
+from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
+from isentrope.system.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""

@@ -9,13 +9,13 @@ from rich.console import Console
 
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate
-from isentrope.pipelines import trial
-from isentrope.pipelines.prepare import Prepared
-from isentrope.pipelines.trial_steps import SHRUNK
-from isentrope.progress import Progress
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.trial_figure import trial_figure
-from isentrope.runs.results import TrialResult
+from isentrope.results.results import TrialResult
+from isentrope.system.progress import Progress
+from isentrope.verbs import trial
+from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.trial_steps import SHRUNK
 
 TITLES = {
     "step": "the whole step, momentum included",

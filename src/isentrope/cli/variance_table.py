@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from isentrope.cli.attribution_tables import measured, print_lines
 from isentrope.cli.layout import Column, print_table
-from isentrope.estimate import Estimate
 from isentrope.estimators.variance import CERTAIN
-from isentrope.runs.results import VarianceResult
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.results import VarianceResult
 
 _WORDS = {"entropy": "entropy at θ", "first_order": "ηδH₁", "delta_h": "ΔH(η)"}
 

@@ -7,7 +7,7 @@ from typing import Any
 from isentrope.config.control_options import contract_entry
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl import advantages_of, objective_of, plain_objective_of
-from isentrope.processes import world_size
+from isentrope.system.processes import world_size
 
 
 def run_contract(

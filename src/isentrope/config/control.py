@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, Name, NotNegative, Positive, Real
-from isentrope.training.control.feedback import Feedback, Target, TargetKind
+from isentrope.control.feedback import Feedback, Target, TargetKind
 
 
 class TargetConfig(Section):
@@ -78,7 +78,7 @@ class ControlConfig(Section):
         """The control, or None where there is none."""
         if self.name == "none":
             return None
-        from isentrope.training.control import controls
+        from isentrope.control import controls
 
         return controls.build(self.name, self.strength, self.options)
 
@@ -105,7 +105,7 @@ class TrialConfig(Section):
 
     @model_validator(mode="after")
     def _options_fit(self) -> TrialConfig:
-        from isentrope.training.control import controls
+        from isentrope.control import controls
 
         for name, options in self.options.items():
             controls.build(name, None, options)

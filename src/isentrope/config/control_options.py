@@ -9,18 +9,18 @@ from typing import Any
 
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
+from isentrope.control.base import TokenRule
+from isentrope.control.controller import Controller
+from isentrope.control.controls import NONE
+from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.kl_cov import KlCov
+from isentrope.control.masks import EntropyMask
+from isentrope.control.measured import HeldOut
+from isentrope.control.options import IsentropicOptions
+from isentrope.control.pass_at_k import PassAtK
+from isentrope.control.run_control import RunControl
+from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
-from isentrope.training.control.base import TokenRule
-from isentrope.training.control.controller import Controller
-from isentrope.training.control.controls import NONE
-from isentrope.training.control.influence_clip import InfluenceClip
-from isentrope.training.control.kl_cov import KlCov
-from isentrope.training.control.masks import EntropyMask
-from isentrope.training.control.measured import HeldOut
-from isentrope.training.control.options import IsentropicOptions
-from isentrope.training.control.pass_at_k import PassAtK
-from isentrope.training.control.run_control import RunControl
-from isentrope.training.control.trl_fields import TrainerFields
 
 _ENTROPY_FIELDS = ("entropy_coef", "use_adaptive_entropy", "top_entropy_quantile")
 """Controls of TRL, which go by names of their own here."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.reading import read_arrow, read_schema, read_text
-from isentrope.rollouts import saved_length
-from isentrope.strict_json import parse_json
+from isentrope.nouns.rollouts import saved_length
+from isentrope.system.reading import read_arrow, read_schema, read_text
+from isentrope.system.strict_json import parse_json
 from isentrope.training.settings_rules import Obstacle
 from isentrope.training.training_settings import TrainingSettings
 

@@ -28,7 +28,7 @@ from isentrope.config.strict_yaml import (
     resolved,
     shortened,
 )
-from isentrope.secrets import secrets_in
+from isentrope.system.secrets import secrets_in
 
 __all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
 

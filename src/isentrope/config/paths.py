@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from isentrope.manifest import verification
 from isentrope.policy.adapter import adapter_settings
+from isentrope.system.manifest import verification
 
 PATHS = {
     "model": ("path",),

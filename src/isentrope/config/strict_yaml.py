@@ -20,8 +20,8 @@ from typing import Any, cast
 
 import yaml
 
-from isentrope.errors import IsentropeError
-from isentrope.secrets import without_secrets
+from isentrope.system.errors import IsentropeError
+from isentrope.system.secrets import without_secrets
 
 FIRST_LINE = "# isentrope configuration"
 LAST_LINE = "# end of configuration"

@@ -12,7 +12,7 @@ from isentrope.config.control_options import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.config.trl_fields import require_spreadable, trainer_options
-from isentrope.processes import world_size
+from isentrope.system.processes import world_size
 from isentrope.update.objective import OBJECTIVES, RECORDED
 
 _UNFILTERED = "nothing: a filtered sampler is not the policy that is measured"

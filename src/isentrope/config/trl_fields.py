@@ -13,7 +13,7 @@ from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig
 from isentrope.config.values import LARGEST_COUNT, LARGEST_REAL
-from isentrope.processes import world_size
+from isentrope.system.processes import world_size
 
 _PLAIN = (bool, int, float, str, list, dict)
 

@@ -10,7 +10,7 @@ import torch
 from isentrope.config.io import ConfigError
 from isentrope.config.train import SftConfig
 from isentrope.config.trl_fields import require_spreadable, trainer_options
-from isentrope.processes import world_size
+from isentrope.system.processes import world_size
 
 _TOKENS_ARE_OURS = "nothing: demonstrations are token ids before TRL sees them"
 _ALL_LOGGED = "nothing: every step is logged"

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered, Shapes, split_flat
-from isentrope.reading import UnreadableError, read_text, read_torch_as_data
+from isentrope.system.reading import UnreadableError, read_text, read_torch_as_data
 
 
 def is_deepspeed(folder: Path) -> bool:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered
-from isentrope.inert import Inert, Loaded, load_pickle, load_torch
-from isentrope.reading import UnreadableError, read_torch, reading
+from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
+from isentrope.system.reading import UnreadableError, read_torch, reading
 
 METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.policy.base_model import model_config
-from isentrope.reading import reading
+from isentrope.system.reading import reading
 
 
 @dataclass(frozen=True)

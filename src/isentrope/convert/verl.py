@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.convert.gathered import Gathered, by_name, described_model, split_flat
-from isentrope.reading import read_json, read_torch
+from isentrope.system.reading import read_json, read_torch
 
 _FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _LAYER = re.compile(r".*?\.\d+\.")

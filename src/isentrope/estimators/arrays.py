@@ -18,11 +18,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 

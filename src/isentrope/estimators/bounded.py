@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate, t_quantile
 
 
 def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Estimate:

@@ -11,12 +11,12 @@ for an unknown reason leaves no interval (`sampler_match`).
 
 from __future__ import annotations
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 
 
 def entropy(

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
@@ -27,13 +26,14 @@ from isentrope.estimators.sweep_statistics import (
     statistics_of_sample,
     trust_of_change,
 )
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
-from isentrope.progress import Report, silent
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
+from isentrope.system.progress import Report, silent
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 
 def entropy_gradient(

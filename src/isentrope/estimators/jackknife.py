@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimate import ROUNDING, Estimate
+from isentrope.nouns.estimate import ROUNDING, Estimate
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
@@ -35,11 +34,12 @@ from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean, rare_rewards
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sweep_statistics import trust_of_change
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 Pair = tuple[str, str | tuple[str, ...]]
 """Name of a step, and name of the one that it is compared with, or names of several: their mean."""

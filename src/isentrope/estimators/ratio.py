@@ -20,9 +20,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.tail import tail_degrees_of_freedom, too_few
+from isentrope.nouns.estimate import Estimate, t_quantile
 
 
 def fieller(

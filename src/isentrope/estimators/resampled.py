@@ -27,16 +27,16 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
-from isentrope.progress import Report, silent
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
-from isentrope.vectors import Vector
+from isentrope.system.progress import Report, silent
 
 ENOUGH = 50
 """Pairs that must differ, or half of all where that is less, for their spread to represent all."""

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
+from isentrope.nouns.estimate import Estimate
 
 REWARD = "reward"
 """Unit of J."""

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector, norm
 
 RELATIVE_STEP = 1e-6
 """‖ηv‖ / ‖θ‖ of the probing step. In float32 the parameters round much of it away, which does no

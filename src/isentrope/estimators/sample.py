@@ -16,12 +16,12 @@ from isentrope.estimators.sampler_match import (
     match_sampler,
     root_mean_square,
 )
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Sampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features, score_with_variances
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.chi_square import Sampler
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
 
 TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3}
 """Root mean square difference of sampler and scorer per token that is rounding, nats."""

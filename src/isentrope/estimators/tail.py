@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from isentrope.estimate import participation
+from isentrope.nouns.estimate import participation
 
 MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""

@@ -30,13 +30,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isentrope.estimate import ROUNDING, Estimate
 from isentrope.estimators.functional import Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import CHANGES, statistics_of_sample, trust_of_change
+from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 

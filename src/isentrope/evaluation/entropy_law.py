@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 BLOCKS = 5
 MIN_STEPS = 10

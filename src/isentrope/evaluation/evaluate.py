@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.estimate import Estimate
 from isentrope.evaluation.long_responses import score_any_length
 from isentrope.evaluation.metrics import (
     METRICS,
@@ -30,10 +29,11 @@ from isentrope.evaluation.responses import (
     draw_responses,
     random_numbers,
 )
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Report
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.tasks.task import FormattedTask, Task
+from isentrope.system.progress import Report
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.evaluation.pass_at_k import pass_at_k
+from isentrope.nouns.estimate import Estimate
 
 Metric = Literal[
     "pass_at_k",

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.bounded import bounded_mean
+from isentrope.nouns.estimate import Estimate
 
 
 def pass_at_k(

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.tasks.task import FormattedTask, Task
 

@@ -14,11 +14,11 @@ from typing import Literal
 
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Report
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.system.progress import Report
 
 Decoding = Literal["sampled", "greedy"]
 """Responses drawn from the policy, or the likeliest token at every position."""

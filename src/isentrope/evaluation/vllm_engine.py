@@ -17,10 +17,10 @@ import torch
 from packaging.version import Version
 
 from isentrope.evaluation.responses import Decoding
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.adapter import adapter_settings
 from isentrope.policy.base_model import adapter_base
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt
 

@@ -21,12 +21,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Functional
+from isentrope.nouns.estimate import Functional
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, norm, require_same_names
 from isentrope.oracle.richardson import derivatives, gradients
 from isentrope.oracle.tree import Tree
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector, norm, require_same_names
 
 LARGEST = 200_000
 """Largest number of responses that is enumerated."""

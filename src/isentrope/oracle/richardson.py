@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from isentrope.vectors import Vector
+from isentrope.nouns.vectors import Vector
 
 HALVINGS = 8
 COORDINATE_STEP = 1e-4

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 
 class Tree:

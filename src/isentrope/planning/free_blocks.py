@@ -2,16 +2,16 @@
 
 A block of `limit` bytes and more has pages of its own, which go back when it is freed. A smaller
 one goes into the smallest hole that it fits, else to the end of the heap. A hole stays resident
-until the library gives free memory back (`isentrope.heap`). torch asks for aligned blocks, and
-before glibc 2.38 such a block fits only where there is room for `ALIGNED` more bytes: the hole of a
-block of its own size is too small.
+until the library gives free memory back (`isentrope.system.heap`). torch asks for aligned blocks,
+and before glibc 2.38 such a block fits only where there is room for `ALIGNED` more bytes: the
+hole of a block of its own size is too small.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 
-from isentrope.heap import KEPT
+from isentrope.system.heap import KEPT
 
 ALIGNED = 64 + 32
 """Bytes that an aligned block needs beside its own: the alignment, and the smallest block."""
@@ -81,7 +81,7 @@ class Heap:
         insort(self._holes, (start, end))
 
     def give_back(self) -> None:
-        """What `isentrope.heap.give_back_free_memory` does."""
+        """What `isentrope.system.heap.give_back_free_memory` does."""
         if sum(b - a for a, b in self._holes) > KEPT:
             self._gone, self.free = list(self._holes), 0
 

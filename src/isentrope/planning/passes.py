@@ -18,9 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from isentrope.attribution.gradients.lora import scaled_by_rank
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.errors import IsentropeError
-from isentrope.forward_mode import derivatives_at_zero
-from isentrope.heap import LARGEST_KEPT, MAPPED
+from isentrope.nouns.forward_mode import derivatives_at_zero
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.followed import (
     Batch,
     Head,
@@ -39,7 +38,8 @@ from isentrope.policy.gradient import _root
 from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.precision import Precision
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
-from isentrope.rollouts import Rollouts
+from isentrope.system.errors import IsentropeError
+from isentrope.system.heap import LARGEST_KEPT, MAPPED
 
 CHUNKS = 2
 """Chunks of the vocabulary that are followed: more take as much memory, one after the other."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from isentrope.errors import IsentropeError
 from isentrope.planning.measuring import Measuring
 from isentrope.planning.passes import Passes
 from isentrope.planning.rate import Rate
@@ -14,6 +13,7 @@ from isentrope.planning.shapes import Shapes
 from isentrope.planning.sizes import Sizes
 from isentrope.planning.stages import Stage
 from isentrope.policy.precision import Precision
+from isentrope.system.errors import IsentropeError
 
 _UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BINARY = {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

@@ -23,7 +23,7 @@ from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.sharding import layers_of
 from isentrope.policy.trainable import train_only
-from isentrope.reading import reading
+from isentrope.system.reading import reading
 from isentrope.update.optimizer_state import file_of
 
 

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from isentrope.heap import LARGEST_KEPT, told_instead
 from isentrope.planning.free_blocks import Heap
+from isentrope.system.heap import LARGEST_KEPT, told_instead
 
 _READ_A_NUMBER = torch.ops.aten._local_scalar_dense.default
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
-from isentrope.errors import FileError
-from isentrope.reading import read_json, read_tensor_headers, read_tensors, require_types
-from isentrope.stated_steps import CURE
+from isentrope.system.errors import FileError
+from isentrope.system.reading import read_json, read_tensor_headers, read_tensors, require_types
+from isentrope.system.stated_steps import CURE
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model.safetensors"

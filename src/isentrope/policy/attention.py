@@ -25,7 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from isentrope.heap import give_back_free_memory
+from isentrope.system.heap import give_back_free_memory
 
 WEIGHTS_HELD = 2**25
 """Attention weights of a layer that are held at once, at least those of one query."""

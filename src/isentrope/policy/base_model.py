@@ -16,9 +16,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from isentrope.errors import FileError
-from isentrope.manifest import verify
-from isentrope.reading import read_json, reading
+from isentrope.system.errors import FileError
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_json, reading
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 

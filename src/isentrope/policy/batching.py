@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from isentrope.processes import ALONE, Ranks
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.system.processes import ALONE, Ranks
 
 PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
 """Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in forward

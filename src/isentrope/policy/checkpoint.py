@@ -15,9 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from isentrope import manifest
-from isentrope.errors import FileError
-from isentrope.manifest import verification
 from isentrope.policy.adapter import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -31,8 +28,11 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
 from isentrope.policy.stored_types import base_type
 from isentrope.policy.trainable import train_only
-from isentrope.reading import read_tensor_headers, reading
-from isentrope.stated_steps import checkpoint_step
+from isentrope.system import manifest
+from isentrope.system.errors import FileError
+from isentrope.system.manifest import verification
+from isentrope.system.reading import read_tensor_headers, reading
+from isentrope.system.stated_steps import checkpoint_step
 
 QUANTIZATIONS = ("4bit", "8bit")
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isentrope.heap import give_back_free_memory
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.architecture import UnsupportedModelError, name_of
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
@@ -25,8 +26,7 @@ from isentrope.policy.scoring import score
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
+from isentrope.system.heap import give_back_free_memory
 
 
 @dataclass(frozen=True)

@@ -27,16 +27,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
-from isentrope.differences import Function, Gap, Mode, derivative_gap
-from isentrope.heap import give_back_free_memory, mapped_blocks
+from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
+from isentrope.nouns.vectors import norm
 from isentrope.policy.architecture import name_of
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.layerwise import Moved, layers_at, moved_along
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.precision import Precision
-from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import is_sharded, sharded_like
-from isentrope.vectors import norm
+from isentrope.system.heap import give_back_free_memory, mapped_blocks
 
 if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 
 
 def nondeterminism(policy: Policy, rollouts: Rollouts) -> str | None:

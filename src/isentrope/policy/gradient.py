@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from isentrope.heap import give_back_free_memory, mapped_blocks
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.sharded_tensors import is_sharded
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.architecture import refusal_by_name
 from isentrope.policy.batching import MicroBatch, as_trained, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
 from isentrope.policy.layerwise import layer_gradients
 from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.short_memory import smaller_where_memory_is_short
-from isentrope.processes import Ranks
-from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import is_sharded
-from isentrope.vectors import Vector
+from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.processes import Ranks
 
 if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.sharded_tensors import is_sharded, local_part, total
+from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.policy.architecture import refusal_by_name, use_eager_experts
 from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
@@ -37,10 +40,7 @@ from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.policy.sharding import exchange_as_stored, is_spread
 from isentrope.policy.special_tokens import end_tokens, padding_token
 from isentrope.policy.token_statistics import Scores
-from isentrope.processes import ALONE, Ranks
-from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import is_sharded, local_part, total
-from isentrope.vectors import Vector, require_same_names
+from isentrope.system.processes import ALONE, Ranks
 
 
 class Policy:

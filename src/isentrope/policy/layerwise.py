@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from isentrope.sharded_tensors import is_sharded, summed_in_parts, whole
-from isentrope.vectors import Vector
+from isentrope.nouns.sharded_tensors import is_sharded, summed_in_parts, whole
+from isentrope.nouns.vectors import Vector
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.heap import mapped_blocks
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores
-from isentrope.rollouts import Rollouts
+from isentrope.system.heap import mapped_blocks
 
 OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from isentrope.nouns.sharded_tensors import local_part
 from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.own_logits import device_of, random_sequences
 from isentrope.policy.precision import Precision, RoundingOperations
 from isentrope.policy.scorer import Scorer
-from isentrope.sharded_tensors import local_part
 
 _DROPOUT = (
     nn.Dropout,

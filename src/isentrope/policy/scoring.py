@@ -12,8 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.forward_mode import derivatives_at_zero
-from isentrope.heap import give_back_free_memory
+from isentrope.nouns.forward_mode import derivatives_at_zero
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
@@ -21,8 +22,7 @@ from isentrope.policy.layerwise import Point
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
+from isentrope.system.heap import give_back_free_memory
 
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""

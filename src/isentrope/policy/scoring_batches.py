@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.batching import (
     MicroBatch,
     Part,
@@ -23,7 +24,6 @@ from isentrope.policy.batching import (
     tokens_read,
 )
 from isentrope.policy.shared_prompts import keeps_plain_cache
-from isentrope.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from isentrope.policy.architecture import UnsupportedModelError, decoder_of, name_of
-from isentrope.processes import Ranks
+from isentrope.system.processes import Ranks
 
 
 def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> None:

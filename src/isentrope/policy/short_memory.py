@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
-from isentrope.heap import give_back_free_memory
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.batching import tokens_read
-from isentrope.rollouts import Rollouts
+from isentrope.system.heap import give_back_free_memory
 
 if TYPE_CHECKING:
     from isentrope.policy.language_model import Policy

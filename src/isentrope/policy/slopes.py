@@ -15,14 +15,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each, stack_directions
 from isentrope.policy.token_statistics import Scores, token_statistics
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 DIRECTIONS_OF_A_BATCH = 4
 """Directions up to which a micro-batch has all its tokens: each takes the memory of an evaluation.

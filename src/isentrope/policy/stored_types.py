@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from isentrope.policy.adapter import ADAPTER, plain_tensor
-from isentrope.reading import read_tensor_headers
+from isentrope.system.reading import read_tensor_headers
 
 _TYPES = {
     "F64": torch.float64,

@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.change_point import Mean, find_change, mean_of
-from isentrope.processes import rank
+from isentrope.system.processes import rank
 
 log = logging.getLogger("isentrope")
 

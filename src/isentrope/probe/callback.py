@@ -26,10 +26,9 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope._deprecated import renamed_arguments
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Method
-from isentrope.file_contents import finite
-from isentrope.files import append_line
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sharding import is_spread
 from isentrope.probe.coming_step import StepControl, moving_parts
@@ -48,12 +47,13 @@ from isentrope.probe.requirements import (
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
 from isentrope.probe.zero_step import ZeroStep, zero_optimizer
-from isentrope.processes import all_ranks, rank, together
 from isentrope.recording.observing import bare, evaluating
 from isentrope.recording.step_record import StepRecorder
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
+from isentrope.system.file_contents import finite
+from isentrope.system.files import append_line
+from isentrope.system.processes import all_ranks, rank, together
 from isentrope.update.optimizer_rules import Preconditioning
 
 log = logging.getLogger("isentrope")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student_t
 
-from isentrope.estimate import t_quantile
+from isentrope.nouns.estimate import t_quantile
 
 MIN_SIDE = 2
 """Readings on either side of a split."""

@@ -7,12 +7,12 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor
 
+from isentrope.nouns.vectors import Vector, axpy
 from isentrope.policy.language_model import Policy
 from isentrope.probe.zero_step import WholeOptimizer, ZeroStep
 from isentrope.update.optimizer_rules import Preconditioning
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
-from isentrope.vectors import Vector, axpy
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import NotFiniteError
-from isentrope.processes import together
+from isentrope.system.processes import together
 
 Hook = Callable[..., None]
 T = TypeVar("T")

@@ -19,14 +19,14 @@ from torch import Tensor
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.vectors import Vector, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, own_rows
-from isentrope.processes import all_ranks
-from isentrope.vectors import Vector, dot
+from isentrope.system.processes import all_ranks
 
 
 def gradient_of_reading(

@@ -37,10 +37,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.estimate import Estimate, t_quantile
 from isentrope.estimators.ratio import ends_of_ratio, fieller
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
-from isentrope.processes import gather
+from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.system.processes import gather
 
 UNIT = "prompts"
 MIN_EFFECTIVE_STEPS = 16

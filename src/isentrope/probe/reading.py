@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import trust_of_change
+from isentrope.nouns.estimate import Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
 

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, Sampler, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
-from isentrope.processes import gather, rank, world_size
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.streams import draw_plan
-from isentrope.vectors import Vector
+from isentrope.system.processes import gather, rank, world_size
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from isentrope.convert.gathered import split_flat
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.processes import gather, together
-from isentrope.vectors import Vector
+from isentrope.system.processes import gather, together
 
 
 def zero_optimizer(optimizer: Any) -> Any:

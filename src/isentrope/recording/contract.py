@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from isentrope.files import sha256
-from isentrope.manifest import verify
-from isentrope.reading import read_json, require_types
+from isentrope.nouns.vectors import tensor_bytes
 from isentrope.recording.contract_types import Contract
-from isentrope.stated_steps import CURE
+from isentrope.system.files import sha256
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_json, require_types
+from isentrope.system.stated_steps import CURE
 from isentrope.update.parameter_names import SIDECAR
-from isentrope.vectors import tensor_bytes
 
 CONTRACT = "contract.json"
 _MUST_AGREE = {

@@ -18,12 +18,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from safetensors.torch import save_file
 
-from isentrope.files import MANIFEST, sha256_of_file, whole_folder
-from isentrope.manifest import verify
-from isentrope.reading import read_json, read_tensors, require_types
-from isentrope.rollouts import Rollouts
-from isentrope.stated_steps import CHECKPOINT, require_own_update
-from isentrope.vectors import Vector
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
+from isentrope.system.files import MANIFEST, sha256_of_file, whole_folder
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_json, read_tensors, require_types
+from isentrope.system.stated_steps import CHECKPOINT, require_own_update
 
 NEXT_UPDATE = "next_update"
 CONTROL = "control.safetensors"

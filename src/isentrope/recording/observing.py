@@ -13,7 +13,7 @@ from peft import PeftModel
 
 from isentrope.policy.architecture import eager_experts
 from isentrope.policy.quantised import products_written_out
-from isentrope.processes import world_size
+from isentrope.system.processes import world_size
 
 
 def bare(model: Any) -> Any:

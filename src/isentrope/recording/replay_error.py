@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
 from isentrope.policy.precision import Precision
-from isentrope.processes import together, world_size
-from isentrope.rollouts import Rollouts
+from isentrope.system.processes import together, world_size
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.vectors import Vector, norm
 
 REPLAY_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
 """Largest relative error of the replayed gradient by the type of the forward pass."""

@@ -24,18 +24,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.logits import head_of
-from isentrope.processes import gather, rank, together, world_size
 from isentrope.recording.contract import optimizer_names, write_names
 from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
 from isentrope.recording.observing import evaluating
 from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import name_prompts
-from isentrope.vectors import Vector
+from isentrope.system.processes import gather, rank, together, world_size
 
 log = logging.getLogger("isentrope")
 T = TypeVar("T")

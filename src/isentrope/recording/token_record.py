@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.processes import gather, world_size
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.system.processes import gather, world_size
 
 OFF_POLICY = 1e-3
 """Largest |log ratio| of a token, in nats, that is called rounding."""

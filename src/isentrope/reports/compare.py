@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Panel
 from isentrope.reports.sentences import has_interval, number, with_interval
 

@@ -8,7 +8,7 @@ from isentrope.reports.palette import INK
 from isentrope.reports.panels.change import draw_change
 from isentrope.reports.sentences import with_error
 from isentrope.reports.svg import canvas, legend
-from isentrope.runs.results import MeasureResult
+from isentrope.results.results import MeasureResult
 
 
 def entropy_change_figure(result: MeasureResult) -> Figure:

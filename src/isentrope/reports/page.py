@@ -18,14 +18,14 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from isentrope.file_contents import csv
-from isentrope.files import sha256
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section
 from isentrope.reports.sentences import number
 from isentrope.reports.svg import inline
 from isentrope.reports.verdict import Claim
+from isentrope.system.file_contents import csv
+from isentrope.system.files import sha256
 
 LARGEST = 150_000
 """Bytes of CSV that a page carries for one panel."""

@@ -9,8 +9,8 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from isentrope.estimate import Estimate
-from isentrope.runs.header import Provenance
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.header import Provenance
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,22 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from isentrope.checkpoint_names import step_within
-from isentrope.errors import IsentropeError
-from isentrope.reading import reading as files_of
 from isentrope.reports.panel import Source
 from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
-from isentrope.runs.log_lines import read_log
-from isentrope.runs.origin import require_of_run
-from isentrope.runs.result import Result
-from isentrope.runs.results import (
+from isentrope.results.result import Result
+from isentrope.results.results import (
     AuditResult,
     InfluenceResult,
     KernelResult,
     MeasureResult,
     NoiseResult,
 )
+from isentrope.runs.log_lines import read_log
+from isentrope.runs.origin import require_of_run
+from isentrope.system.checkpoint_names import step_within
+from isentrope.system.errors import IsentropeError
+from isentrope.system.reading import reading as files_of
 
 KINDS = (MeasureResult, InfluenceResult, KernelResult, NoiseResult, AuditResult)
 VERBS = tuple(kind.verb for kind in KINDS)

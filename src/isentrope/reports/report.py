@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from isentrope.file_contents import csv
-from isentrope.files import write_bytes
 from isentrope.reports.page import Column, identifier, render
 from isentrope.reports.panel import Panel, Section
 from isentrope.reports.panels.audit import audit_panels
@@ -32,14 +30,16 @@ from isentrope.reports.panels.training import curve_panels
 from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable, read_run
 from isentrope.reports.svg import png_file, svg_file
 from isentrope.reports.verdict import verdict
-from isentrope.runs.one_writer import one_writer
-from isentrope.runs.result import Result
-from isentrope.runs.results import (
+from isentrope.results.result import Result
+from isentrope.results.results import (
     AuditResult,
     InfluenceResult,
     KernelResult,
     MeasureResult,
 )
+from isentrope.runs.one_writer import one_writer
+from isentrope.system.file_contents import csv
+from isentrope.system.files import write_bytes
 
 R = TypeVar("R", bound=Result)
 

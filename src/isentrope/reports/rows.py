@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 Row = Mapping[str, Any]
 """A row of a table, by column; each column has a type of its own."""

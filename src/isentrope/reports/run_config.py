@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.config.io import ConfigError, read_yaml
-from isentrope.runs.header import Provenance
+from isentrope.results.header import Provenance
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Keys and values by section."""

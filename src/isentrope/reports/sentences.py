@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from isentrope.estimate import Estimate
-from isentrope.formatting import MISSING, PAGE, known
+from isentrope.nouns.estimate import Estimate
+from isentrope.system.formatting import MISSING, PAGE, known
 
 number = PAGE.number
 

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from isentrope.formatting import power_of_ten
 from isentrope.reports.palette import COLOURS, INK, LINE, MUTED, PAPER
 from isentrope.reports.sentences import number
+from isentrope.system.formatting import power_of_ten
 
 WIDTH = 390
 """Of a figure, in units that are pixels at natural size."""

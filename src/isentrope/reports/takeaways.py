@@ -11,12 +11,12 @@ import math
 from functools import partial
 
 from isentrope.attribution.influence.reliability import printed_reliability
-from isentrope.formatting import percent
 from isentrope.reports.panels.plane import law_of
 from isentrope.reports.read_run import Reading, as_far_as_readable
 from isentrope.reports.rows import bare, estimate_in
 from isentrope.reports.sentences import number, with_error, with_interval
-from isentrope.runs.results import AuditResult, MeasureResult
+from isentrope.results.results import AuditResult, MeasureResult
+from isentrope.system.formatting import percent
 
 TOP = "0.02"
 """The share of tokens that is spoken of, as `audit` writes it."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import INK
 from isentrope.reports.rows import bare
 from isentrope.reports.svg import canvas, zero_line
-from isentrope.runs.attribution_records import Tried
-from isentrope.runs.results import TrialResult
+from isentrope.results.attribution_records import Tried
+from isentrope.results.results import TrialResult
 
 TITLES = {"step": "whole step", "gradient": "gradient part alone"}
 MARKERS = "osD^v<>PX*hd8p"

@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from isentrope.estimate import Estimate
-from isentrope.formatting import PAGE, listed, percent
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panels.checks import checks_of
 from isentrope.reports.panels.trade_off import rate_sentence
 from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable
@@ -23,9 +22,10 @@ from isentrope.reports.sentences import (
     with_interval,
     without_error,
 )
-from isentrope.runs.attribution_records import Budget, SharesRecord
-from isentrope.runs.class_records import is_it_all
-from isentrope.runs.results import AuditResult, InfluenceResult, MeasureResult
+from isentrope.results.attribution_records import Budget, SharesRecord
+from isentrope.results.class_records import is_it_all
+from isentrope.results.results import AuditResult, InfluenceResult, MeasureResult
+from isentrope.system.formatting import PAGE, listed, percent
 
 
 @dataclass(frozen=True)

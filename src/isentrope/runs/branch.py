@@ -16,10 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint_names import step_of_folder
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.files import (
+from isentrope.recording.contract import CONTRACT
+from isentrope.recording.next_update import NEXT_UPDATE
+from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.files import (
     files_below,
     fresh_folder,
     publish_folder,
@@ -27,10 +29,8 @@ from isentrope.files import (
     write_bytes,
     write_json,
 )
-from isentrope.manifest import verify
-from isentrope.reading import read_json, reading
-from isentrope.recording.contract import CONTRACT
-from isentrope.recording.next_update import NEXT_UPDATE
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_json, reading
 from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import WRITING, RunFiles
 

@@ -24,12 +24,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import t_of_two_errors
-from isentrope.reading import read_table
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.table_schemas import RECORDS
 from isentrope.runs.branch_study import UNCHANGED
-from isentrope.runs.table_schemas import RECORDS
+from isentrope.system.reading import read_table
 
 QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}
 START = "start"

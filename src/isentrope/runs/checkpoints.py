@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from isentrope.checkpoint_names import step_name, step_of_folder
 from isentrope.config.as_trained import AsTrained
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
@@ -19,7 +18,8 @@ from isentrope.policy.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_layout
 from isentrope.policy.sharding import shard_base
-from isentrope.processes import all_ranks, world_size
+from isentrope.system.checkpoint_names import step_name, step_of_folder
+from isentrope.system.processes import all_ranks, world_size
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.files import sha256_of_files
 from isentrope.policy.adapter import adapter_settings
-from isentrope.reading import read_json, read_tensor_headers
 from isentrope.runs.checkpoints import Checkpoint
+from isentrope.system.files import sha256_of_files
+from isentrope.system.reading import read_json, read_tensor_headers
 
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
 """Settings of a model that say how it was saved, not what it is."""

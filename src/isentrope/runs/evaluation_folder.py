@@ -26,9 +26,13 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.errors import FileError
-from isentrope.file_contents import csv_cell, parquet
-from isentrope.files import (
+from isentrope.results.result_coding import ResultsError
+from isentrope.results.table_schemas import RECORDS
+from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.runs.resume import require_same_origin
+from isentrope.system.errors import FileError
+from isentrope.system.file_contents import csv_cell, parquet
+from isentrope.system.files import (
     MANIFEST,
     sha256,
     sha256_of_file,
@@ -36,14 +40,10 @@ from isentrope.files import (
     write_json,
     write_manifest,
 )
-from isentrope.formatting import known
-from isentrope.manifest import verify
-from isentrope.reading import read_json, read_table
-from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.result_coding import ResultsError
-from isentrope.runs.resume import require_same_origin
-from isentrope.runs.table_schemas import RECORDS
-from isentrope.stated_steps import require_own_name
+from isentrope.system.formatting import known
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_json, read_table
+from isentrope.system.stated_steps import require_own_name
 
 log = logging.getLogger("isentrope")
 

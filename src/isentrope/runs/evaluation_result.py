@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from isentrope.files import write_json
-from isentrope.reading import read_text
-from isentrope.runs.result_coding import Value, decode, encode
+from isentrope.results.result_coding import Value, decode, encode
+from isentrope.system.files import write_json
+from isentrope.system.reading import read_text
 
 
 @dataclass(frozen=True)

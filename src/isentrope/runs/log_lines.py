@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isentrope.reading import reading
-from isentrope.strict_json import parse_json
+from isentrope.system.reading import reading
+from isentrope.system.strict_json import parse_json
 
 
 def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:

@@ -21,9 +21,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from isentrope.files import remove_empty, writing_below
-from isentrope.outputs import require_apart
-from isentrope.processes import gather, rank
+from isentrope.system.files import remove_empty, writing_below
+from isentrope.system.outputs import require_apart
+from isentrope.system.processes import gather, rank
 
 LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)

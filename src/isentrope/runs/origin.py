@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isentrope.errors import FileError
-from isentrope.files import sha256
-from isentrope.manifest import file_digest
 from isentrope.policy.adapter import adapter_settings
 from isentrope.policy.base_model import adapter_base
 from isentrope.recording.contract import CONTRACT
 from isentrope.sampling.tasks.python_file import NAME
+from isentrope.system.errors import FileError
+from isentrope.system.files import sha256
+from isentrope.system.manifest import file_digest
 from isentrope.update.parameter_names import SIDECAR
 
 UNKNOWN = "unknown"

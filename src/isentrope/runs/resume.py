@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
+from isentrope.results.result import RESULTS
+from isentrope.results.results import load_result
 from isentrope.runs.folder import differences
 from isentrope.runs.origin import (
     changed_parts,
@@ -25,8 +27,6 @@ from isentrope.runs.origin import (
     optimizer_digest,
     task_digest,
 )
-from isentrope.runs.result import RESULTS
-from isentrope.runs.results import load_result
 
 log = logging.getLogger("isentrope")
 

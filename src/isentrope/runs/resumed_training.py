@@ -14,7 +14,6 @@ from typing import Any
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import relative_to_run
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.reading import read_json
 from isentrope.runs.origin import (
     UNKNOWN,
     base_digests,
@@ -26,6 +25,7 @@ from isentrope.runs.origin import (
     task_digest,
     tokenizer_digest,
 )
+from isentrope.system.reading import read_json
 from isentrope.training.models import TOY, find_model
 from isentrope.training.saved_arguments import TRAINING_ARGS, read_training_arguments
 

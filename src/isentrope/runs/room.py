@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from isentrope.config.train import TrainingConfig
-from isentrope.errors import FileError
+from isentrope.system.errors import FileError
 
 _OPTIMIZER_BYTES = 8
 """Of AdamW per trained parameter: two moments in float32."""

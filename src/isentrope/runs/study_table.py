@@ -29,16 +29,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, freedom_of_units, within_bounds
 from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
-from isentrope.file_contents import csv, parquet
-from isentrope.files import write_bytes
-from isentrope.runs.attribution_records import IN_FILE
-from isentrope.runs.entropy_records import EntropyRecord
-from isentrope.runs.measure_records import SweepRow
-from isentrope.runs.result import Result, Tables
-from isentrope.runs.reward_records import RewardRow
+from isentrope.nouns.estimate import Estimate, freedom_of_units, within_bounds
+from isentrope.results.attribution_records import IN_FILE
+from isentrope.results.entropy_records import EntropyRecord
+from isentrope.results.measure_records import SweepRow
+from isentrope.results.result import Result, Tables
+from isentrope.results.reward_records import RewardRow
 from isentrope.runs.study import Item, Study
+from isentrope.system.file_contents import csv, parquet
+from isentrope.system.files import write_bytes
 
 ERRORS_OVER_E = ("measure", "influence", "try", "entropies")
 """Verbs whose errors are over the prompts of E, which all repeats share."""

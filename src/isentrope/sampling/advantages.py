@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.tasks import Task
 
 ADVANTAGES = ("dr_grpo", "grpo", "rloo")

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
+from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Report, silent
-from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
 from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
+from isentrope.system.progress import Report, silent
 
 
 @dataclass(frozen=True)

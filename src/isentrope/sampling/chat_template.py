@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from isentrope.errors import IsentropeError
-from isentrope.reading import reason
+from isentrope.system.errors import IsentropeError
+from isentrope.system.reading import reason
 
 SECONDS = 10
 """For one conversation."""

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from isentrope.files import short_digest
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chat
+from isentrope.system.files import short_digest
 
 _LOG = logging.getLogger("isentrope")
 _SHORT = 16

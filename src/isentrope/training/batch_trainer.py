@@ -21,16 +21,16 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
-from isentrope.recording.observing import evaluating
-from isentrope.rollouts import Rollouts
-from isentrope.sampling.generate import Drawn, sample_responses
-from isentrope.training.control.requirements import (
+from isentrope.control.requirements import (
     require_controllable,
     require_whole_parameters_to_sample,
 )
-from isentrope.training.control.run_control import RunControl
+from isentrope.control.run_control import RunControl
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.recording.observing import evaluating
+from isentrope.sampling.generate import Drawn, sample_responses
 from isentrope.training.models import SpreadBase
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 

@@ -16,8 +16,8 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from isentrope.files import whole_folder
 from isentrope.policy.language_model import Policy
+from isentrope.system.files import whole_folder
 
 
 def save_base_model(policy: Policy, folder: str | Path) -> Path:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import Prompt, as_prompts
 
 IGNORED = -100

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.processes import gather
-from isentrope.sharded_tensors import local_part
+from isentrope.nouns.sharded_tensors import local_part
+from isentrope.system.processes import gather
 
 
 class TrainingDivergedError(RuntimeError):

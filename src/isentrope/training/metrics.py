@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor
 
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.batches import UpdateBatchReport
 
 

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from isentrope.reading import read_json, require_types
+from isentrope.system.reading import read_json, require_types
 from isentrope.training.resumable import STATE
 
 FLOOR = 0.1

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from isentrope.inert import Inert, load_torch
-from isentrope.secrets import secrets_in
+from isentrope.system.inert import Inert, load_torch
+from isentrope.system.secrets import secrets_in
 
 TRAINING_ARGS = "training_args.bin"
 _LARGEST = 16 * 2**20

@@ -18,8 +18,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from isentrope.reading import read_json, read_tensors, reading
-from isentrope.training.control.isentropic import IsentropicStep
+from isentrope.control.isentropic import IsentropicStep
+from isentrope.system.reading import read_json, read_tensors, reading
 from isentrope.training.resumable import CONTROL_STATE, STATE
 from isentrope.training.run_files import RunFiles
 

@@ -24,11 +24,11 @@ from typing import Any
 
 import transformers
 
-from isentrope.checkpoint_names import step_name
-from isentrope.files import publish_folder
 from isentrope.policy.checkpoint import load_policy, require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks import load_task
+from isentrope.system.checkpoint_names import step_name
+from isentrope.system.files import publish_folder
 from isentrope.training.checkpoints import save_base_model
 from isentrope.training.reference_loop import reference_loop
 from isentrope.training.toy import with_lora

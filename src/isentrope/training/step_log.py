@@ -11,15 +11,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.checkpoint_names import step_name
-from isentrope.files import write_file
-from isentrope.processes import rank
+from isentrope.nouns.vectors import Vector
 from isentrope.recording.next_update import write_next_update
 from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
+from isentrope.system.checkpoint_names import step_name
+from isentrope.system.files import write_file
+from isentrope.system.processes import rank
 from isentrope.training.metrics import metrics
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatch
-from isentrope.vectors import Vector
 
 
 class StepLog:

@@ -18,9 +18,9 @@ from transformers import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from isentrope.files import whole_folder, write_json
 from isentrope.policy.sharding import shard_base as spread
-from isentrope.processes import all_ranks
+from isentrope.system.files import whole_folder, write_json
+from isentrope.system.processes import all_ranks
 from isentrope.training.models import SpreadBase
 from isentrope.training.run_files import RunFiles
 from isentrope.training.whole_checkpoints import WholeCheckpoints

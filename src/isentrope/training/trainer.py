@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
+from isentrope.control.isentropic import IsentropicStep
+from isentrope.control.run_control import RunControl
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
-from isentrope.stated_steps import require_own_states
+from isentrope.system.stated_steps import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer
-from isentrope.training.control.isentropic import IsentropicStep
-from isentrope.training.control.run_control import RunControl
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.run_files import RunFiles
 from isentrope.training.saved_state import restore_state, write_state

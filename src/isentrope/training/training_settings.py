@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.reading import read_json
 from isentrope.recording.contract import CONTRACT, read_contract
-from isentrope.stated_steps import checkpoint_step
+from isentrope.system.reading import read_json
+from isentrope.system.stated_steps import checkpoint_step
 from isentrope.training.saved_arguments import (
     TRAINING_ARGS,
     SavedArguments,

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.processes import gather, rank, world_size
-from isentrope.rollouts import Rollouts, concatenate
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, draw_until_full
 from isentrope.sampling.generate import Drawn, decode
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
+from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
 Respond = Callable[[list[Tensor], Tensor], Drawn]

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from isentrope.files import fresh_folder, publish_folder
-from isentrope.processes import barrier, rank
+from isentrope.system.files import fresh_folder, publish_folder
+from isentrope.system.processes import barrier, rank
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
 from isentrope.training.saved_state import saving

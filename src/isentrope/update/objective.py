@@ -33,7 +33,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 
 Objective = Literal[
     "dr_grpo",

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.rollouts import Rollouts
 from isentrope.update.objective import token_weights
 
 Clip = tuple[float, float]

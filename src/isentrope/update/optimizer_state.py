@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.errors import FileError, IsentropeError
-from isentrope.heap import mapped_blocks
-from isentrope.manifest import verify
+from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.policy.layouts import foreign_file
-from isentrope.reading import read_json, read_torch, reading
-from isentrope.sharded_tensors import is_sharded, sharded_like
-from isentrope.stated_steps import require_own_states
+from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.heap import mapped_blocks
+from isentrope.system.manifest import verify
+from isentrope.system.reading import read_json, read_torch, reading
+from isentrope.system.stated_steps import require_own_states
 from isentrope.update.optimizer_checks import require_moment, require_plausible, require_steps
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import (

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.nouns.sharded_tensors import local_part, total, with_part
+from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.sharded_tensors import local_part, total, with_part
 from isentrope.update.optimizer_state import OptimizerState
-from isentrope.vectors import Vector, axpy, norm
 
 if TYPE_CHECKING:
     from isentrope.update.step import Step

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from isentrope.reading import read_json
+from isentrope.system.reading import read_json
 
 Groups = list[Mapping[str, Any]]
 States = Mapping[Any, Any]

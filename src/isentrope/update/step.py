@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isentrope.heap import mapped_blocks
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
+from isentrope.system.heap import mapped_blocks
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_rules import RULES, Preconditioning
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.parameter_names import Names
 from isentrope.update.rounding import SHORT_MOMENTS, short_types
-from isentrope.vectors import Vector, axpy, norm
 
 
 @dataclass(frozen=True)

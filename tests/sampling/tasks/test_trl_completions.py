@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 from trl import GRPOTrainer
 
-from isentrope.pipelines.batches import read_rollouts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.sampling.tasks.trl_completions import read_trl_completions
+from isentrope.verbs.batches import read_rollouts
 from tests.sampling.conftest import tiny_policy
 from tests.training.conftest import small_policy
 from tests.training.runs import LENGTH, SIZE, trl_args

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import delete_one
-from isentrope.estimate import Estimate
-from isentrope.vectors import Vector, axpy
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.vectors import Vector, axpy
 
 UNIT = "nats per η²"
 

@@ -28,7 +28,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     relation_masks,
     require_kernel,
 )
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 FRACTION = "fraction of |K|²"
 

@@ -28,7 +28,7 @@ from isentrope.attribution.fisher.truncation import (
     Truncations,
     truncation_statistics,
 )
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 _NO_RATIO = "The full sum is not distinguishable from zero, so a ratio to it has no interval."
 

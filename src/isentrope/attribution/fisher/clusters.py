@@ -24,7 +24,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one, require_kernel
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 @dataclass(frozen=True)

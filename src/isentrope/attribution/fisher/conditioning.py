@@ -27,10 +27,10 @@ from isentrope.attribution.fisher.prompt_pairs import (
     require_kernel,
 )
 from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate, freedom_of_groups
+from isentrope.nouns.estimate import Estimate, freedom_of_groups
 
 Kind = Literal["rows", "columns", "both"]
 

@@ -29,19 +29,19 @@ from isentrope.attribution.gradients.gram import gram, gram_diagonals
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.file_contents import sort_metadata
-from isentrope.files import write_file
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.reading import (
+from isentrope.system.file_contents import sort_metadata
+from isentrope.system.files import write_file
+from isentrope.system.reading import (
     read_table,
     read_tensor_headers,
     read_tensor_notes,
     read_tensors,
     reading,
 )
-from isentrope.rollouts import Rollouts
-from isentrope.table_schema import TableSchema
-from isentrope.vectors import Vector
+from isentrope.system.table_schema import TableSchema
 
 SIDE = TableSchema(
     {

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, require_finite
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 UNIT = "nats per sequence per η"
 

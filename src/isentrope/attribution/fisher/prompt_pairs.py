@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 KERNEL_UNIT = "nats per unit of η·w·A"
 """The unit of K: a step on t' changes log π(t) by η K(t, t') w A(t')."""

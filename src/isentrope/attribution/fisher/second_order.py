@@ -23,15 +23,15 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.batching import micro_batches
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score, score_along
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 
 def second_order_kernel(

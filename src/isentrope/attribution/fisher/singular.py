@@ -27,7 +27,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     cosines,
     require_finite,
 )
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 @dataclass(frozen=True)

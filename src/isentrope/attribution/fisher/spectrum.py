@@ -28,7 +28,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     require_kernel,
 )
 from isentrope.attribution.ties import TIED, tied
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 @dataclass(frozen=True)

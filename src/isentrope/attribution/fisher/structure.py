@@ -34,7 +34,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     require_finite,
     require_kernel,
 )
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 DIFFERENCE = "same_prompt - cross_prompt"
 """Name of the differences in tables."""

@@ -29,12 +29,12 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import METHOD, NoiseScale, noise_scale_of_gram
-from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector
 
 UNIT = "nats per example"
 

@@ -42,7 +42,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     require_kernel,
 )
 from isentrope.attribution.ties import tied
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 _NO_TARGET = (
     "The full sum is not distinguishable from zero, so a ratio to it has no interval; "

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage
-from isentrope.processes import Ranks
-from isentrope.vectors import Vector
+from isentrope.nouns.vectors import Vector
+from isentrope.system.processes import Ranks
 
 
 class GradientStore:

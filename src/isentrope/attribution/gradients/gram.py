@@ -23,11 +23,11 @@ from isentrope.attribution.gradients.options import GradientBackend, GradientOpt
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.files import sha256, write_file
+from isentrope.nouns.sharded_tensors import largest_part, local_part
+from isentrope.nouns.vectors import Vector, require_same_names, tensor_bytes
 from isentrope.policy.language_model import Policy
-from isentrope.reading import read_tensors
-from isentrope.sharded_tensors import largest_part, local_part
-from isentrope.vectors import Vector, require_same_names, tensor_bytes
+from isentrope.system.files import sha256, write_file
+from isentrope.system.reading import read_tensors
 
 
 def gram(

@@ -21,18 +21,18 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.estimate import Estimate, freedom_of_groups
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.reward_change import rare_rewards
 from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
+from isentrope.nouns.estimate import Estimate, freedom_of_groups
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.language_model import Policy
 from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
-from isentrope.vectors import Vector, axpy, dot, multiply
 
 
 @dataclass(frozen=True)

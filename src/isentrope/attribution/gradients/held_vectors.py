@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.sharded_tensors import is_sharded, local_part, with_part
-from isentrope.vectors import Vector, require_same_names
+from isentrope.nouns.sharded_tensors import is_sharded, local_part, with_part
+from isentrope.nouns.vectors import Vector, require_same_names
 
 
 def held_dtype(theta: Mapping[str, Tensor]) -> torch.dtype:

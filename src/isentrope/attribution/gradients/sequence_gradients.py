@@ -32,7 +32,8 @@ from isentrope.attribution.gradients.lora import LoraLayer, find_lora
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
-from isentrope.heap import give_back_free_memory, mapped_blocks
+from isentrope.nouns.sharded_tensors import is_sharded, local_part, sharded_like
+from isentrope.nouns.vectors import Vector, dot, multiply, norm
 from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.batching import MicroBatch, micro_batches
 from isentrope.policy.derivative_guard import require_derivatives
@@ -43,9 +44,8 @@ from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.scoring import score_along
-from isentrope.processes import ALONE
-from isentrope.sharded_tensors import is_sharded, local_part, sharded_like
-from isentrope.vectors import Vector, dot, multiply, norm
+from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.processes import ALONE
 
 Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""

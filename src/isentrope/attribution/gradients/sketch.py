@@ -19,12 +19,12 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.estimate import Estimate
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.sharded_tensors import local_part, sharded_like
+from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
-from isentrope.sharded_tensors import local_part, sharded_like
-from isentrope.vectors import Vector, require_same_names
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from isentrope.update.step import Step

@@ -10,7 +10,7 @@ from torch import Tensor
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.attribution.influence.quantities import Quantity
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
 from isentrope.update.step import Step
 

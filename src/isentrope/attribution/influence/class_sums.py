@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
-from isentrope.estimate import Estimate, freedom_of_groups, t_quantile
 from isentrope.estimators.ratio import ends_of_ratio, fieller
+from isentrope.nouns.estimate import Estimate, freedom_of_groups, t_quantile
 
 _NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
 

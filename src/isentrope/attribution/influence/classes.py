@@ -36,7 +36,7 @@ from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 from isentrope.attribution.ties import lowest, tied
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 HIGH_ENTROPY = 0.2
 """Share of the tokens that is of high entropy."""

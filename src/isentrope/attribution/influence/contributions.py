@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.estimate import Estimate
 from isentrope.estimators.functional import Functional
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
-from isentrope.rollouts import Rollouts
 
 
 @dataclass(frozen=True)

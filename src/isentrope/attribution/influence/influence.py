@@ -36,10 +36,10 @@ from isentrope.attribution.influence.quantities import (
 )
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
 from isentrope.estimators.functional import Functional, Method
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
-from isentrope.progress import Report, silent
-from isentrope.rollouts import Rollouts
+from isentrope.system.progress import Report, silent
 from isentrope.update.step import Step
 
 T = TypeVar("T")

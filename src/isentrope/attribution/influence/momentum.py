@@ -26,13 +26,13 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.attribution.influence.projection import on_sums
-from isentrope.estimate import freedom_of_groups, t_quantile
+from isentrope.nouns.estimate import freedom_of_groups, t_quantile
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.step import Step
-from isentrope.vectors import Vector, multiply
 
 _MOMENT = {"adamw": "exp_avg", "adam": "exp_avg", "sgd": "momentum_buffer"}
 """What each rule calls m."""

@@ -8,11 +8,11 @@ from isentrope.attribution.gradients.groups import GradientGroups, entropy_group
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.estimators.functional import UNITS, Functional, Method
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.progress import Report
-from isentrope.rollouts import Rollouts
+from isentrope.system.progress import Report
 from isentrope.update.step import Step
-from isentrope.vectors import Vector
 
 TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
 """Default groups of prompts; each costs a forward pass for tokens, none for sequences."""

@@ -27,7 +27,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from isentrope.attribution.ties import tied
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"
 

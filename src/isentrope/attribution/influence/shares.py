@@ -23,13 +23,13 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import ratio_terms
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
-from isentrope.estimate import Estimate
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import UNITS, Functional, Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.sample import score_batch
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.update.step import Step
 
 

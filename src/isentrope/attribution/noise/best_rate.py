@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 @dataclass(frozen=True)

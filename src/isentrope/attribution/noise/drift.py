@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 
 UNIT = "|∂loss|²"
 BLOCKS = 5

@@ -28,8 +28,8 @@ from scipy.stats import norm
 from torch import Tensor
 
 from isentrope.attribution.noise.scale import require_units
-from isentrope.estimate import Estimate
 from isentrope.estimators.ratio import noise_over_square
+from isentrope.nouns.estimate import Estimate
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.estimate import Estimate, freedom_of_units, participation, t_quantile
 from isentrope.estimators.ratio import fieller
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
@@ -48,11 +47,12 @@ from isentrope.estimators.tail import (
     too_few,
     uneven,
 )
+from isentrope.nouns.estimate import Estimate, freedom_of_units, participation, t_quantile
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.rollouts import Rollouts
 from isentrope.update.objective import entropy_weights as of_entropies
 from isentrope.update.objective import token_weights as objective_weights
-from isentrope.vectors import Vector
 
 MIN_UNITS = 4
 """Fewest groups: with three, α and β cannot be separated."""

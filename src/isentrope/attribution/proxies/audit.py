@@ -42,7 +42,7 @@ from isentrope.attribution.proxies.agreement import Column, correlation, top_cou
 from isentrope.attribution.proxies.audit_sample import MEASURED, AuditSample
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.proxies.weighted_ranks import Array
-from isentrope.estimate import NO_SPREAD, ROUNDING, Estimate, t_quantile
+from isentrope.nouns.estimate import NO_SPREAD, ROUNDING, Estimate, t_quantile
 
 TOPS = (0.0002, 0.02, 0.2)
 METHOD = "cluster bootstrap over prompts"

@@ -26,7 +26,7 @@ from isentrope.attribution.proxies.agreement import (
     top_counts,
 )
 from isentrope.attribution.proxies.weighted_ranks import Array
-from isentrope.estimate import participation
+from isentrope.nouns.estimate import participation
 
 MEASURED = "measured"
 """The name under which the influence itself is in the table: its concentration and reliability."""

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import LOSS, MEASURED
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.sentences import has_interval, with_interval
 from isentrope.reports.svg import canvas, legend, named_rows, zero_line
-from isentrope.runs.results import AuditResult
+from isentrope.results.results import AuditResult
 
 Statistics = Mapping[str, Estimate]
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isentrope.estimate import Estimate
-from isentrope.formatting import listed, percent
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, SECOND, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels.past_updates import past_panel
@@ -23,8 +22,9 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, named_rows, zero_line
-from isentrope.runs.attribution_records import SharesRecord
-from isentrope.runs.results import InfluenceResult, MeasureResult
+from isentrope.results.attribution_records import SharesRecord
+from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.system.formatting import listed, percent
 
 SHARES = {
     "itself": "the response itself",

@@ -17,14 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, PAPER, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import has_interval, number, without_error
 from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
-from isentrope.runs.measure_records import SweepRow
-from isentrope.runs.results import MeasureResult
+from isentrope.results.measure_records import SweepRow
+from isentrope.results.results import MeasureResult
 
 
 def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.estimators.identities import in_words, p_value
-from isentrope.pipelines.influence import LEAST_RELIABLE
-from isentrope.pipelines.results import SUSPECT_Z
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import KINDS, Reading
 from isentrope.reports.sentences import number
-from isentrope.runs.results import InfluenceResult, MeasureResult
+from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.verbs.influence import LEAST_RELIABLE
+from isentrope.verbs.results import SUSPECT_Z
 
 UNLIKE = 1e-3
 """|log| of trainer's over sampler's probability above which a trainer warns."""

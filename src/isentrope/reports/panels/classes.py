@@ -10,15 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.formatting import percent
 from isentrope.reports.palette import INK, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import Row, columns_of, records
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, named_rows, zero_line
-from isentrope.runs.class_records import ClassesRecord, ClassRecord
-from isentrope.runs.results import AuditResult, InfluenceResult
+from isentrope.results.class_records import ClassesRecord, ClassRecord
+from isentrope.results.results import AuditResult, InfluenceResult
+from isentrope.system.formatting import percent
 
 
 def class_panels(found: Measurement[InfluenceResult] | Measurement[AuditResult]) -> list[Panel]:

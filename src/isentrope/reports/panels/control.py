@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from isentrope.formatting import percent
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import number
 from isentrope.reports.svg import canvas, grid, legend, zero_line
 from isentrope.runs.log_lines import read_log
+from isentrope.system.formatting import percent
 
 PREFIX = "control/"
 _NEAR = 0.05

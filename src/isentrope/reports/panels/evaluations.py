@@ -13,16 +13,16 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from isentrope.errors import IsentropeError
 from isentrope.evaluation.pass_at_k import prompt_scores
-from isentrope.manifest import NOT_VERIFIED
-from isentrope.reading import read_csv, read_table
 from isentrope.reports.panel import Source
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
+from isentrope.results.table_schemas import RECORDS
 from isentrope.runs.evaluation_folder import HEAD, columns_of, finished, rows_of
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.origin import require_of_run
-from isentrope.runs.table_schemas import RECORDS
+from isentrope.system.errors import IsentropeError
+from isentrope.system.manifest import NOT_VERIFIED
+from isentrope.system.reading import read_csv, read_table
 
 TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
 """The first is there where another program held the second open."""

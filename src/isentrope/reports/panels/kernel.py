@@ -17,15 +17,15 @@ from matplotlib.colors import to_rgb
 
 from isentrope.attribution.fisher.kernel import SIDE
 from isentrope.attribution.fisher.null_spectra import marchenko_pastur_eigenvalues
-from isentrope.estimate import Estimate
-from isentrope.reading import read_table, read_tensors
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import number, with_interval
 from isentrope.reports.svg import canvas, grid, legend, powers
-from isentrope.runs.kernel_records import NullRecord, RelationRecord, SpectrumRecord
-from isentrope.runs.results import KernelResult
+from isentrope.results.kernel_records import NullRecord, RelationRecord, SpectrumRecord
+from isentrope.results.results import KernelResult
+from isentrope.system.reading import read_table, read_tensors
 
 CELLS = 512
 """Rows of the picture at most."""

@@ -13,8 +13,6 @@ import pandas as pd
 
 from isentrope.attribution.fisher.kernel import DIAGONALS
 from isentrope.attribution.fisher.pair_classes import HELD_OUT
-from isentrope.formatting import listed, percent
-from isentrope.reading import read_tensors
 from isentrope.reports.palette import INK, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels.kernel import CELLS, picture
@@ -22,8 +20,10 @@ from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import columns_of
 from isentrope.reports.sentences import number, with_interval
 from isentrope.reports.svg import canvas, grid, zero_line
-from isentrope.runs.kernel_records import BlockRecord, ClusterRecord
-from isentrope.runs.results import KernelResult
+from isentrope.results.kernel_records import BlockRecord, ClusterRecord
+from isentrope.results.results import KernelResult
+from isentrope.system.formatting import listed, percent
+from isentrope.system.reading import read_tensors
 
 ROWS = {"EU": "response of E", "FU": "fresh response to U's prompts"}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from isentrope.estimate import Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import INK, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, zero_line
-from isentrope.runs.momentum_records import MomentumRecord
-from isentrope.runs.results import InfluenceResult
+from isentrope.results.momentum_records import MomentumRecord
+from isentrope.results.results import InfluenceResult
 
 MOST = 24
 """Past updates that are drawn."""

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from isentrope.estimate import Estimate
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.formatting import percent
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels.trade_off import trade_off_panel
@@ -21,8 +20,9 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.runs.attribution_records import Budget
-from isentrope.runs.results import InfluenceResult, MeasureResult
+from isentrope.results.attribution_records import Budget
+from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.system.formatting import percent
 
 WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""

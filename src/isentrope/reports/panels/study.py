@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from isentrope.estimate import Estimate
-from isentrope.formatting import known
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import FIRST, INK, LOSS, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.read_run import Measurement, Reading
@@ -27,9 +26,10 @@ from isentrope.reports.sentences import (
     without_error,
 )
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.runs.kernel_records import BlockRecord
-from isentrope.runs.result import Result
-from isentrope.runs.results import AuditResult, KernelResult, MeasureResult
+from isentrope.results.kernel_records import BlockRecord
+from isentrope.results.result import Result
+from isentrope.results.results import AuditResult, KernelResult, MeasureResult
+from isentrope.system.formatting import known
 
 Pick = Callable[[Any], Estimate | None]
 """From a result of the panel's verb to an Estimate, or None."""

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from isentrope.formatting import known, percent
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import number
-from isentrope.runs.results import InfluenceResult
+from isentrope.results.results import InfluenceResult
+from isentrope.system.formatting import known, percent
 
 SEQUENCES = 10
 """Shown; the most influential."""

@@ -14,15 +14,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from isentrope.attribution.noise.best_rate import BestRate, Range, averaged_batches
-from isentrope.estimate import Estimate
-from isentrope.formatting import percent
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.runs.results import MeasureResult, NoiseResult
-from isentrope.runs.reward_records import RewardRecord
+from isentrope.results.results import MeasureResult, NoiseResult
+from isentrope.results.reward_records import RewardRecord
+from isentrope.system.formatting import percent
 
 Pair = tuple[float, Estimate, Estimate]
 """η, ΔH(η) and ΔJ(η)."""

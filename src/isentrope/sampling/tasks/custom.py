@@ -19,13 +19,13 @@ from typing import Any, cast
 
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.reading import read_json_lines
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
 from isentrope.sampling.tasks.custom_fields import require_field
 from isentrope.sampling.tasks.epochs import shuffled_epochs
+from isentrope.system.reading import read_json_lines
 
 _PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
 _DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}

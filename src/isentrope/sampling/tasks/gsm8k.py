@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from isentrope.reading import read_json_lines
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.epochs import shuffled_epochs
+from isentrope.system.reading import read_json_lines
 
 R1_TEMPLATE = (
     "A conversation between User and Assistant. The User asks a question, and the Assistant "

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from isentrope.files import short_digest
+from isentrope.system.files import short_digest
 
 TEST_SHARE = 0.2
 

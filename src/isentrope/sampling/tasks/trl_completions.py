@@ -17,10 +17,10 @@ from typing import Any
 import pandas as pd
 import torch
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.reading import read_arrow, read_schema
-from isentrope.rollouts import Rollouts
 from isentrope.sampling.prompts import as_prompts
+from isentrope.system.reading import read_arrow, read_schema
 
 NEEDED = {"step", "prompt", "completion", "advantage"}
 

@@ -1,0 +1,125 @@
+"""The base class of token controls: checks of their options, and selection of tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor
+
+from isentrope.control.tokens import Rewritten, Tokens
+
+OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Options are numbers and strings of the stated type; unknown options are refused."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+Column = Literal["kept_mass", "influence", "reward_influence"]
+"""Optional columns of `Tokens`, each of which costs a pass over the batch."""
+
+
+class TokenRule:
+    """A token control; subclasses are frozen dataclasses whose fields are its options.
+
+    With strength 0 the batch keeps the weights of the plain objective exactly. The same holds for a
+    negative strength where the control is not two-sided.
+
+    Attributes:
+        on_policy: Whether it acts while every ratio of policy to sampler is 1.
+        two_sided: Whether a negative strength is the same rule in the other direction.
+        targetable: Whether its strength moves entropy one way, so that feedback can set it.
+    """
+
+    on_policy: ClassVar[bool] = True
+    two_sided: ClassVar[bool] = False
+    targetable: ClassVar[bool] = True
+    strength: float
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """Optional columns of `Tokens` that it reads."""
+        return ()
+
+    def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Rewrite the weights of a batch.
+
+        Args:
+            tokens: The batch.
+            strength: Strength at this step; `self.strength` without feedback.
+
+        Returns:
+            c' and d.
+
+        Raises:
+            ValueError: If a column that the control reads is missing.
+        """
+        if missing := [name for name in self.needs if getattr(tokens, name) is None]:
+            raise ValueError(f"{type(self).__name__} needs the {missing[0]} of the batch.")
+        effective = strength if self.two_sided else max(0.0, strength)
+        if effective == 0:
+            return Rewritten(tokens.weights)
+        return self.apply(tokens, effective)
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Rewrite the weights of a batch at a strength other than 0.
+
+        Args:
+            tokens: The batch, with the columns that the control needs.
+            strength: Positive, or of either sign where the control is two-sided.
+
+        Returns:
+            c' and d.
+
+        Raises:
+            NotImplementedError: Always; each control implements it.
+        """
+        raise NotImplementedError
+
+
+def lowest(values: Tensor, among: Tensor, share: float) -> Tensor:
+    """The tokens with the lowest values: a share of the candidates, at least one token.
+
+    Args:
+        values: (n, t).
+        among: (n, t) bool, the candidates.
+        share: Share of the candidates to select, in (0, 1].
+
+    Returns:
+        (n, t) bool, max(⌊share · m⌋, 1) of the m tokens of `among`; among equal values the first.
+    """
+    places = among.flatten().nonzero()[:, 0]
+    if len(places) == 0:
+        return torch.zeros_like(among)
+    order = values.flatten()[places].sort(stable=True).indices
+    selection = torch.zeros(among.numel(), dtype=torch.bool)
+    selection[places[order[: count(share, len(places))]]] = True
+    return selection.view_as(among)
+
+
+def count(share: float, tokens: int) -> int:
+    """max(⌊share · tokens⌋, 1), robust to the rounding of a decimal share."""
+    return max(int(share * tokens + 1e-9), 1)
+
+
+def two_values(where: Tensor, yes: float, no: float) -> Tensor:
+    """`yes` where a condition holds and `no` elsewhere, float64."""
+    return torch.where(where, *(torch.tensor(x, dtype=torch.float64) for x in (yes, no)))
+
+
+def mixed(tokens: Tokens, advantages: Tensor, strength: float) -> Rewritten:
+    """The batch with advantages interpolated between its own and others.
+
+    Args:
+        tokens: The batch.
+        advantages: (n,) A', the advantages at strength 1.
+        strength: x of (1 − x) A + x A'.
+
+    Returns:
+        c' = w_i ((1 − x) A_i + x A'_i).
+    """
+    mixture = (1 - strength) * tokens.advantages + strength * advantages
+    return Rewritten((tokens.sequence_weights * mixture)[:, None] * tokens.mask)

@@ -1,0 +1,135 @@
+"""The controls by name.
+
+`TOKEN` rewrite the weights of an update batch, `FIELDS` are settings of TRL, and `STEP` add to the
+optimizer's step itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+
+from isentrope.control.base import TokenRule
+from isentrope.control.bonus import Bonus
+from isentrope.control.clip_b import ClipB
+from isentrope.control.clip_cov import ClipCov
+from isentrope.control.entrocraft import Entrocraft
+from isentrope.control.entropic import EntroPIC
+from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.kl_cov import KlCov
+from isentrope.control.lp_reg import LpReg
+from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.control.options import IsentropicOptions
+from isentrope.control.pass_at_k import PassAtK
+from isentrope.control.qae import QuantileAdvantage
+from isentrope.control.repo_r import RepoR
+from isentrope.control.stare import Stare
+from isentrope.control.trl_fields import (
+    AdaptiveBonus,
+    Cispo,
+    ClipHigher,
+    Gspo,
+    TrainerFields,
+)
+from isentrope.control.w_reinforce import WReinforce
+
+NONE = "none"
+
+TOKEN: dict[str, type[TokenRule]] = {
+    "clip_cov": ClipCov,
+    "clip_b": ClipB,
+    "repo_r": RepoR,
+    "stare": Stare,
+    "entropic": EntroPIC,
+    "w_reinforce": WReinforce,
+    "entrocraft": Entrocraft,
+    "pass_at_k": PassAtK,
+    "qae": QuantileAdvantage,
+    "entropy_mask": EntropyMask,
+    "random_mask": RandomMask,
+    "negative_scale": NegativeScale,
+    "lp_reg": LpReg,
+    "bonus": Bonus,
+    "influence": InfluenceClip,
+    "kl_cov": KlCov,
+}
+"""Token controls; kl_cov acts in the loss of each micro-batch."""
+
+FIELDS: dict[str, type[TrainerFields]] = {
+    "clip_higher": ClipHigher,
+    "cispo": Cispo,
+    "gspo": Gspo,
+    "adaptive": AdaptiveBonus,
+}
+"""Controls that are part of TRL."""
+
+STEP: dict[str, dict[str, Any]] = {
+    "isentropic": {"reward_neutral": False},
+    "isentropic_reward_neutral": {"reward_neutral": True},
+}
+"""Isentropic steps, with the options that each name sets."""
+
+
+def names() -> tuple[str, ...]:
+    """The names that `build` accepts."""
+    return (*TOKEN, *FIELDS, *STEP)
+
+
+def build(
+    name: str, strength: float | None = None, options: Mapping[str, Any] | None = None
+) -> Any:
+    """A control by its name.
+
+    Args:
+        name: One of `names()`.
+        strength: Its strength; None for its default.
+        options: Its other options.
+
+    Returns:
+        A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
+
+    Raises:
+        ValueError: If the name or an option is unknown, or a value does not fit.
+    """
+    table: dict[str, type] = {**TOKEN, **FIELDS, **dict.fromkeys(STEP, IsentropicOptions)}
+    if name not in table:
+        near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
+            f"{', '.join(table)}."
+        )
+    kind, arguments = table[name], dict(options or {})
+    accepted = [field.name for field in fields(kind)]
+    fixed = STEP.get(name, {})
+    allowed = [option for option in accepted if option not in ("strength", *fixed)]
+    for option in arguments:
+        if option not in allowed:
+            raise ValueError(
+                f"The control {name!r} has no option {option!r}: {_suggestion(option, allowed)}."
+            )
+    if strength is not None:
+        if "strength" not in accepted:
+            raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
+        arguments["strength"] = strength
+    try:
+        return kind(**arguments, **fixed)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        prefix = "" if not place else f"{place}: "
+        value = f", got {first['input']!r}" if place else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"The control {name!r}: {prefix}{message}{value}.") from error
+
+
+def _suggestion(option: str, allowed: list[str]) -> str:
+    if option == "strength":
+        return "its strength is control.strength"
+    if not allowed:
+        return "it has none"
+    near = get_close_matches(option, allowed, n=1, cutoff=0.0)
+    return f"the nearest is {(near or allowed)[0]!r}"

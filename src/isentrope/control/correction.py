@@ -1,0 +1,307 @@
+"""The isentropic correction: a vector added to a step so that entropy changes by τ.
+
+    θ' = θ + η (v + λu),     u = Π P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
+    c = (<g_a, Π P g_b> + <g_b, Π P g_a>)/2,     g = (g_a + g_b)/2
+
+g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
+is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
+of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
+noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>. Among the steps
+whose c is larger than twice its error it is too large, 1.2 to 3 times where noise hides it, so the
+c of a run is filtered over all of its steps, each weighted by its variance (`level`).
+
+Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
+infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
+the two noises twice, once per sample. This product is estimated from the (K, K) table of
+<g_aj, ΠP g_bk> without its row and column means, and subtracted once.
+
+If there is no correction, or a shorter one, the reason is one of:
+
+    not_finite     a number is NaN or infinite
+    no_rate        η is 0
+    no_gain        c is not larger than twice its standard error: the effect of u is unknown
+    first_step     P has second moments of one gradient: u is long where that gradient was small
+    out_of_range   |ηλc| was cut to a share of the entropy, so that the first order holds
+    too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from isentrope.control.gradients import along, entropy_of, gradient_groups, total
+from isentrope.control.level import Level
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.language_model import Policy
+
+GAIN_DRIFT = 0.1
+"""Change of the gain from one step to the next, as a share of it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a correction.
+
+    Attributes:
+        strength: s, the share of <g,v> that is cancelled.
+        largest: Bound on ‖λu‖ as a multiple of ‖v‖.
+        range: Bound on |ηλc| as a share of the entropy.
+    """
+
+    strength: float = 1.0
+    largest: float = 1.0
+    range: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "largest", "range"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} of an isentropic step must be positive, got {value}.")
+
+
+@dataclass(frozen=True)
+class Correction:
+    """λu, with its statistics.
+
+    Attributes:
+        weight: λ; 0 where there is no correction.
+        direction: u, float64.
+        reason: Why there is no correction, or why it was shortened; None otherwise.
+        numbers: Flat numbers for a log, by name without a prefix.
+    """
+
+    weight: float
+    direction: Vector
+    reason: str | None
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def withdrawn(self, reason: str) -> Correction:
+        """The same numbers with no correction, for a reason."""
+        none = {"lambda": 0.0, "no_correction": 1.0, "clamped": 0.0, "step_share": 0.0}
+        return replace(self, weight=0.0, reason=reason, numbers=self.numbers | none)
+
+    @property
+    def component(self) -> Vector:
+        """λu, the vector that is added to v."""
+        return {name: self.weight * x for name, x in self.direction.items()}
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Entropy gradients of two independent samples, by groups of their sequences.
+
+    Attributes:
+        a: (K, ...) by parameter name, float64; the sum over K is g_a.
+        b: The same of the other sample.
+        past_a: Mean of the g_a of earlier steps, or None.
+        past_b: The same of g_b.
+        share: Weight of this step's g in the mean from which u is computed; 1 without a past.
+    """
+
+    a: Vector
+    b: Vector
+    past_a: Vector | None = None
+    past_b: Vector | None = None
+    share: float = 1.0
+
+    def averaged(self, which: str) -> Vector:
+        """The weighted mean of this step's gradient and the past, (...) by name."""
+        current, past = total(getattr(self, which)), getattr(self, f"past_{which}")
+        if past is None:
+            return current
+        return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
+
+
+def isentropic_correction(
+    policy: Policy,
+    E_a: Rollouts,
+    E_b: Rollouts,
+    direction: Vector,
+    preconditioner: Vector,
+    eta: float,
+    *,
+    tau: float = 0.0,
+    limits: Limits | None = None,
+    project: Callable[[Vector], Vector] | None = None,
+) -> Correction:
+    """The correction of a step from two independent samples of E; the model does not change.
+
+    Args:
+        policy: The policy at θ.
+        E_a: An unfiltered sample of it, with the entropies of its sampler.
+        E_b: Another one, independent of the first.
+        direction: v.
+        preconditioner: P, diagonal.
+        eta: Learning rate η of the step.
+        tau: τ, the requested change of h, nats per token.
+        limits: Bounds of the correction.
+        project: Π, linear, on vectors; None for the identity.
+
+    Returns:
+        λ and u.
+
+    Raises:
+        ValueError: If a sample cannot be used.
+    """
+    halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
+    entropy, se = entropy_of(E_a, E_b)
+    level = {"entropy": entropy, "entropy_se": se}
+    correction = correct(
+        halves, direction, preconditioner, eta, entropy, tau=tau, limits=limits, project=project
+    )
+    return replace(correction, numbers=level | correction.numbers)
+
+
+def correct(
+    halves: Halves,
+    v: Vector,
+    preconditioner: Vector,
+    eta: float,
+    entropy: float,
+    *,
+    tau: float = 0.0,
+    limits: Limits | None = None,
+    project: Callable[[Vector], Vector] | None = None,
+    gains: Level | None = None,
+    drawn: bool = True,
+) -> Correction:
+    """λ and u from entropy gradients.
+
+    Args:
+        halves: Entropy gradients of two samples.
+        v: The optimizer's direction.
+        preconditioner: P.
+        eta: η.
+        entropy: h, nats per token.
+        tau: τ, the requested change of h.
+        limits: Bounds of the correction.
+        project: Π, or None for the identity.
+        gains: The gains of earlier steps, to which this one is added; None for this one alone.
+        drawn: Whether the samples are new; the gain of old ones is among the earlier ones.
+
+    Returns:
+        λ and u.
+    """
+    limits = limits or Limits()
+
+    def conditioned(x: Vector) -> Vector:
+        scaled = {n: preconditioner[n] * y for n, y in x.items()}
+        return scaled if project is None else project(scaled)
+
+    u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
+    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
+    along_v = along(halves.a, v), along(halves.b, v)
+    predicted, predicted_se = _mean_of_two(*along_v)
+    gain, gain_se = _gain(halves, u_a, u_b, conditioned)
+    if gains is not None and math.isfinite(gain + gain_se):
+        gain, gain_se = _filtered(gains, gain, gain_se, drawn)
+    sizes = _size(v, preconditioner), _size(u, preconditioner)
+    numbers = {
+        "predicted": eta * predicted,
+        "predicted_se": eta * predicted_se,
+        "asked": tau,
+        "gain": gain,
+        "gain_se": gain_se,
+    }
+    weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
+    if reason is None:
+        exact = (tau / eta - limits.strength * predicted) / gain
+        weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
+    share = norm(u) * abs(weight) / norm(v) if weight else 0.0
+    numbers |= {
+        "lambda": weight,
+        "no_correction": float(weight == 0.0 and reason is not None),
+        "clamped": float(weight != 0.0 and reason is not None),
+        "step_share": share,
+    }
+    return Correction(weight, u, reason, numbers)
+
+
+def _obstacle(
+    eta: float, predicted: float, gain: float, gain_se: float, v_size: float, u_size: float
+) -> str | None:
+    if not all(map(math.isfinite, (eta, predicted, gain, gain_se, v_size, u_size))):
+        return "not_finite"
+    if eta == 0:
+        return "no_rate"
+    return None if gain > 2 * gain_se else "no_gain"
+
+
+def _cut(
+    weight: float, change: float, sizes: tuple[float, float], entropy: float, limits: Limits
+) -> tuple[float, str | None]:
+    """λ within its bounds, and the name of the bound that was reached, or None."""
+    v_size, u_size = sizes
+    bounds = {
+        "out_of_range": limits.range * abs(entropy) / abs(change),
+        "too_large": limits.largest * v_size / u_size if u_size else math.inf,
+    }
+    reason = min(bounds, key=lambda name: bounds[name])
+    if abs(weight) <= bounds[reason]:
+        return weight, None
+    return math.copysign(bounds[reason], weight), reason
+
+
+def _gain(
+    halves: Halves, u_a: Vector, u_b: Vector, conditioned: Callable[[Vector], Vector]
+) -> tuple[float, float]:
+    """The gain c and its error, conditional on the past."""
+    across = along(halves.a, u_b), along(halves.b, u_a)
+    gain = float(across[0].sum() + across[1].sum()) / 2
+    # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
+    table = torch.stack(
+        [
+            along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
+            for k in range(len(across[1]))
+        ],
+        dim=1,
+    )  # (K of a, K of b)
+    parts = [
+        (across[0] + halves.share * table.sum(1)) / 2,
+        (across[1] + halves.share * table.sum(0)) / 2,
+    ]
+    by_sample = [_variance(x) for x in parts]
+    product = halves.share**2 * _interaction(table)
+    return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
+
+
+def _filtered(gains: Level, gain: float, error: float, drawn: bool) -> tuple[float, float]:
+    """The gain given those of all steps so far, and its error."""
+    first = math.isinf(gains.variance)
+    if not first:
+        gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
+    if first or drawn:
+        gains.observe(gain, max(error**2, 1e-300))
+    return gains.value, math.sqrt(gains.variance)
+
+
+def _interaction(table: Tensor) -> float:
+    """The variance of the sum over a (K, K) table due to the interaction of rows and columns."""
+    k = len(table)
+    residual = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
+    return float(k**2 * (residual**2).sum() / (k - 1) ** 2)
+
+
+def _mean_of_two(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """The mean of two independent sums over groups, and its error."""
+    return float(a.sum() + b.sum()) / 2, math.sqrt(_variance(a) + _variance(b)) / 2
+
+
+def _variance(parts: Tensor) -> float:
+    """The variance of a sum over groups, from their sample variance."""
+    return float(len(parts) * parts.var())
+
+
+def _size(x: Vector, preconditioner: Vector) -> float:
+    """√<x, P⁻¹x>, where P is not 0."""
+    parts = []
+    for name, y in x.items():
+        P = preconditioner[name]
+        parts.append(float((y.double()[P > 0] ** 2 / P[P > 0]).sum()))
+    return math.sqrt(sum(parts))

@@ -1,0 +1,113 @@
+"""Entropy gradients of a sample by groups of its sequences, and its entropy.
+
+    g = Σ_j g_j,     g_j = Σ_{i in group j} Σ_k (a_ik ∂s_ik + b_ik ∂H_ik)
+
+a and b are the cotangents of h on the whole sample, computed from the entropies of its sampler. At
+the policy that drew the sample these are the entropies of the policy, so it is not scored again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isentrope.estimators.entropy_gradient import cotangents_of_arrays
+from isentrope.estimators.functional import Functionals
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import derivative_of_scores
+
+GROUPS = 4
+"""Number of groups of sequences per sample, over which errors are computed."""
+
+
+def gradient_groups(policy: Policy, E: Rollouts, groups: int = GROUPS) -> Vector:
+    """g_H of h on E, as a sum over groups of its sequences.
+
+    Args:
+        policy: The policy that drew E.
+        E: An unfiltered sample, with the entropies of its sampler.
+        groups: K.
+
+    Returns:
+        (K, ...) by parameter name, float64, nats per token per unit of θ.
+
+    Raises:
+        ValueError: If E lacks the sampler's entropies, or has fewer sequences than groups.
+    """
+    if len(E) < groups:
+        raise ValueError(f"E has {len(E)} sequences, which cannot make {groups} groups.")
+    weights = entropy_cotangents(E)
+    with derivative_of_scores(policy.model):
+        pieces = [
+            weighted_rows(policy, E, rows, weights)
+            for rows in torch.arange(len(E)).tensor_split(groups)
+        ]
+    return {n: torch.stack([piece[n] for piece in pieces]) for n in policy.names}
+
+
+def weighted_rows(
+    policy: Policy, E: Rollouts, rows: Tensor, weights: tuple[Tensor, Tensor]
+) -> Vector:
+    """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) over some of the sequences.
+
+    Args:
+        policy: The policy.
+        E: n sequences.
+        rows: Indices of the sequences.
+        weights: a and b, (n, t) each.
+
+    Returns:
+        The gradient by parameter name, float64.
+    """
+    part = E.select(rows)
+    width = part.mask.shape[1]
+    a, b = (x[rows, :width] for x in weights)
+    return policy.weighted_gradient(part, a, b)
+
+
+def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:
+    """∂h/∂s and ∂h/∂H of every token of E, at the policy that drew E.
+
+    Args:
+        E: An unfiltered sample, with the entropies of its sampler.
+
+    Returns:
+        Two (n, t) arrays.
+
+    Raises:
+        ValueError: If the sampler's entropies are missing.
+    """
+    if E.sampler_entropies is None:
+        raise ValueError("The isentropic step needs an E with the entropies of its sampler.")
+    entropies = E.padded("sampler_entropies")
+    f = Functionals("per_token", "prefix", E.mask.double())
+    return cotangents_of_arrays(f, torch.zeros_like(entropies), entropies)
+
+
+def entropy_of(*samples: Rollouts) -> tuple[float, float]:
+    """The entropy h of pooled samples, and its standard error over sequences.
+
+    Args:
+        *samples: Unfiltered samples, one response per prompt draw, with the sampler's entropies.
+
+    Returns:
+        h and its error, nats per token.
+    """
+    columns = [x for E in samples for x in E.sampler_entropies or ()]
+    entropy = torch.stack([x.double().sum() for x in columns])
+    tokens = torch.tensor([float(len(x)) for x in columns], dtype=torch.float64)
+    h, n = float(entropy.sum() / tokens.sum()), len(columns)
+    influence = (entropy - h * tokens) / tokens.sum()
+    return h, float((n / max(n - 1, 1) * (influence**2).sum()).sqrt())
+
+
+def total(groups: Vector) -> Vector:
+    """The sum over groups, (...) by name."""
+    return {n: x.sum(0) for n, x in groups.items()}
+
+
+def along(groups: Vector, direction: Vector) -> Tensor:
+    """(K,) inner products of each group with a vector."""
+    return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)

@@ -1,0 +1,302 @@
+"""The isentropic step: a callback that corrects the change of entropy by each optimizer step.
+
+    on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, an E of its own, λu
+    on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state does not change
+
+    τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `level`
+
+The two callbacks are public hooks of transformers, and the loss does not change. With several inner
+steps per batch each step is corrected, with an E drawn at its θ. The probe only observes; an error
+in a control ends the run, because continuing without the control would be another experiment.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from isentrope.control.averages import GradientMeans
+from isentrope.control.correction import Correction, correct
+from isentrope.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
+from isentrope.control.feedback import Feedback, Target
+from isentrope.control.level import Level
+from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import require_correctable, require_long_parameters
+from isentrope.nouns.vectors import Vector
+from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import ComingStep, coming_step
+from isentrope.probe.requirements import LENGTH, setting
+from isentrope.recording.observing import bare, evaluating
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.system.processes import rank, together
+
+log = logging.getLogger("isentrope")
+
+SECOND_ORDER = 0.2
+"""Second order as a share of the predicted change, for the variance of ĥ."""
+_REASONS = {
+    "not_finite": "a number of the step is not finite",
+    "no_rate": "the learning rate is 0",
+    "first_step": "P has second moments of one gradient alone",
+    "no_gain": "its gain is within two standard errors of zero",
+    "no_reward_gain": "the gradient of reward is within two standard errors of zero",
+    "out_of_range": "the change of entropy would leave the linear range",
+    "too_large": "it would be larger than the step itself",
+}
+
+
+class IsentropicStep(TrainerCallback):
+    """Corrects each step so that it changes entropy by the requested amount.
+
+    Attributes:
+        component: λu of the step in progress, or of the last step until the next begins; None where
+            there is no correction.
+        seconds: Wall time of the control in the last step.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[PromptLike],
+        *,
+        options: IsentropicOptions | None = None,
+        feedback: Feedback | None = None,
+        seed: int = 0,
+        batch_size: int = 256,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        """Set up the control.
+
+        Args:
+            prompts: Held-out prompts, whose entropy is controlled.
+            options: Options of the correction.
+            feedback: The target and its gains; by default no target: each step keeps h constant.
+            seed: Fixes prompts and tokens of every E, together with the step.
+            batch_size: Sequences sampled at a time, on each process.
+            temperature: Sampling temperature; by default the trainer's.
+            max_new_tokens: Longest response in tokens; by default the trainer's.
+        """
+        self._prompts = name_prompts(prompts)
+        self._options = options or IsentropicOptions()
+        self._limits = self._options.limits
+        self._feedback = feedback or Feedback(Target())
+        self._drawing = {"seed": seed, "batch_size": batch_size}
+        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+        reward = self._options.reward_average if self._options.reward_neutral else None
+        keep = self._options.every > 1
+        self._means = GradientMeans(self._options.average, reward, keep=keep)
+        self._level, self._gains = Level(), Level()
+        self._policy: Policy | None = None
+        self._eta = 0.0
+        self._latest: dict[str, float] = {}
+        self._tokens = 0
+        self._warned: set[str] = set()
+        self.component: Vector | None = None
+        self.seconds = 0.0
+
+    def attach(self, trainer: Any) -> IsentropicStep:
+        """Correct the steps of a trainer; call this before attaching a probe to it.
+
+        Args:
+            trainer: A transformers Trainer, such as one of TRL.
+
+        Returns:
+            This control.
+
+        Raises:
+            ValueError: If the trainer shards its parameters, holds them in less than float32, or
+                does not define the temperature or the longest response.
+        """
+        require_correctable(trainer)
+        setting(self._temperature, trainer.args, "temperature", "temperature")
+        setting(self._max_new_tokens, trainer.args, *LENGTH)
+        trainer.add_callback(self)
+        plain = trainer.log
+
+        def log_with_control(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            plain({**logs, **(self.latest() if "loss" in logs else {})}, *args, **kwargs)
+
+        trainer.log = log_with_control
+        return self
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the last step."""
+        return {f"control/{name}": value for name, value in self._latest.items()}
+
+    # --- hooks of transformers.Trainer -------------------------------------------------------
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Compute the correction of the step about to be taken."""
+        start = time.perf_counter()
+        model, step = bare(kwargs["model"]), state.global_step + 1
+        with evaluating(model):
+            policy = together(lambda: self._live_policy(model, args, kwargs))
+            coming = together(
+                lambda: coming_step(policy, kwargs["optimizer"], "an isentropic step")
+            )
+            length = setting(self._max_new_tokens, args, *LENGTH)
+            self._tokens = 0
+            draw = self._draw(policy, step, length)
+            if self._feedback.needs_start:
+                self._level.observe(*self._start(policy, length))
+            self._correct_step(step, coming, draw)
+        self.seconds = time.perf_counter() - start
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the correction to the parameters after the optimizer's update."""
+        if self.component is None or self._policy is None:
+            return
+        with torch.no_grad():
+            for name, part in self.component.items():
+                parameter = self._policy.model.get_parameter(name)
+                parameter.copy_(parameter.double() + self._eta * part)
+
+    # --- one step ----------------------------------------------------------------------------
+
+    def _draw(self, policy: Policy, step: int, length: int) -> EntropyDraw | None:
+        """E of this step; None where the last E is used again."""
+        if (step - 1) % self._options.every and not self._means.empty:
+            return None
+        draw = draw_entropy(
+            policy, self._prompts, self._options.size, length, step=step, **self._drawing
+        )
+        self._tokens += draw.tokens
+        self._means.observe(draw.a, draw.b)
+        return draw
+
+    def _correct_step(self, step: int, coming: ComingStep, draw: EntropyDraw | None) -> None:
+        if draw is not None:
+            self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
+        level_se = math.sqrt(self._level.variance)
+        # the target before this step: `scheduled` adds its change in this step
+        self._feedback.observe(step, self._level.value, ahead=0)
+        tau = self._feedback.output + self._feedback.scheduled(step)
+        correction = self._correction(coming, tau, draw is not None)
+        self._update_means(step, coming)
+        self._eta = coming.learning_rate
+        self.component = correction.component if correction.weight else None
+        self._predict_level(correction)
+        if correction.reason is not None:
+            self._feedback.forget()
+            self._warn(step, correction.reason, bool(correction.weight))
+        of_feedback = {k.removeprefix("control/"): v for k, v in self._feedback.latest().items()}
+        self._latest = {
+            **of_feedback,
+            "entropy_se": level_se,
+            "tokens": float(self._tokens),
+            **({} if draw is None else _draw_numbers(draw)),
+            **correction.numbers,
+            **({} if correction.reason is None else {correction.reason: 1.0}),
+        }
+
+    def _start(self, policy: Policy, length: int) -> tuple[float, float]:
+        """The entropy before the first step and its variance, on a larger sample."""
+        size = self._options.start_size
+        h, se, tokens = draw_level(policy, self._prompts, size, length, step=0, **self._drawing)
+        self._tokens += tokens
+        return h, max(se**2, 1e-18)
+
+    def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
+        if not coming.components:
+            return _no_correction("not_finite", tau)
+        P, project = coming.preconditioner, None
+        if self._options.reward_neutral:
+            project = self._means.reward_projection(P)
+        correction = correct(
+            self._means.halves(),
+            coming.direction,
+            P,
+            coming.learning_rate,
+            self._level.value,
+            tau=tau,
+            limits=self._limits,
+            project=project,
+            gains=None if coming.first else self._gains,
+            drawn=drawn,
+        )
+        if coming.first:
+            return correction.withdrawn("first_step")
+        unknown = self._options.reward_neutral and project is None
+        return correction.withdrawn("no_reward_gain") if unknown else correction
+
+    def _update_means(self, step: int, coming: ComingStep) -> None:
+        self._means.end_step()
+        if coming.components:
+            self._means.add_reward(step, {n: -x for n, x in coming.gradient.items()})
+
+    def _predict_level(self, correction: Correction) -> None:
+        """Change ĥ by the predicted change of the corrected step."""
+        numbers = correction.numbers
+        before, error = numbers["predicted"], numbers["predicted_se"]
+        change = before + self._eta * correction.weight * numbers["gain"]
+        gain_error = self._eta * correction.weight * numbers["gain_se"]
+        variance = error**2 + gain_error**2 + (SECOND_ORDER * before) ** 2
+        if not math.isfinite(change + variance):  # then only the previous level is known
+            change, variance = 0.0, (self._limits.range * self._level.value) ** 2
+        self._level.predict(change, variance)
+
+    def _warn(self, step: int, reason: str, cut: bool) -> None:
+        """Log each reason once."""
+        if reason in self._warned or rank() != 0:
+            return
+        self._warned.add(reason)
+        effect = "reduced the correction" if cut else "did not correct the step"
+        log.warning(
+            "Step %d: the isentropic step %s (%s): %s. Later steps are counted in control/%s.",
+            step,
+            effect,
+            reason,
+            _REASONS[reason],
+            reason,
+        )
+
+    def _live_policy(self, model: Any, args: Any, kwargs: Mapping[str, Any]) -> Policy:
+        if self._policy is None or self._policy.model is not model:
+            require_long_parameters(model)
+            self._policy = Policy(
+                model,
+                kwargs.get("processing_class"),
+                temperature=setting(self._temperature, args, "temperature", "temperature"),
+                precision="as_is",
+            )
+            self._prompts = as_prompts(self._policy, self._prompts)
+        return self._policy
+
+    # --- state -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Feedback, level and counts, as plain JSON; the means are in `tensors`."""
+        return {
+            "feedback": self._feedback.state_dict(),
+            "level": self._level.state_dict(),
+            "seen": self._means.state_dict(),
+            "gains": self._gains.state_dict(),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Means of gradients, by name; empty where nothing is averaged."""
+        return self._means.tensors()
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Resume from a saved state."""
+        self._feedback.load_state_dict(state["feedback"])
+        self._level.load_state_dict(state["level"])
+        self._means.load(state["seen"], tensors)
+        self._gains.load_state_dict(state.get("gains", Level().state_dict()))
+
+
+def _draw_numbers(draw: EntropyDraw) -> dict[str, float]:
+    return {"entropy_drawn": draw.entropy, "entropy_drawn_se": draw.entropy_se}
+
+
+def _no_correction(reason: str, tau: float) -> Correction:
+    """No correction, where no prediction is possible."""
+    numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
+    return Correction(0.0, {}, None, {"asked": tau, **numbers}).withdrawn(reason)

@@ -1,0 +1,78 @@
+"""Masks and scales: a mask to tokens of high entropy, and two baselines for every control.
+
+    entropy_mask     c' = (1 − x 1{H < q_.8}) c    TRL `get_high_entropy_mask`, arXiv 2506.01939
+    random_mask      c' = 0 for a random share x of the tokens
+    negative_scale   c' = (1 + x) c where A < 0
+
+Different here: the quantile of `entropy_mask` is of the whole batch, where TRL takes that of a
+micro-batch over all GPUs; x = 1 is the published mask. Neither mask determines the
+direction in which entropy moves, so they take no target.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from isentrope.control.base import OPTIONS, Share, TokenRule, count
+from isentrope.control.tokens import Rewritten, Tokens
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class EntropyMask(TokenRule):
+    """Only tokens of high entropy have full weight ("80/20").
+
+    Attributes:
+        strength: x, the share of its weight that any other token loses.
+        quantile: Quantile of the batch's entropies at and above which a token has full weight.
+    """
+
+    strength: Share = 1.0
+    quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    targetable: ClassVar[bool] = False
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Damp tokens of low entropy."""
+        H = tokens.entropies
+        low = H[tokens.mask].quantile(self.quantile) > H
+        return Rewritten(tokens.weights * (1 - strength * low.double()))
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class RandomMask(TokenRule):
+    """A random share of the tokens has weight 0.
+
+    Attributes:
+        strength: x, the share.
+    """
+
+    strength: Share = 0.2
+    targetable: ClassVar[bool] = False
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Drop tokens."""
+        places = tokens.mask.flatten().nonzero()[:, 0]
+        order = torch.randperm(len(places), generator=tokens.generator())
+        weights = tokens.weights.flatten()
+        weights[places[order[: count(strength, len(places))]]] = 0.0
+        return Rewritten(weights.view_as(tokens.mask))
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class NegativeScale(TokenRule):
+    """One factor for all responses with a negative advantage.
+
+    Attributes:
+        strength: x; the factor is 1 + x.
+    """
+
+    strength: Annotated[float, Field(ge=-1)] = 0.5
+    two_sided: ClassVar[bool] = True
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Scale negatives."""
+        negative = (tokens.token_advantages < 0).double()
+        return Rewritten(tokens.weights * (1 + strength * negative))

@@ -1,0 +1,220 @@
+"""Columns of a batch that need a pass of the model: the mass that min-p keeps, and influences.
+
+    kept_mass    M_ik = Σ_a π_a 1{π_a ≥ m max π}, 0 where the token itself is below
+    influence    δH_ik = c_ik ∂_u s_ik,   u = P g_H,   g_H = ∂h estimated on E
+    reward       δJ_ik = c_ik ∂_u' s_ik,  u' = P g_J,  g_J = 1/|E| Σ_i (R_i − R̄) ∂S_i
+
+`attribution.influence` gives the last two with errors on one process; here all processes share the
+passes, and every process has the result. E must be drawn apart from the update batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.sample import score_batch
+from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope.nouns.vectors import Vector, multiply, norm
+from isentrope.policy.batching import micro_batches
+from isentrope.policy.language_model import Policy
+from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.policy.slopes import logprob_jvp
+from isentrope.policy.token_statistics import LOGITS_HELD
+from isentrope.sampling.advantages import RewardFunction, with_rewards
+from isentrope.sampling.generate import decode, sample_responses
+from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.sampling.streams import draw_plan, generator_of
+from isentrope.sampling.tasks import Task
+from isentrope.system.processes import gather, rank, together, world_size
+from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
+from isentrope.update.step import clip_factor, follow_rule
+
+
+def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
+    """The mass that a min-p filter keeps at every token; every process must call this.
+
+    Args:
+        policy: The policy that drew the rollouts, without dropout.
+        rollouts: n sequences, the same on every process.
+        min_p: Least probability of a kept token, as a share of the largest.
+
+    Returns:
+        (n, t) float64, 0 where the filter does not keep the token itself or there is none.
+    """
+    mine = _rows(len(rollouts))
+    here = together(lambda: _kept_mass(policy, rollouts.select(mine), min_p))
+    return _whole(rollouts, gather((mine, here)))
+
+
+def _kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
+    out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
+    rows = max(1, LOGITS_HELD // policy.vocabulary)
+    with torch.no_grad():
+        for batch in micro_batches(rollouts, policy.max_tokens, padding=policy.padding):
+            here = batch.to(policy.device)
+            hidden = policy.packed_hidden(here)
+            parts = []
+            with policy.precision.active():
+                for h, target in zip(hidden.split(rows), here.targets.split(rows), strict=True):
+                    p = (policy.head(h).double() / policy.temperature).softmax(-1)
+                    keep = p >= min_p * p.amax(-1, keepdim=True)
+                    own = keep.gather(1, target[:, None])[:, 0]
+                    parts.append((p * keep).sum(-1) * own)
+            here.place(torch.cat(parts), out)
+    return out
+
+
+def preconditioner(
+    policy: Policy,
+    U: Rollouts,
+    weights: Tensor,
+    optimizer: OptimizerLike,
+    max_grad_norm: float | None,
+) -> Vector:
+    """P of the step that the optimizer would take on a batch; every process must call this.
+
+    Args:
+        policy: The policy at the θ of the step.
+        U: The whole update batch.
+        weights: (n, t) c.
+        optimizer: Its state before the step; it is not changed.
+        max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
+
+    Returns:
+        P by parameter name.
+
+    Raises:
+        ValueError: If the gradient is not finite.
+    """
+    loss_gradient = _shared_gradient(policy, U, -weights)
+    state = load_optimizer_state(policy, optimizer)
+    clip = clip_factor(norm(loss_gradient), max_grad_norm)
+    return follow_rule(policy, state, loss_gradient, clip)[1]
+
+
+def token_influence(
+    policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P: Vector
+) -> tuple[Tensor, Tensor | None]:
+    """δH and δJ of every token of a batch; every process must call this.
+
+    Args:
+        policy: The policy at the θ of the step, without dropout.
+        E: The whole evaluation batch, drawn apart from U; δJ needs its rewards.
+        U: The whole update batch.
+        weights: (n, t) c of U.
+        P: The preconditioner, from `preconditioner`.
+
+    Returns:
+        (n, t) float64 each, per unit of the learning rate; None for δJ where E has no rewards.
+    """
+    a, b = cotangents(score_batch(policy, E, functional="per_token", method="prefix"))
+    with derivative_of_scores(policy.model):
+        gradients = [_shared_gradient(policy, E, a, b)]
+        if E.rewards is not None:
+            centred = (E.rewards - E.rewards.mean()) / len(E)
+            gradients.append(_shared_gradient(policy, E, centred[:, None] * E.mask))
+    directions = [multiply(P, gradient) for gradient in gradients]
+    mine = _rows(len(U))
+    with DerivativeOfTraining():
+        _, slopes = logprob_jvp(policy, U.select(mine), directions)
+    everyone = gather((mine, slopes))
+    of_entropy, *rest = [
+        weights * _whole(U, [(rows, parts[k]) for rows, parts in everyone])
+        for k in range(len(directions))
+    ]
+    return of_entropy, rest[0] if rest else None
+
+
+def _whole(rollouts: Rollouts, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """(n, t) from the rows of each process, which may be padded to fewer tokens."""
+    out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
+    for rows, part in parts:
+        out[rows, : part.shape[1]] = part
+    return out
+
+
+def _rows(n: int) -> Tensor:
+    """The rows, of n, that this process computes."""
+    if n < world_size():
+        raise ValueError(f"{n} sequences cannot be shared by {world_size()} processes.")
+    return torch.arange(n).tensor_split(world_size())[rank()]
+
+
+def _shared_gradient(
+    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None = None
+) -> Vector:
+    """The gradient of Σ (a s + b H), summed over the rows of all processes."""
+    mine = _rows(len(rollouts))
+    here = rollouts.select(mine)
+    t = int(here.lengths.max())
+    of_entropies = None if b is None else b[mine, :t]
+    gradient = together(lambda: policy.weighted_gradient(here, a[mine, :t], of_entropies))
+    if world_size() > 1:
+        for part in gradient.values():
+            dist.all_reduce(part)
+    return gradient
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Source of a control's own evaluation batches.
+
+    Attributes:
+        prompts: Held-out prompts.
+        size: Number of sequences per batch, one response per prompt draw.
+        max_new_tokens: Longest response in tokens.
+        seed: Fixes prompts and tokens of every batch, with a stream other than the probe's.
+        task: Computes rewards; None for no rewards.
+        batch_size: Sequences sampled at a time on this process.
+    """
+
+    prompts: Sequence[Prompt]
+    size: int
+    max_new_tokens: int
+    seed: int
+    task: Task | RewardFunction | None = None
+    batch_size: int = 64
+
+    def draw(self, policy: Policy, step: int) -> Rollouts:
+        """Draw the batch of a step; every process must call this.
+
+        Args:
+            policy: The policy at the θ of the step, without dropout.
+            step: The step, from 1.
+
+        Returns:
+            The whole batch, the same on every process.
+        """
+        generator = generator_of(self.seed, step, 0, 17)
+        plan = len(self.prompts), self.size, self.max_new_tokens
+        draws, uniforms = draw_plan(generator, *plan)
+        mine = _rows(self.size)
+        return concatenate(
+            gather(together(lambda: self._sample(policy, draws[mine], uniforms[mine])))
+        )
+
+    def _sample(self, policy: Policy, draws: Tensor, uniforms: Tensor) -> Rollouts:
+        prompts = as_prompts(policy, [self.prompts[i] for i in draws.tolist()])
+        require_room(policy, prompts, self.max_new_tokens)
+        ids = [torch.tensor(p.token_ids) for p in prompts]
+        draw = sample_responses(
+            policy, ids, uniforms, self.max_new_tokens, batch_size=self.batch_size
+        )
+        rollouts = Rollouts(
+            prompt_ids=ids,
+            response_ids=draw.responses,
+            prompt_index=torch.arange(len(ids)),
+            sampler_logprobs=draw.logprobs,
+            sampler_entropies=draw.entropies,
+            prompt_keys=[p.key for p in prompts],
+            references=[p.reference for p in prompts],
+            response_texts=decode(policy, draw.responses),
+            max_new_tokens=self.max_new_tokens,
+        )
+        return rollouts if self.task is None else with_rewards(rollouts, self.task)

@@ -1,0 +1,194 @@
+"""One step under a control, without training: the optimizer's step on the rewritten batch.
+
+All controls start from the same update batch and the same optimizer state, and differ in the token
+weights. Their steps are compared by their effects on entropy and reward, on held-out responses
+(`estimators.paired`). A token control changes only the gradient part of a step; momentum responds
+over the following steps. The gradient part is therefore kept beside the whole step: it approximates
+the effect of the control once momentum has adapted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from isentrope.control.base import TokenRule
+from isentrope.control.tokens import Rewritten, Tokens, touched
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.update.objective import RECORDED
+from isentrope.update.optimizer_state import OptimizerLike
+from isentrope.update.step import Step, optimizer_step
+
+HALVINGS = 30
+"""Largest number of halvings in the search for a strength."""
+CLOSE = 0.01
+"""Distance from the target change at which the search ends, relative to that change."""
+
+
+def on_policy_tokens(
+    policy: Policy,
+    U: Rollouts,
+    objective: str,
+    max_response_length: int | None = None,
+    *,
+    seed: int = 0,
+) -> Tokens:
+    """The input of a control for the update batch at θ, where every ratio is 1.
+
+    Args:
+        policy: The policy at θ.
+        U: The update batch, with rewards and advantages.
+        objective: The plain objective, one of `update.objective.OBJECTIVES`.
+        max_response_length: L of "dr_grpo".
+        seed: Seed of the random numbers of a control.
+
+    Returns:
+        The batch, with the policy's own log-probabilities and entropies.
+    """
+    scores = score(policy, U)
+    columns = {
+        "sampler_logprobs": ragged(scores.logprobs, U),
+        "sampler_entropies": ragged(scores.entropies, U),
+    }
+    return Tokens.of(U.with_columns(**columns), objective, max_response_length, step=1, seed=seed)
+
+
+def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
+    """A copy of the batch with the weights of a control, for objective "recorded"."""
+    d = rewritten.entropy_weights
+    return U.with_columns(
+        token_weights=ragged(rewritten.weights, U),
+        entropy_weights=None if d is None else ragged(d, U),
+    )
+
+
+def ragged(values: Tensor, rollouts: Rollouts) -> list[Tensor]:
+    """The rows of a padded column (n, t), each as long as its response."""
+    lengths = rollouts.lengths.tolist()
+    return [row[:length] for row, length in zip(values, lengths, strict=True)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A step under a control.
+
+    Attributes:
+        whole: v, momentum and decay included.
+        gradient: Its gradient part alone.
+        numbers: Statistics of the control.
+        of_gradient: The same for the gradient part, where they differ.
+        reasons: Why there is no correction, or a shorter one, by "step" and "gradient".
+    """
+
+    whole: Vector
+    gradient: Vector
+    numbers: dict[str, float]
+    of_gradient: dict[str, float] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: Step, numbers: dict[str, float]) -> Trial:
+        """Make a trial of a step."""
+        return cls(step.direction, step.components["gradient"], numbers)
+
+
+def try_tokens(
+    policy: Policy,
+    U: Rollouts,
+    tokens: Tokens,
+    optimizer: OptimizerLike,
+    control: TokenRule,
+    strength: float,
+    *,
+    max_grad_norm: float | None = None,
+) -> Trial:
+    """The step that the optimizer would take on a batch under a token control.
+
+    Args:
+        policy: The policy at θ.
+        U: The update batch.
+        tokens: The same batch, from `on_policy_tokens`.
+        optimizer: State before the step.
+        control: The control.
+        strength: Its strength.
+        max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
+
+    Returns:
+        The step, with statistics of the control.
+    """
+    rewritten = control.rewrite(tokens, strength)
+    step = optimizer_step(
+        policy,
+        controlled_batch(U, rewritten),
+        optimizer,
+        objective=RECORDED,
+        max_grad_norm=max_grad_norm,
+    )
+    return Trial.of(step, touched(tokens, rewritten))
+
+
+class OutOfReachError(ValueError):
+    """No strength within the bounds changes entropy by the target amount."""
+
+
+def strength_for(
+    target: float, change: Callable[[float], float], largest: float, smallest: float = 0.0
+) -> tuple[float, float]:
+    """The strength at which a step changes entropy by a target amount, by bisection.
+
+    Args:
+        target: The target change of entropy.
+        change: The change at a strength, predicted to first order; continuous or in small steps.
+        largest: Upper bound of the strength; the search starts from 0.
+        smallest: Lower bound: 0, or below 0 for a two-sided control.
+
+    Returns:
+        The strength, and the change predicted at it.
+
+    Raises:
+        OutOfReachError: If no strength between the bounds gives the change; the message has the
+            range of changes that they give.
+    """
+    zero = 0.0, change(0.0)
+    ends = []
+    for end in (largest, smallest):
+        if end == 0:
+            continue
+        ends.append((end, change(end)))
+        if min(zero[1], ends[-1][1]) <= target <= max(zero[1], ends[-1][1]):
+            return _bisect(target, change, zero, ends[-1])
+    changes = [at for _, at in (zero, *ends)]
+    raise OutOfReachError(
+        f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} in "
+        f"one step: it gives {min(changes):.3g} to {max(changes):.3g}."
+    )
+
+
+def _bisect(
+    target: float,
+    change: Callable[[float], float],
+    start: tuple[float, float],
+    end: tuple[float, float],
+) -> tuple[float, float]:
+    """Bisect between two strengths whose changes enclose the target."""
+    (low, at_low), (high, at_high) = start, end
+    # a target of 0 has no relative distance: the scale is then the range of changes
+    close = CLOSE * max(abs(target), CLOSE * abs(at_high - at_low))
+    best = min(start, end, key=lambda one: abs(one[1] - target))
+    for _ in range(HALVINGS):
+        if abs(best[1] - target) <= close:
+            break
+        middle = (low + high) / 2
+        at = change(middle)
+        if abs(at - target) < abs(best[1] - target):
+            best = middle, at
+        if (at < target) == (at_low < at_high):
+            low = middle
+        else:
+            high = middle
+    return best

@@ -1,0 +1,46 @@
+"""W-REINFORCE: incorrect responses are punished, correct ones are rewarded with a small weight.
+
+    A' = −1 where R < right,     A' = λ where R ≥ right,     c'_ik = w_i ((1 − x) A_i + x A'_i)
+
+λ = 0 is NSR, negative sample reinforcement. Source: TianHongZXY/RLVR-Decomposed,
+`compute_psr_nsr_outcome_advantage` (arXiv 2506.01347); λ = .1, x = 1.
+
+Different here: with λ = 0 the source takes correct responses out of the batch, so that its mean
+is over the others; here w_i stays. Groups whose rewards are all equal are redrawn as
+without a control, where the source also learns from all-incorrect groups: it has no baseline that
+would make their advantages zero.
+"""
+
+from __future__ import annotations
+
+from pydantic.dataclasses import dataclass
+
+from isentrope.control.base import (
+    OPTIONS,
+    NotNegative,
+    Share,
+    TokenRule,
+    mixed,
+    two_values,
+)
+from isentrope.control.tokens import Rewritten, Tokens
+
+
+@dataclass(frozen=True, config=OPTIONS)
+class WReinforce(TokenRule):
+    """Replace advantages by ±1, the correct ones scaled.
+
+    Attributes:
+        strength: x, the weight of these advantages against the batch's own.
+        positive: λ.
+        right: Smallest reward of a correct response.
+    """
+
+    strength: Share = 1.0
+    positive: NotNegative = 0.1
+    right: float = 1.0
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Replace advantages."""
+        correct = tokens.rewards >= self.right
+        return mixed(tokens, two_values(correct, self.positive, -1.0), strength)

@@ -1,0 +1,1 @@
+"""The objects that every room uses: estimates, vectors, rollouts, and forward mode."""

@@ -1,0 +1,148 @@
+"""Derivatives of a function of one number, as autograd gives them, against differences.
+
+    f'(0)  against  [f(h) − f(−h)] / 2h,         f''(0)  against  [f'(h) − f'(−h)] / 2h
+
+The first difference checks f' against plain values: that of the mode, and where f'' is checked too
+the f' by single forward mode that the second difference uses. Second differences of values would do
+for a smooth f; but they do not show a kink (ReLU, top-k routing) between −h and h until h is so
+short that rounding dominates, where differences of slopes are still accurate.
+
+Rounding, kinks and curvature show in [f(h) + f(−h) − 2 f(0)]/h, which bounds the error of a
+difference: only larger errors are called wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isentrope.nouns.forward_mode import derivatives_at_zero
+
+Mode = Literal["forward", "backward", "forward over forward", "backward over backward"]
+"""How derivatives are computed: the first alone, or the second, which is checked with its first."""
+
+Function = Callable[[Tensor], Tensor]
+
+TOLERANCE = 1e-4
+"""Largest error of a derivative, relative to the largest derivative among the outputs."""
+
+STEPS = {
+    torch.float64: (1e-6, 1e-7, 1e-5, 1e-4, 1e-3, 1e-2),
+    torch.float32: (3e-4, 1e-4, 1e-3, 1e-2),
+}
+"""h by the type f is computed in, tried in this order until one is accurate enough."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The distance of a derivative from a difference, both relative.
+
+    Attributes:
+        error: Largest |derivative − difference| of the outputs.
+        bound: Error of the difference by rounding, kinks and curvature, at most.
+    """
+
+    error: float
+    bound: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the error exceeds the bound; False where a number is not finite."""
+        return self.error > TOLERANCE + 3 * self.bound
+
+
+def derivative_gap(
+    f: Function,
+    *,
+    mode: Mode = "forward over forward",
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> Gap:
+    """Compare the first, or the first and second, derivative of f at 0 with differences.
+
+    Args:
+        f: Maps a float64 scalar tensor to a floating-point tensor.
+        mode: How the derivatives are computed. Reverse mode differentiates a sum of the outputs
+            with random signs.
+        dtype: What f is computed in. Its arguments too may be rounded to it, in opposite ways ahead
+            and behind, which no difference reveals: eps/h is added to the bound.
+        device: Where the scalar lives.
+
+    Returns:
+        The worse of the derivatives, at the sharpest step.
+    """
+    if mode.startswith("backward"):
+        f = _summed(f)
+    here, claimed = _claims(f, mode, device)
+    value = here[0]
+    best: list[Gap] = []
+    for step in STEPS[dtype]:
+        rounding = torch.finfo(dtype).eps / step
+        ahead, behind = (_at(f, h, len(claimed), device) for h in (step, -step))
+        scale = float(value.abs().max())
+        gaps: list[Gap] = []
+        for at_zero, there, back, derivative in zip(here, ahead, behind, claimed, strict=True):
+            difference = (there - back).double() / (2 * step)
+            scale = max(float(difference.abs().max()), float(derivative.abs().max()), 1e-3 * scale)
+            bound = (there + back - 2 * at_zero).double().abs().max() / step
+            error = (derivative.double() - difference).abs().max()
+            gaps.append(
+                Gap(float(error) / (scale or 1.0), float(bound) / (scale or 1.0) + rounding)
+            )
+        best = [min(pair, key=lambda g: g.bound) for pair in zip(best or gaps, gaps, strict=True)]
+        if max(gap.bound for gap in best) < TOLERANCE:
+            break
+    return max(best, key=lambda g: g.error - 3 * g.bound)
+
+
+def _claims(
+    f: Function, mode: Mode, device: torch.device | str
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What is differenced at 0, f or (f, f'), and the derivatives of each by autograd."""
+    if mode == "forward":
+        value, first = derivatives_at_zero(f, 1, device)
+        return (value,), (first,)
+    if mode == "backward":
+        return _at(f, 0.0, 1, device), (_backward(f, device)[0],)
+    here = _at(f, 0.0, 2, device)
+    if mode == "backward over backward":
+        return here, (here[1], _backward(f, device, twice=True)[1])
+    _, first, second = derivatives_at_zero(f, 2, device)
+    return here, (first, second)
+
+
+def _at(f: Function, h: float, count: int, device: torch.device | str) -> tuple[Tensor, ...]:
+    """f, or (f, f'), at h."""
+    if count == 1:
+        with torch.no_grad():
+            return (f(torch.full((), h, dtype=torch.float64, device=device)),)
+    return derivatives_at_zero(lambda e: f(e + h), 1, device)
+
+
+def _summed(f: Function) -> Function:
+    """The outputs of f, summed with random signs."""
+
+    def total(e: Tensor) -> Tensor:
+        out = f(e).flatten()
+        generator = torch.Generator().manual_seed(0)
+        signs = torch.randint(0, 2, out.shape, generator=generator) * 2 - 1
+        return (signs.to(out) * out).sum()
+
+    return total
+
+
+def _backward(
+    f: Function, device: torch.device | str, *, twice: bool = False
+) -> tuple[Tensor, ...]:
+    """F' by reverse mode, and f'' by reverse mode over it where asked for."""
+    e = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(f(e), e, create_graph=twice)
+        if not twice:
+            return (slope,)
+        (curvature,) = torch.autograd.grad(slope, e, materialize_grads=True, allow_unused=True)
+    return slope, curvature

@@ -1,0 +1,315 @@
+"""Rollouts: prompts and the responses of a policy, ragged, with optional columns.
+
+Lists of 1-D tensors, never padded: the code that runs a model pads. A finished response
+ends in EOS, and that EOS is a token like any other: it has a log-probability and an entropy.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from isentrope.nouns.rollout_columns import read_rollout_columns
+from isentrope.nouns.rollout_input import (
+    masks,
+    numbers,
+    numbers_of_tokens,
+    prompt_of_each,
+    token_ids,
+)
+from isentrope.nouns.vectors import tensor_bytes
+from isentrope.system.files import sha256, write_file
+from isentrope.system.reading import read_schema, reading
+
+PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
+"""Columns with one number per token."""
+_PER_TOKEN: tuple[str, ...] = get_args(PerToken)
+
+
+@dataclass
+class Rollouts:
+    """n sequences. All lists are parallel and of length n; plain lists become tensors.
+
+    Attributes:
+        prompt_ids: Token ids of each sequence's prompt, 1-D int64. A list of one entry per prompt
+            (shorter or longer than n) is expanded by `prompt_index`.
+        response_ids: Token ids of each response, 1-D int64, EOS included where it was sampled.
+        prompt_index: (n,) int64, which draw of a prompt the sequence belongs to: the group of a
+            U-batch, and the independent unit of every standard error. Two draws of the same
+            prompt are two units.
+        sampler_logprobs: Per-token log-probabilities that the sampler used, nats.
+        sampler_entropies: Entropy of the distribution that each token was drawn from, nats.
+        rewards: (n,) float64.
+        advantages: (n,) float64.
+        prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
+        references: Reference answers a task needs for its reward.
+        response_texts: Decoded responses without their EOS; other special tokens stay.
+        token_weights: What training multiplied each token's ∂s by in the gradient of its
+            objective, −∂loss/∂s, recorded while it ran.
+        entropy_weights: The same of each token's ∂H, −∂loss/∂H: of losses with an entropy term.
+        response_mask: Per token of a response, True where the policy drew it and False where it
+            was inserted (a tool's output, a user's turn). Such tokens are context: they have no
+            log-probability, entropy or weight, and do not count in T. None: it drew all of them.
+        max_new_tokens: L_max, where the sampler cut responses; one number for all.
+    """
+
+    prompt_ids: list[Tensor]
+    response_ids: list[Tensor]
+    prompt_index: Tensor
+    sampler_logprobs: list[Tensor] | None = None
+    sampler_entropies: list[Tensor] | None = None
+    rewards: Tensor | None = None
+    advantages: Tensor | None = None
+    prompt_keys: list[str] | None = None
+    references: list[str | None] | None = None
+    response_texts: list[str] | None = None
+    token_weights: list[Tensor] | None = None
+    entropy_weights: list[Tensor] | None = None
+    response_mask: list[Tensor] | None = None
+    max_new_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.response_ids)
+        if n == 0:
+            raise ValueError("Rollouts need at least one response; the list is empty.")
+        self.response_ids = [token_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
+        longest, limit = int(self.lengths.max()), self.max_new_tokens
+        if limit is not None and longest > limit:
+            raise ValueError(f"A response has {longest} tokens, more than max_new_tokens={limit}.")
+        self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64)
+        if self.prompt_index.shape != (n,):
+            raise ValueError(
+                f"prompt_index has shape {tuple(self.prompt_index.shape)} for {n} responses."
+            )
+        self.prompt_ids = prompt_of_each(self.prompt_ids, self.prompt_index)
+        for name in _LISTS:
+            if (column := getattr(self, name)) is not None and len(column) != n:
+                raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
+        if self.response_mask is not None:
+            self.response_mask = masks(self.response_mask, self.response_ids)
+        for name in _PER_TOKEN:
+            if (column := getattr(self, name)) is not None:
+                setattr(self, name, self._of_drawn_tokens(name, column))
+        for name in ("rewards", "advantages"):
+            if (column := getattr(self, name)) is not None:
+                setattr(self, name, numbers(name, column, n))
+
+    def _of_drawn_tokens(self, name: str, column: Any) -> list[Tensor]:
+        """A column with one number per token, 0 where the policy did not draw it."""
+        tensors = numbers_of_tokens(name, column, self.response_ids)
+        if self.response_mask is None:
+            return tensors
+        pairs = zip(tensors, self.response_mask, strict=True)
+        return [x.masked_fill(~own, 0.0) for x, own in pairs]
+
+    def __len__(self) -> int:
+        return len(self.response_ids)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(n,) response lengths in tokens, those that the policy did not draw included."""
+        return torch.tensor([len(r) for r in self.response_ids])
+
+    @property
+    def mask(self) -> Tensor:
+        """(n, t) bool, where a response has a token that the policy drew."""
+        mask = torch.arange(int(self.lengths.max())) < self.lengths[:, None]
+        if self.response_mask is not None:
+            mask[mask.clone()] = torch.cat(self.response_mask)
+        return mask
+
+    @property
+    def token_counts(self) -> Tensor:
+        """(n,) T: tokens of each response that the policy drew."""
+        return self.mask.sum(1)
+
+    def padded(self, name: PerToken) -> Tensor:
+        """A per-token column as one array.
+
+        Args:
+            name: The column, which must be there.
+
+        Returns:
+            (n, t) float64, 0 where the policy drew no token.
+        """
+        return pad_sequence(getattr(self, name), batch_first=True)
+
+    @property
+    def n_prompts(self) -> int:
+        """Number of independent prompt draws."""
+        return len(set(self.prompt_index.tolist()))
+
+    def require_vocabulary(self, size: int) -> None:
+        """Refuse tokens that a policy does not have.
+
+        Args:
+            size: Entries of its vocabulary.
+
+        Raises:
+            ValueError: Naming the first such response or prompt.
+        """
+        for what, column in (("Response", self.response_ids), ("Prompt", self.prompt_ids)):
+            for i, ids in enumerate(column):
+                if int(ids.max()) >= size:
+                    raise ValueError(
+                        f"{what} {i} has the token id {int(ids.max())}, and the model's vocabulary "
+                        f"has {size} entries: it was encoded with another tokenizer."
+                    )
+
+    def require_positions(self, size: int | None) -> None:
+        """Refuse sequences that are longer than a model was made for.
+
+        Args:
+            size: Its positions; None if it has no limit.
+
+        Raises:
+            ValueError: Naming the first such sequence.
+        """
+        pairs = zip(self.prompt_ids, self.response_ids, strict=True)
+        for i, length in enumerate(len(p) + len(r) for p, r in pairs):
+            if size is not None and length > size:
+                raise ValueError(
+                    f"Sequence {i} has {length} tokens, more than the model's {size} positions: "
+                    "it was drawn from another model, or must be left out."
+                )
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of prompts and responses, token by token: equal for equal sequences in order."""
+        pairs = zip(self.prompt_ids, self.response_ids, strict=True)
+        tokens = (f"{len(ids)}:".encode() + tensor_bytes(ids) for pair in pairs for ids in pair)
+        return sha256(chain(tokens, map(tensor_bytes, self.response_mask or ())))
+
+    def select(self, indices: Sequence[int] | Tensor) -> Rollouts:
+        """The sequences at `indices`, in that order.
+
+        Args:
+            indices: Positions in 0..n-1.
+
+        Returns:
+            New rollouts with the same subset of every column.
+
+        Raises:
+            ValueError: If given a mask.
+        """
+        if (index := torch.as_tensor(indices)).dtype == torch.bool:
+            raise ValueError("select takes positions, not a mask: give mask.nonzero()[:, 0].")
+        index = index.to(torch.int64)
+
+        def pick(column: Any) -> Any:
+            if column is None or isinstance(column, Tensor):
+                return column if column is None else column[index]
+            return [column[int(i)] for i in index]
+
+        columns = {name: pick(getattr(self, name)) for name in _COLUMNS}
+        return Rollouts(**columns, max_new_tokens=self.max_new_tokens)
+
+    def with_columns(self, **columns: Any) -> Rollouts:
+        """A copy in which the named columns are replaced."""
+        return replace(self, **columns)
+
+    def save(self, path: str | Path) -> Path:
+        """Write one parquet file atomically.
+
+        Args:
+            path: Target file.
+
+        Returns:
+            The path written.
+        """
+        columns = {name: x for name in _COLUMNS if (x := getattr(self, name)) is not None}
+        written = pa.table({name: _plain(column) for name, column in columns.items()})
+        if self.max_new_tokens is not None:
+            written = written.replace_schema_metadata({_LENGTH: str(self.max_new_tokens)})
+        return write_file(Path(path), lambda partial: pq.write_table(written, partial))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Rollouts:
+        """Read what `save` wrote.
+
+        Args:
+            path: A parquet file.
+
+        Returns:
+            The rollouts.
+
+        Raises:
+            FileError: If a column is missing, unknown, or holds something else than it should.
+        """
+        columns, metadata = read_rollout_columns(path, _COLUMNS, _CURE)
+        with reading(path, _CURE):
+            limit = int(metadata[_LENGTH]) if _LENGTH in metadata else None
+            return cls(**columns, max_new_tokens=limit)
+
+
+_COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
+_LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
+_LENGTH = b"max_new_tokens"
+
+
+def saved_length(path: str | Path) -> int | None:
+    """Where the sampler cut the responses of a parquet file; None where it does not say."""
+    with reading(path, _CURE):
+        metadata = read_schema(path).metadata or {}
+        return int(metadata[_LENGTH]) if _LENGTH in metadata else None
+
+
+_CURE = "Restore the file, or draw the batch again."
+
+
+def _plain(column: Any) -> list[Any]:
+    return [x.tolist() if isinstance(x, Tensor) else x for x in column]
+
+
+def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
+    """Join rollouts; prompt draws of different parts remain different draws.
+
+    A column is kept only if every part has it. Missing entropy weights of a part with token weights
+    are 0.
+
+    Args:
+        parts: At least one.
+
+    Returns:
+        All sequences, with `prompt_index` renumbered.
+    """
+    columns: dict[str, Any] = {name: [] for name in _COLUMNS}
+    offset = 0
+    for part in _completed(parts):
+        places = part.prompt_index.unique(return_inverse=True)[1]
+        columns["prompt_index"].extend((places + offset).tolist())
+        offset += part.n_prompts
+        for name in _COLUMNS:
+            if name != "prompt_index" and getattr(part, name) is not None:
+                columns[name].extend(getattr(part, name))
+    n = len(columns["response_ids"])
+    kept: dict[str, Any] = {name: c if len(c) == n else None for name, c in columns.items()}
+    limits = {part.max_new_tokens for part in parts}
+    return Rollouts(**kept, max_new_tokens=limits.pop() if len(limits) == 1 else None)
+
+
+def _completed(parts: Sequence[Rollouts]) -> Iterator[Rollouts]:
+    """The parts with the columns that a part may lack: masks, and entropy weights of 0."""
+    masked = any(part.response_mask is not None for part in parts)
+    weighted = any(part.entropy_weights is not None for part in parts)
+    for part in parts:
+        added: dict[str, list[Tensor]] = {}
+        if masked and part.response_mask is None:
+            added["response_mask"] = [
+                x.new_ones(len(x), dtype=torch.bool) for x in part.response_ids
+            ]
+        if weighted and part.entropy_weights is None and part.token_weights is not None:
+            added["entropy_weights"] = [torch.zeros_like(x) for x in part.token_weights]
+        yield part.with_columns(**added) if added else part

@@ -1,0 +1,82 @@
+"""Named parameter vectors: one tensor per trainable parameter, keyed by the model's own names.
+
+A direction v, a gradient g_H, a preconditioner P and the parameters θ themselves all have this
+form, so their products are sums over names. Arithmetic is float64. Where θ is spread over processes
+all of them are (`sharded_tensors`), and every process must ask for an inner product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from isentrope.nouns.sharded_tensors import local_part, total
+
+Vector = dict[str, Tensor]
+"""Parameter name → tensor of the parameter's shape."""
+
+
+def require_same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
+    """Refuse two vectors that are not over the same parameters.
+
+    Raises:
+        ValueError: If the names or the shapes differ; the message names the first of them.
+    """
+    if only := set(a) ^ set(b):
+        raise ValueError(
+            f"The two vectors are over different parameters: {sorted(only)[0]!r} is in one of "
+            f"them only ({len(only)} such names). Use the model's parameter names in both."
+        )
+    for name, tensor in a.items():
+        if tensor.shape != b[name].shape:
+            raise ValueError(
+                f"Parameter {name!r} has shape {tuple(tensor.shape)} in one vector and "
+                f"{tuple(b[name].shape)} in the other."
+            )
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Inner product <a, b>, summed in float64."""
+    require_same_names(a, b)
+    products: Vector = {}
+    for name, x in a.items():
+        here, there = local_part(x), local_part(b[name])
+        products[name] = torch.dot(
+            here.double().flatten(), there.double().flatten().to(here.device)
+        )
+    return math.fsum(total(products, a))
+
+
+def norm(a: Mapping[str, Tensor]) -> float:
+    """Euclidean norm over all parameters."""
+    return math.sqrt(dot(a, a))
+
+
+def axpy(scale: float, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> Vector:
+    """The vector scale * x + y in float64.
+
+    Args:
+        scale: Multiplier of x.
+        x: A named vector.
+        y: Another over the same parameters.
+
+    Returns:
+        A new vector; x and y are not changed.
+    """
+    require_same_names(x, y)
+    return {name: y[name].double() + scale * x[name].double().to(y[name].device) for name in y}
+
+
+def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
+    """Elementwise product (a diagonal preconditioner applied to a gradient), in float64."""
+    require_same_names(a, b)
+    return {name: a[name].double() * b[name].double().to(a[name].device) for name in a}
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The bytes of a tensor, row by row, for digests; of a sharded one, this process's part."""
+    own = local_part(tensor).detach().cpu().contiguous()
+    return own.flatten().view(torch.uint8).numpy().tobytes()

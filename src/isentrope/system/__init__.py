@@ -1,0 +1,1 @@
+"""Files, processes, progress and text: what knows nothing of a policy."""

@@ -1,0 +1,235 @@
+"""Verification of folders by their manifest.json: a file that was changed is never read.
+
+`files` writes the manifest as the last file of a folder. Here every listed file must be there with
+its size and SHA-256, and no other file beside them; inner folders with a manifest of their own
+(`next_update` of a checkpoint) are verified too.
+
+A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
+was made elsewhere, or by an earlier version, and is read. Where a file in it is one that isentrope
+writes, a warning says so, once.
+
+A file is hashed once per process: digests are kept by path, size, times and inode.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from isentrope.system.errors import FileError
+from isentrope.system.files import (
+    MANIFEST,
+    MANIFEST_SCHEMA,
+    MARKER,
+    files_below,
+    manifest_text,
+    require_regular,
+    sha256,
+    sha256_of_file,
+)
+
+log = logging.getLogger("isentrope")
+
+NOT_VERIFIED = (
+    "READ WITHOUT VERIFICATION, as --no-verify (checkpoint.verify=false) allows: files that were "
+    "changed after they were written are not detected."
+)
+"""The warning of results that were made without verification."""
+
+_CURE = "restore it, or read the folder as it is with --no-verify (verify=False in Python)"
+_LARGEST = 64 * 2**20
+_OURS = ("contract.json", "results.json", "metrics.json", "update.json")
+"""Names that isentrope gives; few folders of other tools have one of them."""
+_LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not false)"
+_VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
+
+_Stamp = tuple[int, int, int, int]
+_noted: set[Path] = set()
+_digests: dict[Path, tuple[_Stamp, str]] = {}
+"""Digest of each file that was hashed, with what its entry in the file system was then."""
+
+
+@contextmanager
+def verification(on: bool) -> Iterator[None]:
+    """Verify what is read in the block, or do not.
+
+    Args:
+        on: Whether to verify. Off in an outer block is off in every inner one.
+
+    Yields:
+        Nothing.
+    """
+    token = _VERIFYING.set(on and _VERIFYING.get())
+    try:
+        yield
+    finally:
+        _VERIFYING.reset(token)
+
+
+def verifying() -> bool:
+    """Whether files are verified here."""
+    return _VERIFYING.get()
+
+
+def verify(folder: str | Path) -> str | None:
+    """Refuse a folder of which a file was changed, removed or added after it was written.
+
+    The manifest itself is such a file.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        SHA-256 of its manifest; None where it has none, or verification is off.
+
+    Raises:
+        FileError: Naming the first file.
+    """
+    if not verifying():
+        return None
+    folder = Path(os.path.realpath(folder))
+    _verify_inner(folder)
+    path = folder / MANIFEST
+    if not _is_ours(path):
+        _require_made_elsewhere(folder)
+        _say_unverified(folder)
+        return None
+    listed = _listed(path)
+    for name in listed:
+        _require_unchanged(folder, name, listed[name])
+    for file in files_below(folder):
+        name = file.relative_to(folder).as_posix()
+        if name not in listed:
+            raise FileError(
+                file,
+                f"{file} was added after {folder} was written: move it elsewhere, or read the "
+                "folder as it is with --no-verify (verify=False in Python).",
+            )
+    return sha256([manifest_text(listed).encode()])
+
+
+def verify_file(path: str | Path) -> None:
+    """Refuse a file that differs from its entry in the manifest of its folder, if there is one.
+
+    Args:
+        path: A file in a folder, or in an inner folder, that was written as a whole.
+
+    Raises:
+        FileError: If it was changed, or the manifest is missing.
+    """
+    path = Path(os.path.realpath(path))  # which does not fail on a link to itself
+    if not verifying() or path.name == MANIFEST or not path.is_file():
+        return
+    for folder in path.parents[:2]:
+        manifest, name = folder / MANIFEST, path.relative_to(folder)
+        if _is_ours(manifest):
+            if (entry := _listed(manifest).get(name.as_posix())) is not None:
+                _require_unchanged(folder, name.as_posix(), entry)
+            return
+        if not any(part.startswith(".") for part in name.parts):  # such files are not listed
+            _require_made_elsewhere(folder)
+
+
+def _verify_inner(folder: Path) -> None:
+    """Inner folders that were written as a whole later than the folder."""
+    if folder.is_dir():
+        for inner in sorted(folder.iterdir()):
+            whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
+            if whole and not inner.name.startswith(".") and not inner.is_symlink():
+                verify(inner)
+
+
+def _require_made_elsewhere(folder: Path) -> None:
+    """Refuse a folder of ours whose manifest was removed."""
+    path = folder / MANIFEST
+    if (folder / MARKER).exists() and not path.exists():
+        raise FileError(path, f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
+
+
+def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    path = folder / name
+    if not path.is_file():
+        raise FileError(path, f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
+    if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
+        how = _LINE_ENDS if _as_written(path) == entry["sha256"] else ""
+        raise FileError(path, f"{path} was changed after it was written{how}: {_CURE}.")
+
+
+def _as_written(path: Path) -> str | None:
+    """Digest of a file with the line ends that isentrope writes; None if it has no others."""
+    content = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
+    return sha256([content.replace(b"\r\n", b"\n")]) if b"\r\n" in content else None
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, computed once per process and content."""
+    path = path.resolve()
+    stamp = _stamp(path)
+    known = _digests.get(path)
+    if known is None or known[0] != stamp:
+        known = _digests[path] = stamp, sha256_of_file(path)
+    return known[1]
+
+
+def _stamp(path: Path) -> _Stamp:
+    entry = path.stat()
+    return entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a manifest of isentrope is there: other tools use the name too."""
+    require_regular(path)
+    if (path.parent / MARKER).exists() or not path.is_file():
+        return path.exists()
+    with path.open("rb") as file:
+        return MANIFEST_SCHEMA.encode() in file.read(200)
+
+
+def _listed(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return _parsed(path, _stamp(path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        how = _LINE_ENDS if path.is_file() and _as_written(path) else ""
+        raise FileError(
+            path,
+            f"{path} is damaged{how}, or is not a manifest of isentrope, so the folder cannot be "
+            f"verified: {_CURE}.",
+        ) from error
+
+
+@cache
+def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
+    """The files of a manifest; whatever differs from the text that `files` writes is an error."""
+    if stamp[0] > _LARGEST:
+        raise ValueError("the manifest is too large")
+    text = path.read_bytes().decode()
+    files = json.loads(text)["files"]
+    if text != manifest_text(files):
+        raise ValueError("the manifest is not in the form in which it is written")
+    for name, entry in files.items():
+        if os.path.isabs(name) or ".." in name.split("/") or set(entry) != {"sha256", "size"}:
+            raise ValueError(f"the entry {name!r} is not one of a manifest")
+    return files
+
+
+def _say_unverified(folder: Path) -> None:
+    ours = next((name for name in _OURS if (folder / name).is_file()), None)
+    place = folder.parent if ours else folder  # an old run has many such folders side by side
+    if place in _noted:
+        return
+    _noted.add(place)
+    if ours is None:
+        log.debug("%s has no %s, so its files are not verified.", folder, MANIFEST)
+    else:
+        log.warning(
+            "%s has no %s, so its files are not verified. If its %s is isentrope's, an earlier "
+            "version wrote it, or the manifest was lost. More such folders in %s are not named.",
+            *(folder, MANIFEST, ours, folder.parent),
+        )

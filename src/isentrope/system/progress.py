@@ -1,0 +1,186 @@
+"""Progress: one protocol, bars on a terminal, no output elsewhere; and timing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from isentrope.system.processes import speaks
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+WIDE = 120
+"""Columns of a terminal on which bars are long."""
+NUMBERS = 36
+"""Columns for a short bar, the count and the time that is left."""
+
+
+class Report(Protocol):
+    """The callback through which long functions report their progress."""
+
+    def __call__(self, done: int, total: int, stage: str = "", /) -> object:
+        """Report progress.
+
+        Args:
+            done: Finished pieces of the work.
+            total: All pieces of the work.
+            stage: Name of the piece that begins, if pieces have names.
+        """
+
+
+def silent(done: int, total: int, stage: str = "", /) -> None:
+    """A `Report` without output."""
+
+
+def part_of(report: Report, done: int, total: int) -> Report:
+    """Report the stages of one piece of a larger whole.
+
+    Args:
+        report: The `Report` of the whole.
+        done: Pieces of the whole before this one.
+        total: Pieces of the whole.
+
+    Returns:
+        A `Report` for the piece.
+    """
+    return lambda _, __, stage="", /: report(done, total, stage)
+
+
+class Progress:
+    """Bars for the stages of a measurement; each erases itself when its stage ends.
+
+    As a context manager it also erases the bar of a training that stopped early.
+
+    Attributes:
+        console: Where they are drawn; None draws nothing.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        shown = console is not None and console.is_terminal and speaks()
+        self.console = console if shown else None
+        self._lines = ExitStack()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
+
+    @contextmanager
+    def bar(self, what: str) -> Iterator[Report]:
+        """A bar for the duration of a block.
+
+        Args:
+            what: A few words on the work; the stage's name is added to them.
+
+        Yields:
+            The `Report` of the bar.
+        """
+        if self.console is None:
+            yield silent
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+        from rich.table import Column
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(40 if self.console.width >= WIDE else 10),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        )
+        with Bars(*columns, console=self.console, transient=True) as bars:
+            task = bars.add_task(what, total=None)
+
+            def report(done: int, total: int, stage: str = "", /) -> None:
+                words = ": ".join(part for part in (what, stage) if part)
+                bars.update(task, completed=done, total=total, description=words)
+
+            yield report
+
+    def training(self, steps: int) -> Callable[[dict[str, float]], None]:
+        """A line for a training run: reward, entropy, δH₁ of the last reading, tokens per second.
+
+        Returns:
+            Called with the metrics of each step.
+        """
+        reading = ""
+
+        def words(metrics: dict[str, float]) -> list[str]:
+            nonlocal reading
+            if "probe/first_order" in metrics:
+                first, error = metrics["probe/first_order"], metrics["probe/first_order_se"]
+                step = int(metrics["step"])
+                reading = f"δH₁ {first:+.1e} ± {error:.0e} (step {step})"
+            parts = [f"reward {metrics['reward']:.3f}", f"entropy {metrics['entropy']:.3f}"]
+            parts += [reading] if reading else []
+            return [*parts, f"{metrics['tokens_per_second']:.0f} tokens/s"]
+
+        return self._line(steps, words)
+
+    def fine_tuning(self, steps: int) -> Callable[[dict[str, float]], None]:
+        """A line for supervised fine-tuning: its loss.
+
+        Returns:
+            Called with the metrics of each step.
+        """
+        return self._line(steps, lambda metrics: [f"loss {metrics['loss']:.3f} nats per token"])
+
+    def _line(
+        self, steps: int, words: Callable[[dict[str, float]], list[str]]
+    ) -> Callable[[dict[str, float]], None]:
+        """A bar that closes itself after the last step; without a console, a line to the log."""
+        report: Report | None = None
+
+        def observe(metrics: dict[str, float]) -> None:
+            nonlocal report
+            step, parts = int(metrics["step"]), words(metrics)
+            if self.console is None:
+                line = _joined(parts, math.inf)
+                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
+                return
+            if report is None:
+                report = self._lines.enter_context(self.bar(""))
+            report(step, steps, _joined(parts, self.console.width - NUMBERS))
+            if step >= steps:
+                self._lines.close()
+
+        return observe
+
+
+def _joined(parts: list[str], room: float) -> str:
+    """As many of the parts, from the first, as there is room for."""
+    line = parts[0]
+    for part in parts[1:]:
+        if len(longer := f"{line} · {part}") > room:
+            break
+        line = longer
+    return line
+
+
+class Clock:
+    """Seconds spent in named stages.
+
+    Attributes:
+        seconds: By stage, in the order they were entered, and "total".
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a block; times of one name add up."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.seconds["total"] = time.perf_counter() - self._start

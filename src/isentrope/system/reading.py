@@ -1,0 +1,325 @@
+"""The only place where files are parsed: whatever is wrong with one is a sentence that names it.
+
+Every other module reads through these functions, or inside a `reading` block where a library opens
+the files itself (`tests/system/test_reading.py` sees to it). A file of a folder with a manifest is
+verified before it is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.files import require_regular
+from isentrope.system.manifest import verify_file
+from isentrope.system.strict_json import parse_json
+from isentrope.system.table_schema import TableSchema
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+CURE = "Restore the file, or make it again."
+LARGEST_TEXT = 256 * 2**20
+"""Bytes of a text file that is read as a whole."""
+_MOST_VALUES = 2 * 10**8
+"""Of a column."""
+_LONGEST_REASON = 300
+_KINDS = {"an object": dict, "a list": list}
+
+
+class UnreadableError(FileError):
+    """A file whose content is not what it should be."""
+
+    def __init__(self, path: str | Path, why: str, cure: str = CURE) -> None:
+        super().__init__(path, f"{path} cannot be read: {why}. {cure}")
+
+    def __reduce__(self) -> tuple[type[FileError], tuple[Path, str]]:
+        return FileError, (self.path, str(self))
+
+
+@contextmanager
+def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
+    """Turn whatever goes wrong in the block into a sentence on the file, or on the folder.
+
+    Errors of isentrope, of missing packages and of a full GPU are left as they are.
+
+    Args:
+        path: What is read in the block.
+        cure: What to do if it cannot be read, a sentence.
+
+    Yields:
+        The path.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        UnreadableError: For every other failure.
+        IsentropeError: As it is.
+        ImportError: As it is.
+    """
+    path = Path(path)
+    for file in (path, *(path.iterdir() if path.is_dir() else ())):
+        require_regular(file)
+    verify_file(path)
+    try:
+        yield path
+    except (IsentropeError, ImportError):
+        raise
+    except FileNotFoundError as error:
+        if error.errno is None and str(error) != str(path):  # pyarrow names the path alone
+            raise  # a sentence of isentrope
+        raise FileNotFoundError(f"There is no file {error.filename or path}. {cure}") from error
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # of torch: the file is not at fault
+            raise
+        raise UnreadableError(path, reason(error), cure) from error
+
+
+def reason(error: BaseException) -> str:
+    """What an exception of a library says, as the middle of a sentence."""
+    text = " ".join(str(error).split()).rstrip(".:")
+    if len(text) > _LONGEST_REASON:
+        text = f"{text[:_LONGEST_REASON]} …"
+    kind = type(error).__name__
+    known: dict[str, str] = {
+        "UnicodeDecodeError": "it is not UTF-8 text",
+        "JSONDecodeError": f"it is not JSON ({text})",
+        "RecursionError": "its content is nested too deeply",
+        "MemoryError": "there is not enough memory for it",
+        "UnpicklingError": "it holds something other than tensors and plain values",
+        "KeyError": f"it has no {text}",
+    }
+    if kind in known:
+        return known[kind]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if not text or kind in ("TypeError", "AttributeError"):
+        return f"{text} ({kind})".strip()
+    return text
+
+
+def read_text(path: str | Path, cure: str = CURE) -> str:
+    """The content of a UTF-8 file of at most LARGEST_TEXT bytes.
+
+    Returns:
+        The text.
+
+    Raises:
+        UnreadableError: If it is too large, or no text.
+    """
+    with reading(path, cure) as file:
+        if (size := file.stat().st_size) > LARGEST_TEXT:
+            raise UnreadableError(
+                file, f"it has {size} bytes, more than any file of its kind", cure
+            )
+        return file.read_bytes().decode()
+
+
+def read_json(
+    path: str | Path, cure: str = CURE, *, kind: str = "an object", finite: bool = True
+) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        path: The file.
+        cure: What to do if it cannot be read, a sentence.
+        kind: What it must hold, "an object" or "a list".
+        finite: Whether NaN and infinity are refused.
+
+    Returns:
+        The content.
+
+    Raises:
+        UnreadableError: If it is not such JSON.
+    """
+    text = read_text(path, cure)
+    with reading(path, cure):
+        content = parse_json(text, finite=finite)
+        if not isinstance(content, _KINDS[kind]):
+            raise UnreadableError(path, f"it should hold {kind}, and holds {_shown(content)}", cure)
+        return content
+
+
+def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]:
+    """The content of a file with one JSON value per line; blank lines are skipped.
+
+    Returns:
+        Line number from 1, and value.
+
+    Raises:
+        FileError: Naming the line.
+    """
+    rows = []
+    for number, line in enumerate(read_text(path, cure).split("\n"), 1):
+        if line.strip():
+            try:
+                rows.append((number, parse_json(line)))
+            except (ValueError, RecursionError) as error:
+                raise FileError(
+                    path, f"{path}, line {number} cannot be read: {reason(error)}. {cure}"
+                ) from error
+    return rows
+
+
+def require_types(path: str | Path, content: Any, types: Any, cure: str = CURE) -> None:
+    """Refuse content of a file whose keys have values of other types.
+
+    Args:
+        path: The file.
+        content: What it holds.
+        types: A type that pydantic validates.
+        cure: What to do, a sentence.
+
+    Raises:
+        FileError: Naming the file and the key.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(types).validate_python(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "its content"
+        raise FileError(path, f"{path}: {key} is wrong ({first['msg']}). {cure}") from error
+
+
+def read_tensors(
+    path: str | Path,
+    cure: str = CURE,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Args:
+        path: The file.
+        cure: What to do if it cannot be read, a sentence.
+        shapes: The names and shapes that it must have; None for any.
+
+    Returns:
+        Tensor by name.
+
+    Raises:
+        UnreadableError: If it is damaged, or has others.
+    """
+    from safetensors.torch import load_file
+
+    with reading(path, cure) as file:
+        tensors = load_file(file)
+        for name, shape in (shapes or {}).items():
+            found = tuple(tensors[name].shape) if name in tensors else None
+            if found != tuple(shape):
+                raise UnreadableError(
+                    file, f"its tensor {name!r} has shape {found}, not {shape}", cure
+                )
+        return tensors
+
+
+def read_tensor_headers(path: str | Path, cure: str = CURE) -> dict[str, tuple[str, list[int]]]:
+    """Types and shapes of the tensors in a safetensors file, without their values."""
+    from safetensors import safe_open
+
+    with reading(path, cure) as file, safe_open(file, "pt") as content:
+        slices = {key: content.get_slice(key) for key in content.keys()}  # noqa: SIM118
+        return {key: (part.get_dtype(), list(part.get_shape())) for key, part in slices.items()}
+
+
+def read_tensor_notes(path: str | Path, cure: str = CURE) -> dict[str, str]:
+    """The metadata of a safetensors file."""
+    from safetensors import safe_open
+
+    with reading(path, cure) as file, safe_open(file, "pt") as content:
+        return dict(content.metadata() or {})
+
+
+def read_torch(path: str | Path, cure: str = CURE) -> Any:
+    """What torch.save wrote: tensors and plain values alone, on the CPU."""
+    import torch
+
+    from isentrope.system.inert import require_bounded, require_intact
+
+    with reading(path, cure) as file:
+        require_intact(file)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        require_bounded(content)
+        return content
+
+
+def read_torch_as_data(path: str | Path, cure: str = CURE) -> Any:
+    """What torch.save wrote; objects of other classes are `inert.Inert`."""
+    from isentrope.system.inert import load_torch
+
+    with reading(path, cure) as file:
+        return load_torch(file).value
+
+
+def read_schema(path: str | Path, cure: str = CURE) -> Any:
+    """Names of the columns of a parquet file, and its metadata."""
+    import pyarrow.parquet as pq
+
+    with reading(path, cure) as file:
+        return pq.read_schema(file)
+
+
+def read_arrow(path: str | Path, cure: str = CURE) -> Any:
+    """A parquet file as an arrow table."""
+    import pyarrow.parquet as pq
+
+    with reading(path, cure) as file:
+        _require_readable(pq.read_metadata(file))
+        table = pq.read_table(file)
+        table.validate(full=True)
+        return table
+
+
+def _require_readable(metadata: Any) -> None:
+    """Refuse columns that take much more memory than the file: repeated values are packed."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    for k in range(metadata.num_columns):
+        if (values := sum(group.column(k).num_values for group in groups)) > _MOST_VALUES:
+            raise ValueError(f"a column has {values} values, more than any table of its kind")
+
+
+def read_table(
+    path: str | Path,
+    cure: str = CURE,
+    *,
+    schema: TableSchema,
+    today: Callable[[str], str] = str,
+) -> pd.DataFrame:
+    """A parquet file as a table.
+
+    Args:
+        path: The file.
+        cure: What to do if it cannot be read, a sentence.
+        schema: The columns that it must have.
+        today: Turns the name that a column had in an earlier version into that of today.
+
+    Returns:
+        The table.
+
+    Raises:
+        UnreadableError: If it is damaged, or a column is missing, unknown or of another type.
+    """
+    with reading(path, cure) as file:
+        table = read_arrow(file, cure)
+        if fault := schema.fault(table.rename_columns([*map(today, table.column_names)])):
+            raise UnreadableError(file, fault, cure)
+        return table.to_pandas().rename(columns=today)
+
+
+def read_csv(path: str | Path, cure: str = CURE) -> pd.DataFrame:
+    """A CSV file as a table."""
+    import pandas as pd
+
+    with reading(path, cure) as file:
+        return pd.read_csv(file)
+
+
+def _shown(content: Any) -> str:
+    text = json.dumps(content)
+    return text if len(text) <= 40 else f"{text[:40]} …"

@@ -1,0 +1,96 @@
+"""`isentrope audit`: the published proxies against the measured influence.
+
+results.json    by token and by sequence: every statistic of every proxy, with its interval
+audit.parquet   one row per proxy and statistic, `of` tokens or sequences
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+
+from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
+from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
+from isentrope.results.attribution_records import ProxyRecord
+from isentrope.results.results import AuditResult
+from isentrope.system.progress import Progress
+from isentrope.verbs.influence import classes_of, influence_of
+from isentrope.verbs.prepare import Prepared
+
+
+def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
+    """Measure the influence of every token, and hold the proxies against it.
+
+    Returns:
+        The audit of tokens and of sequences.
+
+    Raises:
+        ValueError: If U has no advantages, which every proxy needs.
+    """
+    if ready.batches.U.advantages is None:
+        raise ValueError("U has no advantages, and the proxies are made of them.")
+    table = influence_of(ready, progress, tokens=True, reward=False)
+    audits = audits_of(ready, table)
+    joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
+    return AuditResult(
+        **vars(ready.header),
+        off_policy=ready.estimator.off_policy,
+        reliability=dict(table.reliability),
+        tokens=_record(audits["tokens"]),
+        sequences=_record(audits["sequences"]),
+        classes=classes_of(ready, table),
+        tables={"audit": joined},
+    )
+
+
+def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
+    """The audit of an influence, by token and by sequence."""
+    U, scores, measured = table.U, table.scores, table.entropy.tokens
+    assert scores is not None
+    assert measured is not None
+    assert U.advantages is not None
+    options: dict[str, Any] = {
+        "top": ready.analysis.top,
+        "draws": ready.analysis.draws,
+        "seed": ready.sampler.data.seed,
+        "confidence": ready.estimator.confidence,
+    }
+    s, H, A = scores.logprobs, scores.entropies, U.advantages
+    acting = table.acting
+    whole = acting.any(1)
+    proxies = sequence_proxies(s, H, scores.mask, A)
+    tokens, sequences = _halves(table.entropy)
+    return {
+        "tokens": audit(
+            measured,
+            acting,
+            U.prompt_index,
+            token_proxies(s, H, scores.mask, A),
+            halves=tokens,
+            **options,
+        ),
+        "sequences": audit_sequences(
+            measured.sum(1)[whole],
+            U.prompt_index[whole],
+            {name: x[whole] for name, x in proxies.items()},
+            halves=None if sequences is None else tuple(half[whole] for half in sequences),
+            **options,
+        ),
+    }
+
+
+def _halves(attribution: Attribution) -> tuple[Any, Any]:
+    """The influence by the first and the second half of E's groups; None with one group."""
+    by_group = attribution.by_group_and_token
+    if by_group is None or len(by_group) < 2:
+        return None, None
+    tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
+    return tokens, tuple(torch.sum(half, 1) for half in tokens)
+
+
+def _record(audited: Audit) -> ProxyRecord:
+    proxies = {proxy: dict(statistics) for proxy, statistics in audited.statistics.items()}
+    return ProxyRecord(audited.n_items, proxies)

@@ -1,0 +1,278 @@
+"""E and U as a configuration wants them: sampled, or read from a file; apart where they must be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+
+from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.measure import BatchConfig
+from isentrope.config.stages import SamplingConfig
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
+from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
+from isentrope.sampling.generate import respond
+from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.sampling.tasks.custom import read_responses
+from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_trl_completions
+from isentrope.system.progress import Progress
+from isentrope.training.prompt_sampler import difficulty_weights
+from isentrope.update.objective import RECORDED, SFT
+from isentrope.verbs.precision_stages import at_precision
+
+log = logging.getLogger("isentrope")
+
+PromptIds = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The two batches of a measurement.
+
+    Attributes:
+        E: What entropy is measured on.
+        U: What the step is computed from, with advantages.
+        report: What was drawn to fill U; None if it came from a file.
+    """
+
+    E: Rollouts
+    U: Rollouts
+    report: UpdateBatchReport | None
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws and reads the batches of a checkpoint.
+
+    Attributes:
+        policy: The policy; it has the sampler's precision for as long as responses are drawn.
+        data: Where prompts and rewards come from, and how many of them.
+        sampling: How responses are drawn.
+        precision: That of the sampler.
+        progress: Where to say how far it is.
+        checkpoint: Its folder, which has the pass rates of its training; None for no checkpoint.
+    """
+
+    policy: Policy
+    data: BatchConfig
+    sampling: SamplingConfig
+    precision: Precision
+    progress: Progress
+    checkpoint: Path | None = None
+
+    def batches(self, estimator: EstimatorConfig) -> Batches:
+        """Sample or read E and U.
+
+        Returns:
+            The batches.
+
+        Raises:
+            ValueError: If a prompt is in both although the configuration forbids it.
+        """
+        data = self.data
+        E = U = report = None
+        if data.E_file is not None:
+            E = self.read(data.E_file)
+        if data.U_file is not None:
+            U = self._rewarded_update(self.read(data.U_file), estimator)
+        if E is None:
+            E = self.evaluation(self._taken(U))
+        if U is None:
+            U, report = self._update(estimator.advantage_rule, self._taken(E))
+        if not data.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
+            raise ValueError(
+                f"{len(both)} prompts are in both E and U: use other prompts, or set "
+                "batch_config.allow_overlap=true."
+            )
+        return Batches(E, U, report)
+
+    def read(self, path: str | Path) -> Rollouts:
+        """A batch from a file, checked against the policy."""
+        return read_rollouts(self.policy, path, self.sampling.max_new_tokens)
+
+    def longest(self, rollouts: Rollouts) -> int:
+        """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
+        return rollouts.max_new_tokens or self.sampling.max_new_tokens
+
+    def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
+        """Sample E; prompts with the token ids in `exclude` are not drawn."""
+        data, task = self.data, self.data.evaluation_task(self.policy.tokenizer)
+        prompts = _left(self.policy, task.prompts, exclude, "E")
+        if data.fixed_prompts:
+            chosen = list(islice(cycle(prompts), data.B_E))
+            return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
+        with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
+            return evaluation_batch(
+                self.policy,
+                prompts,
+                data.B_E,
+                data.G_E,
+                seed=data.seeds["E"],
+                progress=advance,
+                max_new_tokens=self.sampling.max_new_tokens,
+                batch_size=self.sampling.batch_size,
+            )
+
+    def respond(
+        self,
+        prompts: Sequence[PromptLike],
+        group: int,
+        seed: int,
+        stage: str,
+        max_new_tokens: int | None = None,
+    ) -> Rollouts:
+        """Draw responses to given prompts.
+
+        Args:
+            prompts: The prompts.
+            group: Responses per prompt.
+            seed: Of the draws.
+            stage: What the progress bar says.
+            max_new_tokens: Longest response; None for the configured length.
+
+        Returns:
+            The rollouts, prompt by prompt.
+        """
+        with at_precision(self.policy, self.precision), self.progress.bar(stage) as advance:
+            return respond(
+                self.policy,
+                as_prompts(self.policy, prompts),
+                group,
+                torch.Generator().manual_seed(seed),
+                max_new_tokens=max_new_tokens or self.sampling.max_new_tokens,
+                batch_size=self.sampling.batch_size,
+                progress=advance,
+            )
+
+    def rewarded(self, E: Rollouts) -> Rollouts:
+        """E with the rewards of its task, where it has none of its own.
+
+        Returns:
+            E with rewards.
+
+        Raises:
+            ValueError: If the task cannot reward it.
+        """
+        if E.rewards is not None:
+            return E
+        task = self.data.evaluation_task(self.policy.tokenizer)
+        try:
+            return self.policy.ranks.from_first(lambda: with_rewards(E, task))
+        except ValueError as error:
+            raise ValueError(
+                f"E cannot be rewarded ({error}): set analysis.reward=false to attribute entropy "
+                "alone."
+            ) from error
+
+    def _update(
+        self, advantages: str, exclude: Collection[PromptIds]
+    ) -> tuple[Rollouts, UpdateBatchReport]:
+        data, task = self.data, self.data.update_task(self.policy.tokenizer)
+        prompts = _left(self.policy, task.prompts, exclude, "U")
+        weights = None
+        if data.U_weighting == "difficulty" and self.checkpoint is not None:
+            weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
+        with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
+            return update_batch(
+                self.policy,
+                prompts[: data.B_U] if data.fixed_prompts is True else prompts,
+                task,
+                data.B_U,
+                data.G,
+                advantages,
+                max_new_tokens=self.sampling.max_new_tokens,
+                seed=data.seeds["U"],
+                redraw_limit=data.redraw_limit,
+                weights=weights,
+                batch_size=self.sampling.batch_size,
+                progress=advance,
+            )
+
+    def _rewarded_update(self, U: Rollouts, estimator: EstimatorConfig) -> Rollouts:
+        """Rewards from the task where the file has none; its own advantages, or of rewards."""
+        needless = estimator.objective == SFT
+        if needless or (estimator.objective == RECORDED and U.rewards is None):
+            return U
+        if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
+            return U
+        if U.rewards is None:
+            task, given = self.data.update_task(self.policy.tokenizer), U
+            U = self.policy.ranks.from_first(lambda: with_rewards(given, task))
+        return with_advantages(U, estimator.advantage_rule)
+
+    def _taken(self, other: Rollouts | None) -> set[PromptIds]:
+        """Token ids of prompts that the other batch has, if they may not be shared."""
+        return set() if other is None or self.data.allow_overlap else prompts_of(other)
+
+
+def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None = None) -> Rollouts:
+    """Read a batch that was saved or logged by TRL (.parquet), or written by hand (.jsonl).
+
+    Args:
+        policy: Encodes texts; its vocabulary and context must fit the batch.
+        path: The file.
+        max_new_tokens: Length at which TRL's sampler cut completions.
+
+    Returns:
+        The rollouts.
+
+    Raises:
+        ValueError: If the file is of another kind, or a token or a length does not fit the model.
+    """
+    kind = Path(path).suffix
+    if kind not in (".parquet", ".jsonl"):
+        raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
+    if kind == ".jsonl":
+        rollouts = read_responses(policy, path)
+    elif is_trl_completions(path):
+        log.warning(
+            "%s holds TRL's texts, which are encoded again: tokens may differ from those that were "
+            "drawn, and each completion shorter than sampling.max_new_tokens gets its end token.",
+            path,
+        )
+        rollouts = read_trl_completions(policy, path, max_new_tokens)
+    else:
+        rollouts = Rollouts.load(path)
+    vocabulary = policy.model.get_input_embeddings().weight.shape[0]
+    context = getattr(policy.model.config, "max_position_embeddings", None)
+    parts = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
+    for i, ids in enumerate(torch.cat(pair) for pair in parts):
+        if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+            raise ValueError(
+                f"Sequence {i} of {path} has token ids outside the model's vocabulary of "
+                f"{vocabulary}: it was encoded with another tokenizer."
+            )
+        if context is not None and len(ids) > context:
+            raise ValueError(
+                f"Sequence {i} of {path} has {len(ids)} tokens, more than the model's {context} "
+                "positions."
+            )
+    return rollouts
+
+
+def _left(
+    policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
+) -> list[Prompt]:
+    """The prompts whose tokens are none of the other batch's, whatever either is called by."""
+    named = name_prompts(prompts)
+    if not exclude:
+        return named
+    left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
+    if not left:
+        raise ValueError(
+            f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
+            "Use another split, smaller batches, or batch_config.allow_overlap=true."
+        )
+    return left
+
+
+def prompts_of(rollouts: Rollouts) -> set[PromptIds]:
+    """Token ids of the prompts of a batch."""
+    return {tuple(ids.tolist()) for ids in rollouts.prompt_ids}

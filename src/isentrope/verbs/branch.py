@@ -1,0 +1,164 @@
+"""What `isentrope branch` does: runs of a few steps from checkpoints, and what they changed.
+
+    <folder>/branches/step_10/<setting>/repeat_0/            a run each
+    <folder>/evaluation/step_10/start/                       of the checkpoint on held-out prompts
+    <folder>/evaluation/step_10/<setting>/repeat_0_step_15/  of the end of a branch on the same ones
+    <folder>/branches.csv                                    the means over repeats
+
+The same command again continues where it was stopped, and one that asks for more adds to it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from isentrope.config.evaluate import (
+    EvaluateConfig,
+    EvaluationData,
+    EvaluationOutput,
+    EvaluationProfile,
+    EvaluationSampling,
+)
+from isentrope.config.io import load_config
+from isentrope.config.measure import PolicyConfig
+from isentrope.config.paths import existing, inputs_of
+from isentrope.config.stages import ScoringPrecision
+from isentrope.config.train import TrainConfig
+from isentrope.runs.branch_effects import Effect, Sums, effects, table
+from isentrope.runs.branch_study import Asked, Planned, Start, plan_branches
+from isentrope.runs.folder import noted_if_interrupted
+from isentrope.runs.one_writer import one_writer
+from isentrope.system.file_contents import csv
+from isentrope.system.files import write_bytes
+from isentrope.system.outputs import require_apart
+from isentrope.system.processes import barrier, join_processes, rank
+from isentrope.system.progress import Progress
+from isentrope.verbs.evaluate import evaluate_checkpoints
+from isentrope.verbs.train import CONFIG, branch, resume
+
+TABLE = "branches.csv"
+
+log = logging.getLogger("isentrope")
+
+
+@dataclass(frozen=True)
+class Branched:
+    """What a study of branches made.
+
+    Attributes:
+        table: The file of all effects.
+        starts: Its checkpoints.
+        effects: Of all of them.
+    """
+
+    table: Path
+    starts: list[Start]
+    effects: list[Effect]
+
+
+def branch_study(asked: Asked, *, progress: Progress | None = None) -> Branched:
+    """Take all branches and evaluate their ends, or resume where it was stopped.
+
+    Args:
+        asked: What to do.
+        progress: Where to say how far it is.
+
+    Returns:
+        The effects; more of them in the table, if it was asked for less than before.
+
+    Raises:
+        ConfigError: If a setting is not known, or cannot change in a branch.
+        FileNotFoundError: If a checkpoint is not one of a training run.
+        ValueError: If a checkpoint lacks a state, or what is there is of another study.
+    """
+    join_processes()
+    progress = progress or Progress()
+    kept = f"Finished branches are kept: go on by the same command with --out {asked.folder}."
+    inputs = existing(asked.checkpoints)
+    with one_writer(asked.folder, inputs), noted_if_interrupted(lambda: kept):
+        starts = plan_branches(asked)
+        for start in starts:
+            require_apart(asked.folder, inputs_of(start.config))
+        found: list[Effect] = []
+        for start in starts:
+            found += _effects(asked, start, progress)
+        if rank() == 0:
+            write_bytes(asked.folder / TABLE, csv(table(found)))
+        barrier()
+    return Branched(asked.folder / TABLE, starts, found)
+
+
+def _effects(asked: Asked, start: Start, progress: Progress) -> list[Effect]:
+    """Take the branches of one checkpoint, and evaluate start and ends."""
+    evaluation = asked.folder / "evaluation" / start.name
+    before = _evaluated(asked, start, start.checkpoint, evaluation / "start", progress)
+    ends: dict[str, list[Sums]] = {}
+    for number, planned in enumerate(start.branches, 1):
+        log.info(
+            "%s, %s, repeat %d: branch %d of %d",
+            *(start.name, planned.setting, planned.repeat, number, len(start.branches)),
+        )
+        end = _end(start, planned, progress)
+        target = (
+            evaluation / planned.files.folder.parent.name / f"repeat_{planned.repeat}_{end.name}"
+        )
+        ends.setdefault(planned.setting, []).append(_evaluated(asked, start, end, target, progress))
+    return effects(start.name, start.step, before, ends)
+
+
+def _end(start: Start, planned: Planned, progress: Progress) -> Path:
+    """Take a branch to its end, if it is not there; the checkpoint at it."""
+    files, end = planned.files, planned.files.checkpoint(start.until)
+    if end.is_dir():
+        return end
+    if (files.folder / CONFIG).is_file():
+        steps = load_config(files.folder / CONFIG, root=TrainConfig).training.steps
+        longer = [f"training.steps={start.until}"] if steps < start.until else []
+        resume(files.folder, longer, until=start.until, progress=progress)
+    else:
+        branch(start.checkpoint, planned.overrides, until=start.until, progress=progress)
+    gc.collect()  # the trainer refers to itself
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if not end.is_dir():
+        raise ValueError(
+            f"{files.folder} is at step {max(files.steps())} and has no checkpoint {end.name}: "
+            "give the --steps that it was begun with, alarm.stop=false if an alarm stopped it, or "
+            "another --out."
+        )
+    return end
+
+
+def _evaluated(
+    asked: Asked, start: Start, checkpoint: Path, folder: Path, progress: Progress
+) -> Sums:
+    """Responses of a checkpoint to the held-out prompts of its run."""
+    data, sampling = start.config.data, start.config.sampling
+    config = EvaluateConfig(
+        checkpoint=PolicyConfig(
+            checkpoint_path=str(checkpoint),
+            allow_hub=start.config.model.allow_hub,
+            shard_base=start.config.model.shard_base,
+            device_map="cuda" if torch.cuda.is_available() else "cpu",
+        ),
+        data=EvaluationData(
+            **data.model_dump(exclude={"train_split", "held_out_split"}), split=data.held_out_split
+        ),
+        evaluation=EvaluationProfile(
+            metrics=["reward", "entropy"],
+            n_prompts=asked.prompts,
+            samples_per_prompt=asked.samples,
+            greedy=False,
+            save_tokens=False,
+        ),
+        precision=ScoringPrecision(runtime_dtype="float32"),
+        sampling=EvaluationSampling(**sampling.model_dump()),
+        output=EvaluationOutput(directory=str(folder), log_level=start.config.output.log_level),
+    )
+    done = evaluate_checkpoints(config, progress=progress)
+    return Sums.read(done.folder / done.results[0].checkpoint / "records.parquet")

@@ -1,0 +1,274 @@
+"""`isentrope entropies`: why an entropy that a trainer logged is not the exact one.
+
+E is unfiltered and drawn from θ; U is the update batch: recorded (batch_config.U_file), or drawn
+and filtered as training's. With N the number of tokens that count and T those of a response:
+
+    per_token          Σ H / N, exact on E      micro_batch_means  mean of Σ H / N of each
+    response_means     mean of Σ H / T          per_response       mean of Σ H
+    surprisal          −Σ s / N                 sampler_…          by what the sampler recorded
+    without_end        without end tokens       finished           without responses that were cut
+    top_tokens         the 20 % with most H     temperature_1      of logits that are not divided
+    truncated          after top-k and top-p    bfloat16           of a model in bfloat16
+
+results.json       logged, logged_from, rows: value and difference to the exact one as Estimates
+entropies.parquet  the same, one row per batch and definition
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.sample import score_batch
+from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.policy.own_logits import own_logits
+from isentrope.policy.scoring import score
+from isentrope.results.entropy_records import EntropiesResult, EntropyRecord
+from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.progress import Progress
+from isentrope.system.reading import read_json
+from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.prepare import Prepared
+
+EXACT = "per_token"
+TOP = 0.2
+"""Share of the tokens that `top_tokens` is of."""
+PARTITIONS = 16
+"""Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
+POSITIONS = 256
+"""Distributions that are sorted at a time: one of a large vocabulary takes megabytes."""
+ROUNDING = 1e-4
+"""Relative difference of a logged value from the recorded batch's that is rounding of float32."""
+
+Statistic = Callable[[Tensor], Tensor]
+"""From the weights of responses (n,) to a number."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Definitions on a batch, their differences to the exact one on it, and what they rest on."""
+
+    values: dict[str, Estimate]
+    differences: dict[str, Estimate]
+    spread: float
+    warnings: tuple[str, ...]
+
+
+def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
+    """Every definition on E and on U, compared with the logged value."""
+    with progress.bar("entropies") as report:
+        report(0, 2, "E")
+        E = _on(ready, ready.batches.E, weighted=True)
+        report(1, 2, "U")
+        U = _on(ready, ready.batches.U, weighted=False)
+    exact = E.values[EXACT]
+    apart = {name: _apart(ready, value, exact) for name, value in U.values.items()}
+    logged, source, of_U = _logged(ready)
+    rows = []
+    for batch, found, less in (("E", E, E.differences), ("U", U, apart)):
+        for name, value in found.values.items():
+            agrees = None
+            if logged is not None and (batch == "U" or not of_U):
+                agrees = abs(value.value - logged) <= _bound(ready, logged, value, U, of_U)
+            difference = less[name] if value.unit == exact.unit else None
+            rows.append(
+                EntropyRecord(
+                    batch=batch, definition=name, value=value, difference=difference, agrees=agrees
+                )
+            )
+    return EntropiesResult(
+        **vars(ready.header),
+        logged=logged,
+        logged_from=source,
+        rows=tuple(rows),
+        warnings=E.warnings,
+        tables={"entropies": pd.DataFrame([_flat(row) for row in rows])},
+    )
+
+
+def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
+    """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
+    scored = score_batch(ready.policy, batch, functional="per_token", method="sequence")
+    H, mask = scored.entropies, scored.series[0].mask.double()
+    ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(len(batch)).double()
+
+    def mean(x: Tensor, of: Tensor = mask) -> Statistic:
+        return lambda w: w @ (of * x).sum(1) / (w @ of.sum(1))
+
+    sums, counts = (mask * H).sum(1), mask.sum(1)
+    found: dict[str, Statistic] = {EXACT: mean(H)}
+    groups, spread = _micro_batches(ready, len(batch)), 0.0
+    if groups is not None:
+        means = (groups @ sums) / (groups @ counts)
+        spread = float(means.view(PARTITIONS, -1).mean(1).std())
+        found["micro_batch_means"] = lambda w: (
+            (groups @ w) @ ((groups @ (w * sums)) / (groups @ (w * counts))) / groups.sum(0).dot(w)
+        )
+    found["response_means"] = lambda w: w @ (sums / counts.clamp_min(1)) / w.sum()
+    found["per_response"] = lambda w: w @ sums / w.sum()
+    found["surprisal"] = mean(-scored.series[0].logprobs)
+    if batch.sampler_logprobs is not None:
+        found["sampler_surprisal"] = mean(-batch.padded("sampler_logprobs"))
+    if batch.sampler_entropies is not None:
+        found["sampler_entropy"] = mean(batch.padded("sampler_entropies"))
+    ends = ready.policy.eos_token_ids
+    ended = torch.tensor([[float(int(r[-1]) in ends)] for r in batch.response_ids]).double()
+    if bool(ended.any()):
+        last = mask * (mask.flip(1).cumsum(1).flip(1) == 1)
+        found["without_end"] = mean(H, mask - last * ended)
+        if not bool(ended.all()):
+            found["finished"] = mean(H, mask * ended)
+    threshold = H[mask > 0].quantile(1 - TOP)
+    above = mean((H - threshold).clamp_min(0) / TOP)
+    found["top_tokens"] = lambda w: threshold + above(w)  # its derivative in the threshold is 0
+    found |= {name: mean(x) for name, x in _other_distributions(ready, batch)}
+    result = infinitesimal_jackknife(
+        lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
+    )
+    trusted = not weighted or scored.trust.verdict == "trust"
+    of = (result, result.less(0))
+    values, differences = (_estimates(ready, x, list(found), trusted) for x in of)
+    return _Found(values, differences, spread, scored.trust.warnings)
+
+
+def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
+    """Entropies (n, t) at temperature 1, of a truncated sampler, and in bfloat16."""
+    policy, section = ready.policy, ready.entropies
+    arguments = ready.subject.as_trained.arguments
+    if (temperature := policy.temperature) != 1:
+        try:
+            policy.temperature = 1.0
+            yield "temperature_1", score(policy, batch).entropies
+        finally:
+            policy.temperature = temperature
+    if section.top_k or section.top_p < 1:
+        yield "truncated", truncated_entropies(policy, batch, section.top_k, section.top_p)
+    trained = bool(arguments.get("bf16") or arguments.get("fp16"))
+    if trained if section.bfloat16 is None else section.bfloat16:
+        with at_precision(policy, "bfloat16"):
+            yield "bfloat16", score(policy, batch).entropies
+
+
+def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: float) -> Tensor:
+    """Entropy (n, t) of what top-k, 0 for all, and then top-p leave of each distribution."""
+    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    for i in range(len(batch)):
+        logits = own_logits(policy.scorer, batch.select(torch.tensor([i])), policy.precision)
+        for first in range(0, len(logits), POSITIONS):
+            here = logits[first : first + POSITIONS].double() / policy.temperature
+            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
+            p = p / p.sum(-1, keepdim=True)
+            p = p * (p.cumsum(-1) - p < top_p)
+            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
+            found[i, first : first + len(p)] = entropy.cpu()
+    return found * batch.mask
+
+
+def _micro_batches(ready: Prepared, n: int) -> Tensor | None:
+    """Which response is in which micro-batch of each partition; None for a single one."""
+    arguments = ready.subject.as_trained.arguments
+    size = ready.entropies.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
+    if size >= n:
+        return None
+    rng = torch.Generator().manual_seed(0)
+    orders = torch.stack([torch.randperm(n, generator=rng) for _ in range(PARTITIONS)])
+    count = math.ceil(n / size)
+    rows = orders.argsort(1) // size + count * torch.arange(PARTITIONS)[:, None]
+    return torch.zeros(PARTITIONS * count, n, dtype=torch.float64).scatter_(0, rows, 1.0)
+
+
+def _estimates(
+    ready: Prepared, found: Jackknifed, names: list[str], trusted: bool
+) -> dict[str, Estimate]:
+    return {
+        name: found.estimate(
+            row,
+            unit="nats per sequence" if name == "per_response" else "nats per token",
+            method=name,
+            confidence=ready.estimator.confidence,
+            trusted=trusted,
+        )
+        for row, name in enumerate(names)
+    }
+
+
+def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
+    """The difference of estimates from batches that are drawn independently."""
+    return Estimate.from_standard_error(
+        *(one.value - other.value, math.hypot(one.se, other.se), min(one.n, other.n)),
+        unit=one.unit,
+        method=one.method,
+        confidence=ready.estimator.confidence,
+        trusted=math.isfinite(other.ci_low),
+        degrees_of_freedom=_freedom(one, other),
+    )
+
+
+def _freedom(*of: Estimate) -> float:
+    """Degrees of freedom of a sum: the fewest of its parts."""
+    return min(estimate.degrees_of_freedom or 0.0 for estimate in of)
+
+
+def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: bool) -> float:
+    """How far a logged value may be from one that agrees with it."""
+    # on the batch of the log by rounding and by how micro-batches are shuffled, and elsewhere by
+    # the errors of the value and of a batch of U's size
+    digits = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
+    if not of_U:
+        on_U = U.values.get(value.method, value)
+        t = t_quantile(_freedom(value, on_U), ready.estimator.confidence)
+        return digits + t * math.hypot(value.se, on_U.se)
+    short = U.values.get("bfloat16", U.values[EXACT])
+    shuffled = 3 * U.spread if value.method == "micro_batch_means" else 0.0
+    rounding = ROUNDING * abs(logged) + 2 * abs(short.value - U.values[EXACT].value)
+    return digits + rounding + shuffled
+
+
+def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
+    """The logged entropy, where it is from, and whether U is the batch that it is of."""
+    recorded, here = ready.sampler.data.U_file is not None, ready.subject.path
+    if ready.entropies.logged is not None:
+        return ready.entropies.logged, "entropies.logged", recorded
+    step = step_of_folder(here.name)
+    if step is None:
+        return None, None, False
+    steps = {folder: step_of_folder(folder.name) or 0 for folder in here.parent.iterdir()}
+    for folder in sorted((f for f in steps if steps[f] > step), key=lambda f: steps[f]):
+        if (found := _entropy_at(folder, step + 1)) is not None:
+            return found, f"{folder.name}, step {step + 1}, which was taken from here", recorded
+    if (found := _entropy_at(here, step)) is None:
+        return None, None, False
+    return found, f"{here.name}, step {step}, before which the policy was another", False
+
+
+def _entropy_at(folder: Path, step: int) -> float | None:
+    """The entropy that trainer_state.json has of a step."""
+    path = folder / "trainer_state.json"
+    if not path.is_file():
+        return None
+    content = read_json(path, finite=False)
+    log = content.get("log_history", []) if isinstance(content, dict) else []
+    values = [float(row["entropy"]) for row in log if row.get("step") == step and "entropy" in row]
+    finite = [value for value in values if math.isfinite(value)]
+    return finite[-1] if finite else None
+
+
+def _flat(row: EntropyRecord) -> dict[str, str | float]:
+    value, less = row.value, row.difference
+    flat: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
+    flat["unit"] = value.unit
+    for name, of in (("", value), ("difference_", less)):
+        for x in ("value", "se", "ci_low", "ci_high"):
+            column = (name + x).removesuffix("_value")
+            flat[column] = math.nan if of is None else getattr(of, x)
+    return flat

@@ -1,0 +1,189 @@
+"""What `isentrope evaluate` does: checkpoints on a task, in chunks that survive a kill.
+
+The prompts of a checkpoint are cut into chunks. A chunk is sampled, scored, rewarded and written
+whole; processes of torchrun take chunks by turns. Any order, any number of processes and any
+restart give the same files. When all chunks of a checkpoint are there, the first process reads them
+back and computes the numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from isentrope.config.evaluate import (
+    EvaluateConfig,
+    EvaluationData,
+    EvaluationOutput,
+    EvaluationSampling,
+)
+from isentrope.config.measure import PolicyConfig
+from isentrope.config.paths import inputs_of
+from isentrope.evaluation.metrics import metric_names
+from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
+from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
+from isentrope.runs.evaluated_models import require_one_model
+from isentrope.runs.evaluation_folder import StepFolder, write_table
+from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.runs.folder import differences, resolved
+from isentrope.runs.one_contract import other_base
+from isentrope.runs.one_writer import one_writer
+from isentrope.runs.resume import CONFIG, evaluation_origin, require_same_evaluation
+from isentrope.runs.room import folder_name
+from isentrope.system.files import write_bytes
+from isentrope.system.manifest import verification
+from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
+from isentrope.system.progress import Progress
+from isentrope.verbs.evaluation_work import Work
+
+log = logging.getLogger("isentrope")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation made.
+
+    Attributes:
+        folder: Its folder.
+        table: The consolidated table.
+        results: In the order of the checkpoints.
+    """
+
+    folder: Path
+    table: Path
+    results: list[EvaluationResult]
+
+
+def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
+    """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
+    log.setLevel(config.output.log_level)
+    for difference in differences(config.provenance or {}):
+        log.warning("This configuration is of an evaluation with %s.", difference)
+    join_processes()
+    with verification(config.checkpoint.verify):
+        checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+    profile, first = config.evaluation, checkpoints[0]
+    directory = evaluation_directory(config.output, config.data.dataset_name, first)
+    folder = gather(directory)[0]
+    with one_writer(folder, inputs_of(config)), verification(config.checkpoint.verify):
+        require_same_evaluation(folder, config)
+        engine = None
+        if config.sampling.engine == "vllm":
+            engine = _vllm(
+                first,
+                config.checkpoint,
+                config.sampling,
+                dtype=config.precision.sampling.runtime_dtype,
+                seed=profile.seed,
+            )
+        work = partial(
+            Work,
+            engine=engine,
+            where=config.checkpoint,
+            data=config.data,
+            profile=profile,
+            precision=config.precision,
+            sampling=config.sampling,
+        )
+        content = resolved(config, folder, seeds={"evaluation": profile.seed})
+        names = metric_names(profile.chosen, profile.tries)
+        results, table = [], folder
+        for checkpoint in checkpoints:
+            made_from = evaluation_origin(config, checkpoint.path)
+            _require_base(checkpoint, made_from, config.checkpoint.base_model)
+            step = StepFolder(folder / checkpoint.name, made_from)
+            results.append(_evaluate(checkpoint, step, work, content, progress or Progress()))
+            if rank() == 0:
+                table = write_table(folder, results, names)
+        barrier()
+        return Evaluated(folder, table, results)
+
+
+def require_evaluation_inputs(
+    where: PolicyConfig, data: EvaluationData, sampling: EvaluationSampling
+) -> list[Checkpoint]:
+    """Refuse a configuration whose files are not there or do not belong together.
+
+    Returns:
+        The checkpoints.
+
+    Raises:
+        FileNotFoundError: If the data set is not there.
+    """
+    path = data.dataset_path
+    if path is not None and not Path(path).exists():
+        raise FileNotFoundError(f"There is no file {path} (data.dataset_path).")
+    checkpoints = find_checkpoints(where)
+    require_one_model(checkpoints, where.base_model)
+    if sampling.engine == "vllm":
+        require_vllm([c.path for c in checkpoints], world_size())
+    return checkpoints
+
+
+def _require_base(
+    checkpoint: Checkpoint, made_from: Mapping[str, str], base_model: str | None
+) -> None:
+    """Refuse a base model other than training's, unless it was chosen."""
+    for other in other_base(checkpoint.path, made_from):
+        if base_model is None:
+            raise ValueError(
+                f"{checkpoint.path} cannot be evaluated as trained: {other.words}. Restore the "
+                "base model, or set checkpoint.base_model to evaluate on this one all the same."
+            )
+        log.warning("%s: %s.", checkpoint.path, other.words)
+
+
+def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoint) -> Path:
+    """The folder of an evaluation, of which `first` is the first checkpoint; not made yet."""
+    if output.directory:
+        return Path(output.directory)
+    path = first.path.resolve()
+    run = path.parent.parent if path.parent.name == "training_state" else path
+    return Path("eval_runs") / folder_name(f"{output.name or run.name}_{dataset}")
+
+
+def _vllm(
+    first: Checkpoint, where: PolicyConfig, sampling: EvaluationSampling, *, dtype: str, seed: int
+) -> VllmEngine:
+    return VllmEngine(
+        first.path,
+        base_model=where.base_model,
+        allow_hub=where.allow_hub,
+        dtype=dtype,
+        temperature=sampling.temperature,
+        max_new_tokens=sampling.max_new_tokens,
+        memory=sampling.vllm_memory,
+        seed=seed,
+    )
+
+
+def _evaluate(
+    checkpoint: Checkpoint,
+    step: StepFolder,
+    load: Callable[[Checkpoint, StepFolder], Work],
+    content: bytes,
+    progress: Progress,
+) -> EvaluationResult:
+    step.require_same_origin()
+    if step.result() is None:
+        log.info("evaluating %s", checkpoint.path)
+        work = load(checkpoint, step)  # refuses what it can before any file
+        barrier()
+        if rank() == 0:
+            write_bytes(step.path.parent / CONFIG, content)
+            step.begin()
+        barrier()
+        work.make_chunks(progress)
+        barrier()
+        if rank() == 0:
+            step.finish(*work.consolidated())
+        barrier()
+    else:
+        log.info("%s is done already", checkpoint.name)
+        step.remove_chunks()
+    done = step.result()
+    assert done is not None
+    return done

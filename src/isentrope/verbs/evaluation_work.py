@@ -1,0 +1,197 @@
+"""One checkpoint under evaluation: its chunks are made here, and its numbers read from them.
+
+What a chunk holds depends on the settings and its number alone: the stream of random numbers runs
+over all prompts in order, and passes over the chunks that another process or an earlier run made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import pandas as pd
+import torch
+
+from isentrope.config.evaluate import EvaluationData, EvaluationProfile, EvaluationSampling
+from isentrope.config.measure import PolicyConfig
+from isentrope.config.stages import ScoringPrecision
+from isentrope.evaluation.evaluate import require_format, score_records
+from isentrope.evaluation.metrics import estimate_metrics
+from isentrope.evaluation.records import TOKENS
+from isentrope.evaluation.responses import (
+    Decoding,
+    choose_prompts,
+    draw_responses,
+    random_numbers,
+    skip_random_numbers,
+)
+from isentrope.evaluation.vllm_engine import VllmEngine
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.runs.checkpoints import Checkpoint
+from isentrope.runs.evaluation_folder import StepFolder
+from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.sampling.tasks import Task
+from isentrope.system.manifest import verifying
+from isentrope.system.processes import gather, rank, world_size
+from isentrope.system.progress import Progress
+from isentrope.verbs.precision_stages import at_precision
+
+SCHEMA = "isentrope/evaluate/1"
+
+
+class Work:
+    """One checkpoint loaded, and its prompts.
+
+    Attributes:
+        policy: In float32, to be set to a precision for the work.
+        task: Prompts and rewards.
+        prompts: Those that are evaluated on.
+        starts: Number of the first prompt of each chunk.
+        samples: Responses to each prompt, by decoding.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        step: StepFolder,
+        *,
+        engine: VllmEngine | None,
+        where: PolicyConfig,
+        data: EvaluationData,
+        profile: EvaluationProfile,
+        precision: ScoringPrecision,
+        sampling: EvaluationSampling,
+    ) -> None:
+        """Load a checkpoint and choose its prompts; what does not fit is refused here.
+
+        Args:
+            checkpoint: The checkpoint.
+            step: Where its chunks go.
+            engine: vLLM; None to generate by transformers.
+            where: How the checkpoint is loaded.
+            data: The task.
+            profile: What is estimated, from how many responses.
+            precision: Of scorer and sampler.
+            sampling: How responses are drawn.
+        """
+        self._checkpoint, self._step, self._engine = checkpoint, step, engine
+        self._data, self._profile = data, profile
+        self._precision, self._sampling = precision, sampling
+        self.policy: Policy = checkpoint.load(where, sampling)
+        self.task: Task = data.load_task(
+            data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
+        )
+        require_format(self.task, profile.metrics or (), data.dataset_name)
+        self.prompts: list[Prompt] = choose_prompts(
+            self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy
+        )
+        require_room(self.policy, self.prompts, sampling.max_new_tokens)
+        self.starts = list(range(0, len(self.prompts), profile.chunk_prompts))
+        self.samples: dict[Decoding, int] = {"sampled": profile.samples_per_prompt}
+        if profile.greedy:
+            self.samples["greedy"] = 1
+
+    def make_chunks(self, progress: Progress) -> None:
+        """Make the chunks that are not there yet, or under torchrun a share of them."""
+        numbers = range(len(self.starts))
+        every: list[tuple[Decoding, int]] = [
+            (d, number) for d in self.samples for number in numbers
+        ]
+        missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
+        # the processes of a sharded model make every chunk together
+        mine = missing if self.policy.sharded else missing[rank() :: world_size()]
+        measuring = self._precision.measuring
+        with (
+            progress.bar(self._checkpoint.name) as advance,
+            at_precision(self.policy, measuring),
+        ):
+            for done, (decoding, number, rollouts) in enumerate(self._answers(mine), start=1):
+                records = score_records(
+                    self.policy,
+                    rollouts,
+                    self.task,
+                    self._profile.chosen,
+                    decoding,
+                    right_above=self._profile.right_above,
+                )
+                records["prompt"] += self.starts[number]
+                if rank() == 0 or not self.policy.sharded:
+                    self._step.save(decoding, number, records)
+                advance(done, len(mine))
+
+    def _answers(
+        self, chunks: Sequence[tuple[Decoding, int]]
+    ) -> Iterator[tuple[Decoding, int, Rollouts]]:
+        """The responses of these chunks."""
+        profile, longest = self._profile, self._sampling.max_new_tokens
+        for decoding in self.samples:
+            generator = random_numbers(profile.seed)
+            for number, start in enumerate(self.starts):
+                chosen = self.prompts[start : start + profile.chunk_prompts]
+                if (decoding, number) in chunks:
+                    yield decoding, number, self._answer(chosen, start, decoding, generator)
+                else:
+                    skip_random_numbers(generator, len(chosen) * self.samples[decoding], longest)
+
+    def _answer(
+        self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator
+    ) -> Rollouts:
+        sampling, precision = self._sampling, self._precision
+        samples = self.samples[decoding]
+        if self._engine is not None:
+            folder = self._checkpoint.path
+            return self._engine.respond(self.policy, folder, prompts, start, samples, decoding)
+        other = precision.sampling != precision.measuring
+        with at_precision(self.policy, precision.sampling) if other else nullcontext():
+            return draw_responses(
+                self.policy,
+                prompts,
+                samples,
+                generator,
+                decoding=decoding,
+                max_new_tokens=sampling.max_new_tokens,
+                batch_size=sampling.batch_size,
+            )
+
+    def consolidated(self) -> tuple[pd.DataFrame, EvaluationResult]:
+        """Read all chunks back."""
+        rows, tables = [], []
+        for decoding in self.samples:
+            records = self._step.load(decoding, len(self.starts))
+            rows.append(self._row(decoding, records))
+            if not self._profile.save_tokens:
+                records = records.drop(columns=list(TOKENS), errors="ignore")
+            records.insert(0, "decoding", decoding)
+            tables.append(records)
+        return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
+
+    def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
+        profile = self._profile
+        metrics = estimate_metrics(
+            records, profile.chosen, profile.tries, sampled=decoding == "sampled"
+        )
+        counts, edges = np.histogram(records["reward"], bins=20)
+        return EvaluatedRow(
+            decoding=decoding,
+            n_prompts=len(self.prompts),
+            samples_per_prompt=self.samples[decoding],
+            metrics=dict(metrics),
+            rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
+        )
+
+    def _result(self, rows: tuple[EvaluatedRow, ...]) -> EvaluationResult:
+        return EvaluationResult(
+            schema=SCHEMA,
+            checkpoint=self._checkpoint.name,
+            path=str(self._checkpoint.path),
+            step=self._checkpoint.step,
+            dataset=self._data.dataset_name,
+            split=self._data.split,
+            temperature=self._sampling.temperature,
+            max_new_tokens=self._sampling.max_new_tokens,
+            rows=rows,
+            verified=verifying(),
+        )

@@ -1,0 +1,146 @@
+"""`isentrope influence`: which sequences and tokens of U moved the entropy, and what they earned.
+
+results.json      budget (momentum, decay, gradient, total ± se), closure, and what it was measured
+                  on; reliability, listed_share, degrees_of_freedom; classes; shares, on other
+                  responses; past, the momentum by past update (`past_updates`)
+sequences.parquet, tokens.parquet     one row per sequence or token, as measured
+"""
+
+from __future__ import annotations
+
+from isentrope.attribution.influence.classes import sequence_classes, token_classes
+from isentrope.attribution.influence.contributions import (
+    Attribution,
+    Influence,
+    sequence_table,
+    token_table,
+)
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.shares import influence_shares
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.results.attribution_records import Budget, SharesRecord
+from isentrope.results.class_records import ClassesRecord, classes_record
+from isentrope.results.results import InfluenceResult
+from isentrope.sampling.prompts import Prompt
+from isentrope.system.progress import Progress
+from isentrope.verbs.batches import Sampler
+from isentrope.verbs.past_updates import past_updates
+from isentrope.verbs.prepare import Prepared
+
+LEAST_RELIABLE = 0.8
+"""Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
+
+
+def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
+    """Attribute the step of a checkpoint."""
+    section, E = ready.analysis, ready.batches.E
+    if section.overlap == "u_statistic":
+        E = ready.batches.U
+    table = influence_of(ready, progress, tokens=section.tokens, reward=section.reward)
+    tables = {"sequences": sequence_table(table)}
+    if section.tokens:
+        tables["tokens"] = token_table(table, ready.policy.tokenizer)
+    past = past_updates(ready, table, progress) if section.momentum_steps else None
+    if past is not None and len(past.table):
+        tables["momentum"] = past.table
+    return InfluenceResult(
+        **vars(ready.header),
+        how=table.how,
+        groups=table.groups,
+        degrees_of_freedom=table.groups - 1,
+        measured_on=f"the {len(E)} responses of E to {E.n_prompts} prompts",
+        entropy=_budget(table.entropy),
+        reward=None if table.reward is None else _budget(table.reward),
+        reliability=dict(table.reliability),
+        listed_share=dict(table.listed_share),
+        shares=shares_of(ready) if section.share_responses else None,
+        classes=classes_of(ready, table),
+        past=past and past.record,
+        warnings=(*_warnings(table), *(past.warnings if past else ())),
+        tables=tables,
+    )
+
+
+def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
+    """The influence of a checkpoint's step, as its configuration wants it."""
+    section, estimator = ready.analysis, ready.estimator
+    E, U = ready.batches.E, ready.batches.U
+    one_batch = section.overlap == "u_statistic"
+    rewarded = ready.sampler.rewarded(E) if reward else None
+    with progress.bar("attributing") as report:
+        return influence(
+            ready.policy,
+            U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
+            U,
+            ready.step,
+            functional=estimator.functional,
+            method=estimator.weighted_method,
+            tokens=tokens,
+            reward=rewarded,
+            groups=section.groups,
+            overlap=section.overlap,
+            confidence=estimator.confidence,
+            gradients=ready.gradients,
+            progress=report,
+        )
+
+
+def classes_of(ready: Prepared, table: Influence) -> dict[str, ClassesRecord]:
+    """Classes of tokens, where they were attributed, and of sequences; none where none acts."""
+    if not bool(table.acting.any()):
+        return {}
+    section, confidence = ready.analysis, ready.estimator.confidence
+    classes = {"sequences": sequence_classes(table, confidence=confidence)}
+    if table.scores is not None:
+        classes["tokens"] = token_classes(
+            table, share=section.class_share, criterion=section.top, confidence=confidence
+        )
+    return {of: classes_record(found) for of, found in classes.items()}
+
+
+def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
+    """`count` fresh responses to each of U's prompts, once however often U drew it."""
+    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in U.prompt_ids)
+    prompts = [Prompt(f"U/{k}", token_ids=ids) for k, ids in enumerate(distinct)]
+    seed = sampler.data.seeds["resample"]
+    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(U))
+
+
+def shares_of(ready: Prepared) -> SharesRecord:
+    """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
+    section, estimator, U = ready.analysis, ready.estimator, ready.batches.U
+    E = fresh_responses(ready.sampler, U, section.share_responses)
+    shares = influence_shares(
+        ready.policy,
+        E,
+        U,
+        ready.step,
+        functional=estimator.functional,
+        method=estimator.weighted_method,
+        gradients=ready.gradients,
+        confidence=estimator.confidence,
+    )
+    totals = shares.totals
+    return SharesRecord(
+        measured_on=f"{len(E)} fresh responses to U's prompts",
+        itself=totals.get("self"),
+        same_prompt=totals.get("same_prompt"),
+        other_prompt=totals.get("other_prompt"),
+        gradient=totals["gradient"],
+    )
+
+
+def _budget(attribution: Attribution) -> Budget:
+    return Budget(**attribution.budget, closure=attribution.closure, unit=attribution.unit)
+
+
+def _warnings(table: Influence) -> list[str]:
+    warnings = [f"At θ: {sentence}" for sentence in table.entropy.budget["total"].warnings]
+    for of, estimate in table.reliability.items():
+        if estimate.value < LEAST_RELIABLE:
+            warnings.append(
+                f"The rank correlation of {of} with an infinite E is only about "
+                f"{estimate.value:.2f}: the ranking is mostly noise; use a larger batch_config.B_E."
+            )
+        warnings += estimate.warnings
+    return warnings

@@ -1,0 +1,89 @@
+"""Which verb a configuration is for, by its sections, and what that verb would do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config, read_yaml
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.trl import grpo_options
+from isentrope.config.trl_sft import sft_options
+from isentrope.runs.study import require_inputs
+from isentrope.system.manifest import verification
+from isentrope.verbs.evaluate import require_evaluation_inputs
+from isentrope.verbs.sft import require_paths
+
+Kind = Literal["measure", "evaluate", "sft", "train"]
+Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
+
+KINDS: dict[Kind, type[Config]] = {
+    "measure": MeasureConfig,
+    "evaluate": EvaluateConfig,
+    "sft": SftConfig,
+    "train": TrainConfig,
+}
+
+_NEEDED = {
+    "measure": {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}},
+    "evaluate": {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}},
+    "sft": {"model": {"path": "path/to/model"}},
+    "train": {"model": {"path": "path/to/model"}},
+}
+"""Settings without a default."""
+
+
+def kind_of(sections: Iterable[str]) -> Kind:
+    """Which verb a configuration is for.
+
+    Args:
+        sections: Its sections.
+
+    Returns:
+        "train" where one is `training`, "sft" where one is `fine_tuning`, "evaluate" where one is
+        `evaluation`, else "measure".
+    """
+    given = set(sections)
+    if "evaluation" in given:
+        return "evaluate"
+    return "train" if "training" in given else "sft" if "fine_tuning" in given else "measure"
+
+
+def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Read a configuration of whatever kind."""
+    return load_config(path, overrides, KINDS[kind_of(read_yaml(Path(path)))])
+
+
+def defaults(kind: Kind, overrides: Iterable[str] = ()) -> Config:
+    """The defaults of a verb, with a path to fill in."""
+    return load_config(_NEEDED[kind], overrides, KINDS[kind])
+
+
+def intention(config: Config) -> str:
+    """Check what can be checked without work, and say what would be done.
+
+    Args:
+        config: A configuration.
+
+    Returns:
+        The end of a sentence that begins with the configuration's name: "it measures step_4".
+    """
+    if isinstance(config, MeasureConfig):
+        with verification(config.checkpoint.verify):
+            return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
+    if isinstance(config, EvaluateConfig):
+        with verification(config.checkpoint.verify):
+            checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
+        return f"it evaluates {names} on {config.data.dataset_name}"
+    require_paths(config.model, config.data)
+    if isinstance(config, SftConfig):
+        sft_options(config, Path())
+        steps, verb = config.fine_tuning.steps, "fine-tunes"
+    else:
+        grpo_options(config, Path())
+        steps, verb = config.training.steps, "trains"
+    return f"it {verb} {config.model.path} on {config.data.dataset_name} for {steps} steps"

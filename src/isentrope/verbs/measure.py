@@ -1,0 +1,123 @@
+"""`isentrope measure`: checkpoints measured one by one, each with a folder of its own.
+
+    <run folder>/config.yaml
+    <run folder>/measurements/measure_<name>/
+        results.json  config.yaml  sweep.parquet  influences.parquet  entropy_change.png
+        [E.parquet  U.parquet]
+    <run folder>/measurements/all.parquet      the sweeps of a study, one table
+    <run folder>/measurements/measure_study.csv    every number of it (`study_table`)
+    <run folder>/logs/                         as `detailed_logging` says
+
+A folder appears when its measurement is complete, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+
+from isentrope.config.measure import MeasureConfig
+from isentrope.results.results import MeasureResult
+from isentrope.runs.study import Run
+from isentrope.system.progress import Progress
+from isentrope.verbs.detailed_log import DetailedLog
+from isentrope.verbs.loop import run_verb
+from isentrope.verbs.measurement import Measurement, measure_checkpoint
+from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.results import measure_result
+
+FIGURE = "entropy_change.png"
+
+
+class Drawn(Protocol):
+    """A figure."""
+
+    def savefig(self, path: Path, /, *, dpi: int) -> object:
+        """Write it to a file."""
+
+
+Draw = Callable[[MeasureResult], Drawn]
+
+
+def measure(
+    config: MeasureConfig, *, progress: Progress | None = None, draw: Draw | None = None
+) -> Run[MeasureResult]:
+    """Measure every checkpoint of a configuration and write what was found.
+
+    Args:
+        config: What to measure.
+        progress: Where to say how far it is.
+        draw: Makes a figure (with `savefig`) of a result; None for no figure.
+
+    Returns:
+        The folders and the results.
+    """
+    return run_verb("measure", partial(find_change, draw=draw), config, progress)
+
+
+def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -> MeasureResult:
+    """Measure ΔH(η) at a checkpoint.
+
+    Args:
+        ready: The checkpoint, at the measuring precision.
+        progress: Where to say how far it is.
+        draw: Makes a figure of the result; None for no figure.
+
+    Returns:
+        The result; its log is written when its folder is complete.
+    """
+    measured = measure_checkpoint(ready, progress)
+    log = DetailedLog(ready.logging, measured, ready.sampler.data.first_repeat)
+    with ready.clock.stage("log"):
+        log.observe(ready.policy)
+    result = measure_result(ready, measured)
+
+    def save_figure(folder: Path) -> None:
+        if draw is not None:
+            draw(result).savefig(folder / FIGURE, dpi=150)
+
+    tables = {"sweep": sweep_table(result)}
+    if measured.influences:
+        tables["influences"] = influence_table(measured)
+    return replace(result, tables=tables, save_more=save_figure, finish=log.write)
+
+
+def influence_table(measured: Measurement) -> pd.DataFrame:
+    """Influences of E's prompt draws: quantity (as in results.json), prompt, key and influence."""
+    E = measured.batches.E
+    keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
+    draws = sorted({*E.prompt_index.tolist()})
+    head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}
+    parts = [
+        pd.DataFrame({"quantity": name, **head, "influence": x.tolist()})
+        for name, x in measured.influences.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def sweep_table(result: MeasureResult) -> pd.DataFrame:
+    """The sweep as a table.
+
+    Args:
+        result: Of one checkpoint.
+
+    Returns:
+        One row per learning rate: `checkpoint`, then the columns of `sweep`, then delta_j with its
+        error and reward_verdict where ΔJ was measured.
+    """
+    rows = [asdict(row) | _gained(result, row.eta) for row in result.sweep]
+    table = pd.DataFrame([{"checkpoint": result.policy.name, **row} for row in rows])
+    return table.drop(columns="resampled")
+
+
+def _gained(result: MeasureResult, eta: float) -> dict[str, Any]:
+    row = result.reward.at(eta) if result.reward else None
+    if row is None:
+        return {}
+    names = ("delta_j", "delta_j_se", "delta_j_ci_low", "delta_j_ci_high")
+    return {name: getattr(row, name) for name in names} | {"reward_verdict": row.verdict}

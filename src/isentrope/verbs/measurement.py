@@ -1,0 +1,269 @@
+"""One checkpoint measured: how much one optimizer step changes the policy's entropy.
+
+Measure ΔH(η) on E with its first and second order (T2), (T3), ΔJ(η) beside it where E has rewards,
+what each component of the step contributes, and whether the instrument is sound. Nothing is
+written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from torch import Tensor
+
+from isentrope.attribution.influence.closure import require_agreement
+from isentrope.config.estimator import EstimatorConfig
+from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
+from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.identities import martingale_z, score_identity_z
+from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.estimators.reward_change import RewardChange, reward_change
+from isentrope.estimators.rounding import RoundingFloor, rounding_floor
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.language_model import Policy
+from isentrope.runs.checkpoints import Subject
+from isentrope.system.progress import Progress, Report, part_of
+from isentrope.update.step import Step
+from isentrope.verbs.batches import Batches
+from isentrope.verbs.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Whether the instrument is sound.
+
+    Attributes:
+        martingale_z: E[S + Σ H] = 0, as a z-score.
+        score_identity_z: E[Σ ∂_v s] = 0, as a z-score; None without derivatives.
+        floor: What rounding alone does to the numbers.
+    """
+
+    martingale_z: float
+    score_identity_z: float | None
+    floor: RoundingFloor
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that was found at one checkpoint.
+
+    Attributes:
+        subject: The checkpoint.
+        rate: The learning rate of interest: `single_eta`, or else the optimizer's.
+        etas: Learning rates measured at.
+        batches: E and U.
+        step: The optimizer's step on U.
+        change: The sweep on E; without points where the method is "resampled".
+        reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
+        no_reward: Why E has none; None otherwise.
+        fresh: ΔH from fresh responses, by learning rate, where they were drawn.
+        entropies: ℋ and h at θ, by functional.
+        budget: δH₁ per unit η of the whole step ("total") and of each component.
+        checks: Whether the instrument is sound.
+        influences: (P,) of each prompt draw of E on the changes, by their names in results.json.
+    """
+
+    subject: Subject
+    rate: float
+    etas: list[float]
+    batches: Batches
+    step: Step
+    change: EntropyChange
+    reward: RewardChange | None
+    no_reward: str | None
+    fresh: dict[float, Estimate]
+    entropies: dict[str, Estimate]
+    budget: dict[str, Estimate]
+    checks: Checks
+    influences: dict[str, Tensor]
+
+
+def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
+    """Measure one checkpoint; nothing is written."""
+    step, clock, estimator = ready.step, ready.clock, ready.estimator
+    etas = estimator.etas(step.learning_rate)
+    rewards, no_reward = _rewards(ready)
+    with clock.stage("sweep"):
+        change, reward = _sweep(ready, etas, rewards, progress)
+    with clock.stage("resample"):
+        fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
+    with clock.stage("budget"):
+        budget, of_parts = _budget(ready, change, progress)
+    with clock.stage("checks"):
+        checks = _checks(ready.policy, ready.batches, step, change)
+    return Measurement(
+        subject=ready.subject,
+        rate=ready.rate,
+        etas=etas,
+        batches=ready.batches,
+        step=step,
+        change=change,
+        reward=reward,
+        no_reward=no_reward,
+        fresh=fresh,
+        entropies=_entropies(change, estimator.confidence),
+        budget=budget,
+        checks=checks,
+        influences={**change.influences, **of_parts, **(reward.influences if reward else {})},
+    )
+
+
+def _rewards(ready: Prepared) -> tuple[Tensor | None, str | None]:
+    """(n,) rewards of E, or why there are none."""
+    if not ready.analysis.reward:
+        return None, None
+    try:
+        return ready.sampler.rewarded(ready.batches.E).rewards, None
+    except ValueError as error:
+        return None, f"There is no ΔJ(η), which needs rewards: {error}"
+
+
+Both = tuple[EntropyChange, RewardChange | None]
+T = TypeVar("T", EntropyChange, RewardChange)
+
+
+def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress) -> Both:
+    """ΔH, and ΔJ where there are rewards, at every rate."""
+    estimator = ready.estimator
+    weighted = [] if estimator.method == "resampled" else etas
+
+    def along(direction: Vector, rates: list[float], order: int, report: Report) -> Both:
+        change = entropy_change(
+            ready.policy,
+            ready.batches.E,
+            direction,
+            rates,
+            functional=estimator.functional,
+            method=estimator.weighted_method,
+            order=order,
+            confidence=estimator.confidence,
+            progress=report,
+        )
+        gained = None if rewards is None else reward_change(change, rewards, estimator.confidence)
+        return replace(change, moved=()), gained
+
+    rounded = ready.along
+    with progress.bar("measuring") as report:
+        if rounded is None:
+            return along(ready.step.direction, weighted, estimator.order, report)
+        total = len(weighted) + 1
+        change, reward = along(ready.step.direction, [], estimator.order, part_of(report, 0, total))
+        parts = [
+            along(rounded(eta), [eta], 0, part_of(report, done, total))
+            for done, eta in enumerate(weighted, start=1)
+        ]
+        return _joined(change, [of_H for of_H, _ in parts]), reward and _joined(
+            reward, [of_J for _, of_J in parts if of_J is not None]
+        )
+
+
+def _joined(whole: T, parts: Sequence[T]) -> T:
+    """A change with the one point of each of its parts."""
+    influences = {name: x for part in (whole, *parts) for name, x in part.influences.items()}
+    return replace(whole, points=[part.points[0] for part in parts], influences=influences)
+
+
+def _to_resample(
+    estimator: EstimatorConfig, change: EntropyChange, etas: list[float]
+) -> list[float]:
+    if estimator.method == "resampled":
+        return etas
+    wanted = estimator.resample_collapsed
+    collapsed = [p for p in change.points if wanted and p.verdict == "resample"]
+    return [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else nothing to draw from
+
+
+def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[float, Estimate]:
+    if not etas:
+        return {}
+    E, rounded = ready.batches.E, ready.along
+
+    def along(direction: Vector, rates: list[float], report: Report) -> list[Estimate]:
+        return resampled_entropy_change(
+            ready.policy,
+            E,
+            direction,
+            rates,
+            max_new_tokens=ready.sampler.longest(E),
+            seed=ready.sampler.data.seeds["resample"],
+            functional=ready.estimator.functional,
+            confidence=ready.estimator.confidence,
+            progress=report,
+        )
+
+    with progress.bar("fresh responses") as report:
+        if rounded is None:
+            estimates = along(ready.step.direction, etas, report)
+        else:
+            estimates = [
+                along(rounded(eta), [eta], part_of(report, done, len(etas)))[0]
+                for done, eta in enumerate(etas)
+            ]
+    return dict(zip(etas, estimates, strict=True))
+
+
+def _budget(
+    ready: Prepared, change: EntropyChange, progress: Progress
+) -> tuple[dict[str, Estimate], dict[str, Tensor]]:
+    """δH₁ along each component by the same F on the same samples, which sum to the total.
+
+    Returns:
+        The parts, and the influences on them.
+    """
+    if change.first_order is None:
+        return {}, {}
+    policy, step = ready.policy, ready.step
+    budget, influences = {"total": change.first_order}, {}
+    influences["budget.total"] = change.influences["first_order"]
+    with progress.bar("budget") as report:
+        for done, (name, component) in enumerate(step.components.items()):
+            report(done, len(step.components), name)
+            if norm(component) == 0:
+                total = change.first_order
+                budget[name] = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
+                influences[f"budget.{name}"] = 0 * influences["budget.total"]
+                continue
+            part = entropy_change(
+                policy,
+                ready.batches.E,
+                component,
+                [],
+                functional=change.functional,
+                method=change.method,
+                order=1,
+                confidence=ready.estimator.confidence,
+            )
+            assert part.first_order is not None
+            budget[name] = part.first_order
+            influences[f"budget.{name}"] = part.influences["first_order"]
+    parts = [budget[name].value for name in step.components]
+    require_agreement(
+        policy,
+        "The parts of δH₁ (momentum, decay, gradient, control) added up and δH₁ along the step",
+        sum(parts),
+        budget["total"].value,
+        sum(map(abs, parts)),
+    )
+    return budget, influences
+
+
+def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange) -> Checks:
+    known = len(change.sample.series) > 1
+    return Checks(
+        martingale_z=martingale_z(change.sample),
+        score_identity_z=score_identity_z(change.sample) if known else None,
+        floor=rounding_floor(policy, batches.E, step.direction, change.sample),
+    )
+
+
+def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
+    """Both functionals at θ, from the scores at hand."""
+    other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
+    f = Functionals(other, "prefix", change.sample.functional.tokens)
+    sample = replace(change.sample, functional=f, series=change.sample.series[:1])
+    entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
+    return {change.functional: change.entropy, other: entropy}

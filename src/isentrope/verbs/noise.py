@@ -1,0 +1,120 @@
+"""`isentrope noise`: how many prompts a step needs, for the loss and for the entropy.
+
+results.json   gradient, preconditioned: |G|², tr Σ, B_simple (prompts); entropy: the noise
+               scale of δH₁ and the prompts that make its sign certain; supervised, if asked
+noise.parquet  one row per number
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.attribution.influence.influence import require_disjoint
+from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.scale import NoiseScale, groups_with_weight, noise_scale
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.results.results import NoiseResult
+from isentrope.sampling.tasks.task import Demonstrator, Task
+from isentrope.system.progress import Progress
+from isentrope.training.demonstrations import demonstration_rollouts
+from isentrope.verbs.influence import influence_of
+from isentrope.verbs.prepare import Prepared
+
+
+def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
+    """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
+    policy, U, step = ready.policy, ready.batches.U, ready.step
+    confidence = ready.estimator.confidence
+    numbers: dict[str, dict[str, Estimate]] = {}
+    kinds = (("gradient", None), ("preconditioned", step.preconditioner))
+    with progress.bar("noise scale") as report:
+        for done, (name, P) in enumerate(kinds):
+            report(done, len(kinds), name)
+            scale = noise_scale(
+                policy,
+                U,
+                preconditioner=P,
+                token_weights=step.token_weights,
+                entropy_weights=step.entropy_weights,
+                confidence=confidence,
+                gradients=ready.gradients,
+            )
+            numbers[name] = _of(scale)
+    table = influence_of(ready, progress, tokens=False, reward=False)
+    acting = groups_with_weight(U.prompt_index, step.acting)
+    of_entropy = entropy_noise_scale(
+        table.per_sequence[acting],
+        U.prompt_index[acting],
+        table.baseline.value,
+        confidence=confidence,
+        unit=table.entropy.unit,
+    )
+    names = ("gradient", "noise_scale", "prompts_for_gradient_sign", "prompts_for_sign")
+    numbers["entropy"] = {name: getattr(of_entropy, name) for name in names}
+    numbers["entropy"]["baseline"] = table.baseline
+    if ready.analysis.supervised:
+        numbers["supervised"] = _supervised(ready)
+    rows = [
+        {"of": of, "quantity": name, **_columns(estimate)}
+        for of, estimates in numbers.items()
+        for name, estimate in estimates.items()
+    ]
+    sentences = [
+        f"{of}, {name}: {sentence}"
+        for of, estimates in numbers.items()
+        for name, estimate in estimates.items()
+        for sentence in estimate.warnings
+    ]
+    return NoiseResult(
+        **vars(ready.header),
+        gradient=numbers["gradient"],
+        preconditioned=numbers["preconditioned"],
+        entropy=numbers["entropy"],
+        supervised=numbers.get("supervised"),
+        warnings=tuple(sentences),
+        tables={"noise": pd.DataFrame(rows)},
+    )
+
+
+def _of(scale: NoiseScale) -> dict[str, Estimate]:
+    names = ("gradient_square", "trace", "b_simple")
+    return {name: getattr(scale, name) for name in names}
+
+
+def _supervised(ready: Prepared) -> dict[str, Estimate]:
+    policy, data = ready.policy, ready.sampler.data
+    tested, trained = data.evaluation_task(policy.tokenizer), data.update_task(policy.tokenizer)
+    update_name = data.U_dataset_name or data.dataset_name
+    E = _demonstrations(policy, data.dataset_name, tested, data.B_E, data.seeds["E"])
+    U = _demonstrations(policy, update_name, trained, data.B_U, data.seeds["U"])
+    require_disjoint(E, U)
+    options = {
+        "confidence": ready.estimator.confidence,
+        "gradients": ready.gradients,
+    }
+    change = supervised_loss_change(policy, E, U, **options)
+    noise = supervised_noise_scale(policy, E, U, **options)
+    names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
+    return {name: getattr(change, name) for name in names} | {
+        "b_simple": noise.simple.b_simple,
+        "b_noise": noise.curved.b_simple,
+    }
+
+
+def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) -> Rollouts:
+    if not isinstance(task, Demonstrator):
+        raise ValueError(
+            f"The task {name} has no demonstrations, so there is no supervised loss: set "
+            "analysis.supervised=false."
+        )
+    return demonstration_rollouts(policy, task.demonstrations(n, seed))
+
+
+def _columns(estimate: Estimate) -> dict[str, Any]:
+    names = ("value", "se", "ci_low", "ci_high", "n", "unit")
+    return {name: getattr(estimate, name) for name in names}

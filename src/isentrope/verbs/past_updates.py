@@ -1,0 +1,271 @@
+"""The momentum of a step by the past updates that it is made of (`analysis.momentum_steps`).
+
+    training_state/step_M/next_update/    the batch of the step from θ_M, and its gradient's norm
+    training_state/step_M/                θ_M, and the optimizer's state before that step
+
+Each recorded batch within reach is attributed at the θ that its step was taken from. What was
+there before the earliest of them is one number, and what is not recorded another.
+
+momentum.parquet    one row per sequence of every past update: step, back, and as sequences.parquet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from torch import Tensor
+
+from isentrope.attribution.influence.budget import part_of
+from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.influence.momentum import (
+    Momentum,
+    PastUpdate,
+    half_of,
+    past_influence,
+    unroll,
+)
+from isentrope.attribution.influence.quantities import Quantity
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.language_model import Policy
+from isentrope.recording.next_update import read_next_update
+from isentrope.results.momentum_records import MomentumRecord, PastPart, PastStep
+from isentrope.runs.checkpoints import Checkpoint
+from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.errors import IsentropeError
+from isentrope.system.formatting import listed
+from isentrope.system.progress import Progress
+from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.step import clip_factor
+from isentrope.verbs.prepare import Prepared
+
+CLOSED = 1e-3
+"""Largest part of the momentum that rounding of stored moments leaves, where nothing is missing."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of the past updates of a step.
+
+    Attributes:
+        record: The parts of the momentum.
+        table: One row per sequence.
+        warnings: Sentences on what is not there.
+    """
+
+    record: MomentumRecord
+    table: pd.DataFrame
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A past step with a record: k, its checkpoint, its batch, and the norms of its gradient."""
+
+    back: int
+    checkpoint: Checkpoint
+    batch: Rollouts
+    gradient_norm: float | None
+    max_grad_norm: float | None
+
+    @property
+    def step(self) -> int:
+        return self.checkpoint.step or 0
+
+    def clip(self, policy: Policy) -> float:
+        """What clipping multiplied its gradient by."""
+        size = self.gradient_norm
+        if size is None:
+            assert self.batch.token_weights is not None
+            weights = self.batch.padded("token_weights")
+            size = norm(policy.weighted_gradient(self.batch, weights))
+        return clip_factor(size, self.max_grad_norm)
+
+
+def past_updates(ready: Prepared, table: Influence, progress: Progress) -> Found:
+    """Unroll the momentum of a checkpoint's step over its recorded past updates.
+
+    Args:
+        ready: The checkpoint.
+        table: The influence of its step.
+        progress: Where to say how far it is.
+
+    Returns:
+        The parts of the momentum, by step and by sequence.
+
+    Raises:
+        ValueError: If the checkpoint's name has no step, or its optimizer's momentum is not a sum
+            of past gradients.
+    """
+    if ready.subject.step is None:
+        raise ValueError(
+            f"analysis.momentum_steps looks for the steps before {ready.subject.path}, whose name "
+            "has no step: measure a checkpoint called step_N or checkpoint-N beside those of its "
+            "run, or set analysis.momentum_steps=0."
+        )
+    state = load_optimizer_state(ready.policy, ready.subject.optimizer)
+    momentum = Momentum.of(ready.step, state)
+    attributions = [a for a in (table.entropy, table.reward) if a is not None]
+    recorded, missing = _records(ready)
+    updates: list[PastUpdate] = []
+    before: Vector | None = None
+    with progress.bar("past updates") as report:
+        for done, past in enumerate(recorded):
+            report(done, len(recorded), past.checkpoint.name)
+            policy = _policy_of(ready, past.checkpoint)
+            updates.append(_attributed(ready, momentum, attributions, policy, past))
+            optimizer = past.checkpoint.path / "optimizer.pt"
+            if past is recorded[-1] and optimizer.is_file():
+                earlier = load_optimizer_state(policy, optimizer)
+                before = momentum.before(earlier.moments, past.back)
+    return _found(ready, momentum, attributions, updates, before, missing)
+
+
+def _records(ready: Prepared) -> tuple[list[_Recorded], list[int]]:
+    """The recorded past steps within reach, the last one first; and those without a record."""
+    here, folder = ready.subject.step or 0, ready.subject.path.resolve().parent
+    by_step = {step_of_folder(path.name): path for path in folder.iterdir() if path.is_dir()}
+    found: list[_Recorded] = []
+    missing: list[int] = []
+    for back in range(1, min(ready.analysis.momentum_steps, here) + 1):
+        path = by_step.get(here - back)
+        record = None if path is None else _read(path)
+        if path is None or record is None:
+            missing.append(here - back)
+            continue
+        batch, update = record
+        norms = update.get("gradient_norm"), update.get("max_grad_norm")
+        found.append(_Recorded(back, Checkpoint(path, path.name), batch, *norms))
+    return found, missing
+
+
+def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, float | None]] | None:
+    """The record of the step from a checkpoint; None where it has none that replays."""
+    try:
+        batch, update = read_next_update(checkpoint)
+    except IsentropeError:
+        raise
+    except (FileNotFoundError, ValueError):
+        return None
+    return None if batch.token_weights is None else (batch, update)
+
+
+def _policy_of(ready: Prepared, checkpoint: Checkpoint) -> Policy:
+    """The policy of a past checkpoint, at the precision of the present one."""
+    policy = checkpoint.load(ready.where, ready.sampler.sampling)
+    policy.ranks = ready.policy.ranks
+    return policy.convert(ready.policy.precision)
+
+
+def _attributed(
+    ready: Prepared,
+    momentum: Momentum,
+    attributions: Sequence[Attribution],
+    policy: Policy,
+    past: _Recorded,
+) -> PastUpdate:
+    quantities = [a.groups for a in attributions]
+    directions = momentum.directions(quantities, past.back, past.clip(policy))
+    rows = past_influence(policy, past.batch, directions, ready.gradients)
+    return PastUpdate(past.back, past.batch, rows.chunk(len(attributions)))
+
+
+def _found(
+    ready: Prepared,
+    momentum: Momentum,
+    attributions: Sequence[Attribution],
+    updates: list[PastUpdate],
+    before: Vector | None,
+    missing: list[int],
+) -> Found:
+    confidence, here = ready.estimator.confidence, ready.subject.step or 0
+    parts = [
+        unroll(a, ready.step, [update.by_group[k] for update in updates], before)
+        for k, a in enumerate(attributions)
+    ]
+
+    def part(by_group: Sequence[Tensor]) -> PastPart:
+        estimates = [
+            part_of(Quantity(a.groups, a.unit, a.budget["momentum"].n), x, confidence)
+            for a, x in zip(attributions, by_group, strict=True)
+        ]
+        return PastPart(delta_h=estimates[0], delta_j=estimates[1] if estimates[1:] else None)
+
+    steps = [
+        PastStep(
+            step=here - update.back,
+            back=update.back,
+            weight=momentum.weight(update.back),
+            sequences=len(update.batch),
+            **vars(part([p.updates[k] for p in parts])),
+        )
+        for k, update in enumerate(updates)
+    ]
+    earlier = [p.before for p in parts if p.before is not None]
+    if earlier:  # what is before the earliest recorded step is not missing
+        missing = [step for step in missing if step > steps[-1].step]
+    sums = {update.back: parts[0].updates[k] for k, update in enumerate(updates)}
+    groups = attributions[0].groups
+    whole = groups.along(ready.step.components["momentum"])
+    record = MomentumRecord(
+        steps=tuple(steps),
+        before=part(earlier) if earlier else None,
+        not_attributed=part([p.rest for p in parts]),
+        missing=tuple(missing),
+        half_of_sum=half_of(sums, whole, groups, confidence),
+    )
+    rows = [x for update in updates for x in _rows(attributions, update, here)]
+    return Found(record, pd.DataFrame(rows), tuple(_warnings(record, attributions[0])))
+
+
+def _rows(
+    attributions: Sequence[Attribution], update: PastUpdate, here: int
+) -> Iterator[dict[str, object]]:
+    """One row per sequence of a past update."""
+    batch, names = update.batch, ("delta_h", "delta_j")
+    columns: dict[str, Sequence[object]] = {
+        "prompt": batch.prompt_index.tolist(),
+        "key": batch.prompt_keys or [None] * len(batch),
+        "length": batch.token_counts.tolist(),
+        "reward": _numbers(batch.rewards, len(batch)),
+        "advantage": _numbers(batch.advantages, len(batch)),
+    }
+    for name, attribution, by_group in zip(names, attributions, update.by_group, strict=False):
+        columns[name] = by_group.sum(0).tolist()
+        columns[f"{name}_se"] = attribution.groups.standard_error(by_group).tolist()
+    columns["text"] = batch.response_texts or [None] * len(batch)
+    for i in range(len(batch)):
+        head = {"step": here - update.back, "back": update.back, "sequence": i}
+        yield head | {name: column[i] for name, column in columns.items()}
+
+
+def _numbers(column: Tensor | None, n: int) -> list[float | None]:
+    return [None] * n if column is None else column.tolist()
+
+
+def _warnings(record: MomentumRecord, attribution: Attribution) -> Iterator[str]:
+    total, rest = attribution.budget["momentum"].value, record.not_attributed.delta_h.value
+    if total == 0:
+        yield "The optimizer has no momentum here, so no past update acts."
+        return
+    if record.missing:
+        names = [f"step_{step}" for step in record.missing[:5]]
+        more = f" and {len(record.missing) - 5} others" if len(record.missing) > 5 else ""
+        yield (
+            f"The batches of the steps from {listed(names)}{more} are not recorded: their part of "
+            "the momentum is in not_attributed."
+        )
+    if record.before is None and record.steps:
+        yield (
+            "The earliest recorded past step has no optimizer.pt: what momentum held before it is "
+            "in not_attributed."
+        )
+    known = record.before is not None and not record.missing
+    if known and abs(rest) > CLOSED * sum(abs(step.delta_h.value) for step in record.steps):
+        yield (
+            f"The recorded batches leave {rest:.2g} of the momentum's {total:.3g} unexplained, "
+            "which rounding does not: they are not all of the run that made this checkpoint."
+        )

@@ -1,0 +1,199 @@
+"""What a training run starts from: model, prompts, update batches, contract and observers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from isentrope.config.contract import run_contract
+from isentrope.config.control_options import inert_reasons, measures, run_control
+from isentrope.config.paths import path_in_run
+from isentrope.config.train import TrainConfig, TrainingConfig
+from isentrope.config.trl import advantages_of, grpo_options
+from isentrope.control.adaptive_strength import AdaptiveStrength
+from isentrope.policy.language_model import Policy
+from isentrope.policy.sharding import shard_base
+from isentrope.recording.contract import (
+    environment,
+    frozen_hash,
+    read_contract,
+    require_same_run,
+    trainable_shapes,
+)
+from isentrope.runs.branch import Branch
+from isentrope.runs.resumed_training import (
+    contract_config,
+    require_same_arguments,
+    training_origin,
+)
+from isentrope.runs.room import checkpoints_size, require_disk
+from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.files import sha256
+from isentrope.system.processes import all_ranks
+from isentrope.system.progress import Progress
+from isentrope.training.models import load_trainable
+from isentrope.training.prompt_sampler import PromptSampler
+from isentrope.training.run_files import RunFiles
+from isentrope.training.step_log import StepLog
+from isentrope.training.update_batches import UpdateBatches
+from isentrope.verbs.observers import (
+    Observers,
+    entropy_alarm,
+    entropy_probe,
+    held_out_prompts,
+    noise_scale,
+    step_control,
+)
+from isentrope.verbs.replayable import balancing_weight
+
+log = logging.getLogger("isentrope")
+
+
+def prepare_training(
+    config: TrainConfig, files: RunFiles, progress: Progress, checkpoint: Path | None = None
+) -> Any:
+    """Build the trainer of a run; of a resumed run its contract must be the checkpoint's."""
+    training = config.training
+    log.setLevel(config.output.log_level)
+    if "tensorboard" in config.output.report_to:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
+    args = grpo_options(config, files.checkpoints)
+    for reason in inert_reasons(config):
+        log.warning(reason)
+    model, tokenizer = load_trainable(
+        **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
+    )
+    _require_room(model, training, files, checkpoint)
+    policy = Policy(model, tokenizer, precision="as_is")
+    data, longest = config.data, config.sampling.max_new_tokens
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
+    prompts = as_prompts(policy, task.prompts)
+    require_room(policy, prompts, longest)
+    batches = _batches(training, prompts, task, longest, advantages_of(config))
+    contract = run_contract(config, args, **_facts(policy, prompts, args)) | {
+        "made_from": training_origin(config),
+        "config": contract_config(config, files.folder),
+        "base_model": _base_model(model, config.model.path, files.folder),
+    }
+    if (begun := Branch.of(files)) is not None:
+        contract["parent"] = asdict(begun)
+    if checkpoint is not None:
+        saved = read_contract(checkpoint)
+        step = step_of_folder(checkpoint.name) or 0
+        require_same_run(saved, contract, branched=Branch.at(files, step) is not None)
+        if "config" not in saved:
+            require_same_arguments(checkpoint, args)
+    if config.model.shard_base:
+        shard_base(model, all_ranks(), args.device)
+    readers = ["the probe"] if config.entropy_probe.enabled else []
+    readers += [f"control.name={config.control.name}"] if measures(config) else []
+    held_out = held_out_prompts(data, readers, tokenizer, prompts)
+    observers = _observers(config, held_out, model, args)
+    return _assembled(
+        config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
+    )
+
+
+def _require_room(
+    model: Any, training: TrainingConfig, files: RunFiles, checkpoint: Path | None
+) -> None:
+    """Refuse a run whose checkpoints do not fit on the disk."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    weights = sum(p.numel() * p.element_size() for p in trained)
+    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
+    size = checkpoints_size(training, weights, sum(p.numel() for p in trained), done)
+    cure = "set training.keep_last, raise training.save_every, or choose another --out"
+    require_disk(files.folder, size, "Saving its checkpoints", cure)
+
+
+def _base_model(model: Any, given: str, run: Path) -> str:
+    """The base model: its path in the run's folder, if it is there, else as it was given."""
+    adapters = getattr(model, "peft_config", {})
+    named = next((a.base_model_name_or_path for a in adapters.values()), given)
+    return path_in_run(str(named), run, run) or given
+
+
+def _batches(
+    section: TrainingConfig, prompts: list[Prompt], task: Any, longest: int, advantages: str
+) -> UpdateBatches:
+    sampler = PromptSampler(
+        [p.key for p in prompts],
+        seed=section.seed,
+        draws=section.draws,
+        weighting=section.prompt_weighting,
+    )
+    return UpdateBatches(
+        prompts,
+        task,
+        sampler,
+        n=section.prompts_per_step,
+        group_size=section.group_size,
+        max_new_tokens=longest,
+        advantages=advantages,
+        redraw_limit=section.redraw_limit,
+        seed=section.draws,
+    )
+
+
+def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
+    """What a contract says of the model, the data and the machine."""
+    lines = (f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n" for prompt in prompts)
+    return {
+        "eos_token_ids": list(policy.eos_token_ids),
+        "replayable": not balancing_weight(policy.model, vars(args)),
+        "frozen_sha256": frozen_hash(policy.model),
+        "trainable": trainable_shapes(policy.model),
+        "dataset_sha256": sha256(line.encode() for line in lines),
+        "environment": environment(),
+    }
+
+
+def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
+    section, training, size = config.entropy_probe, config.training, config.sampling.batch_size
+    control = step_control(config.control, held_out, seed=training.draws, batch_size=size)
+    probe = entropy_probe(section, held_out, control, seed=training.seed)
+    alarm = entropy_alarm(config.alarm, probe, section.functional, config.control.name)
+    noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
+    return Observers(control, probe, alarm, noise)
+
+
+def _assembled(
+    config: TrainConfig,
+    parts: tuple[Any, Any, Any, UpdateBatches, RunFiles],
+    contract: dict[str, Any],
+    observers: Observers,
+    held_out: list[Prompt],
+    progress: Progress,
+) -> Any:
+    from transformers import PrinterCallback
+
+    from isentrope.training.trainer import EntropyGRPOTrainer
+
+    *_, args, batches, files = parts
+    training = config.training
+    trainer = EntropyGRPOTrainer(
+        *parts,
+        sampling_batch=config.sampling.batch_size,
+        longest_normaliser=training.normaliser == "longest",
+        contract=contract,
+        stateful=observers.stateful,
+        step_control=observers.step_control,
+        keep=(training.keep_last, training.keep_every),
+        step_log=StepLog(
+            files,
+            rollouts_every=config.output.rollouts_every,
+            observe=progress.training(training.steps),
+        ),
+        control=run_control(config, args, held_out, batches.task),
+    )
+    if args.use_adaptive_entropy and config.control.name != "none":
+        strength = AdaptiveStrength(trainer)
+        trainer.add_callback(strength)
+        trainer.stateful["control"] = strength
+    trainer.remove_callback(PrinterCallback)
+    observers.watch(trainer)
+    return trainer

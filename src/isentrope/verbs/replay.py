@@ -1,0 +1,192 @@
+"""`isentrope check --replay`: is the recorded step the one that was taken?
+
+    v from θ_N, its optimizer's state and next_update/      against      (θ_N+1 − θ_N) / η
+
+The error is relative to the step that was taken. Each part of v has an error too, c − 1 of the
+least-squares fit  Σ_part c · part = (θ_N+1 − θ_N) / η,  which tells a wrong momentum from a wrong
+gradient. Weights are stored in a type of few bits: what its rounding may be is given beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from isentrope.checks import Finding
+from isentrope.config.as_trained import settle
+from isentrope.config.measure import CheckpointConfig, MeasureConfig
+from isentrope.config.stages import SamplingConfig
+from isentrope.nouns.vectors import Vector, axpy, dot, norm
+from isentrope.policy.language_model import Policy
+from isentrope.policy.precision import Precision
+from isentrope.policy.stored_types import stored_types
+from isentrope.recording.next_update import NEXT_UPDATE, read_next_update
+from isentrope.recording.replay_error import precision_of, replay_tolerance
+from isentrope.runs.checkpoints import Checkpoint, Subject
+from isentrope.runs.study import require_inputs
+from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.manifest import verification
+from isentrope.system.processes import all_ranks, join_processes
+from isentrope.system.progress import Progress
+from isentrope.update.objective import RECORDED
+from isentrope.update.step import Step, optimizer_step
+from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.training_step import with_control
+
+STEP = "the recorded step is the one taken"
+NORM = "its gradient has the recorded norm"
+PARTS = "its parts"
+
+
+class NoNextStepError(ValueError):
+    """There is no step from this checkpoint to compare with."""
+
+
+def replay(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
+    """Replay the recorded step of every checkpoint of a configuration.
+
+    Args:
+        config: The checkpoints, and how they are loaded.
+        progress: Where to say how far it is.
+
+    Returns:
+        Findings by checkpoint.
+
+    Raises:
+        NoNextStepError: If none of the checkpoints has a record and a checkpoint one step later.
+    """
+    join_processes()
+    findings: dict[str, list[Finding]] = {}
+    missing: list[str] = []
+    with verification(config.checkpoint.verify):
+        subjects = require_inputs(config)
+        with (progress or Progress()).bar("replaying") as report:
+            for done, subject in enumerate(subjects):
+                report(done, len(subjects), subject.name)
+                alone, settled = settle(config, subject.path)
+                where, arguments = alone.checkpoint, settled.arguments
+                precision = _as_trained(alone.precision.updating, arguments)
+                rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
+                try:
+                    found = _replayed(subject, where, alone.sampling, precision, rows)
+                    findings[subject.name] = found
+                except NoNextStepError as error:
+                    missing.append(str(error))
+                    findings[subject.name] = [Finding(STEP, None, str(error))]
+    if len(missing) == len(subjects):
+        raise NoNextStepError(missing[0])
+    return findings
+
+
+def _as_trained(precision: Precision, arguments: Mapping[str, Any]) -> Precision:
+    """Autocast as in the trainer's arguments, where the configuration has none."""
+    autocast = precision_of(SimpleNamespace(**arguments)).autocast
+    if autocast is None or precision.autocast is not None:
+        return precision
+    return replace(precision, runtime_dtype="float32", autocast=autocast)
+
+
+def _replayed(
+    subject: Subject,
+    where: CheckpointConfig,
+    sampling: SamplingConfig,
+    precision: Precision,
+    micro_batch: int | None,
+) -> list[Finding]:
+    after = _next(subject)
+    try:
+        U, update = read_next_update(subject.path)
+    except FileNotFoundError as error:
+        raise NoNextStepError(f"{str(error).rstrip('.')}, or recorded none.") from error
+    if U.token_weights is None:
+        raise NoNextStepError(f"{subject.path / NEXT_UPDATE} has no token weights to replay.")
+    policy, moved = (c.load(where, sampling) for c in (subject, after))
+    policy.ranks = all_ranks()
+    with at_precision(policy, precision):
+        step = optimizer_step(
+            policy,
+            U,
+            subject.optimizer,
+            objective=RECORDED,
+            max_grad_norm=update.get("max_grad_norm"),
+            micro_batch=micro_batch,
+        )
+        step, _ = with_control(policy, subject.path, U, step)
+        eta = update.get("learning_rate") or step.learning_rate
+        change = axpy(-1.0, policy.theta, moved.theta)
+        taken = {name: x / eta for name, x in change.items()}
+        limit = replay_tolerance(policy)
+        rounding = _rounding(policy, after.path) / (eta * norm(taken)) if norm(taken) else math.inf
+    return _findings(step, taken, update.get("gradient_norm"), limit, rounding)
+
+
+def _next(subject: Subject) -> Checkpoint:
+    """The checkpoint one step later."""
+    step = subject.step
+    if step is None:
+        raise NoNextStepError(
+            f"{subject.path} has no step in its name: replay a checkpoint called step_N or "
+            "checkpoint-N beside those of its run."
+        )
+    for path in subject.path.resolve().parent.iterdir():
+        if path.is_dir() and step_of_folder(path.name) == step + 1:
+            return Checkpoint(path, path.name)
+    raise NoNextStepError(
+        f"There is no checkpoint of step {step + 1} beside {subject.path} to compare with: train "
+        "with training.save_every=1, or take the step again by `isentrope train --from "
+        f"{subject.path} --set training.steps={step + 1} --out FOLDER`."
+    )
+
+
+def _rounding(policy: Policy, folder: Path) -> float:
+    """Norm of the largest rounding that the types of the stored weights allow."""
+    kinds = stored_types(folder, policy.names)
+    spacing: Vector = {
+        name: torch.finfo(kinds.get(name, torch.float32)).eps * p.double()
+        for name, p in policy.theta.items()
+    }
+    return norm(spacing)
+
+
+def _findings(
+    step: Step, taken: Vector, recorded: float | None, limit: float, rounding: float
+) -> list[Finding]:
+    size, own = norm(taken), norm(step.direction)
+    error = norm(axpy(-1.0, taken, step.direction)) / size if size else math.inf if own else 0.0
+    allowed = max(limit, rounding)
+    detail = (
+        f"relative error {error:.2g}, allowed {allowed:.2g}; rounding of stored weights is at most "
+        f"{rounding:.2g}"
+    )
+    advice = (
+        "What is measured is not the step that training took: see which part is wrong, and compare "
+        "the optimizer's state and its settings with those of training."
+    )
+    found = [Finding(STEP, error <= allowed, detail, "" if error <= allowed else advice)]
+    if recorded is not None:
+        gap = abs(step.gradient_norm - recorded) / recorded if recorded else step.gradient_norm
+        detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
+        found.append(Finding(NORM, gap <= limit, detail))
+    return [*found, Finding(PARTS, None, _parts(step, taken, rounding))]
+
+
+def _parts(step: Step, taken: Vector, rounding: float) -> str:
+    """The error of each part of v, by least squares."""
+    parts = {name: x for name, x in step.components.items() if norm(x) > 0}
+    if not parts or not math.isfinite(rounding):
+        return "the step is zero"
+    sizes = {name: norm(x) for name, x in parts.items()}
+    gram = [[dot(x, y) / (sizes[a] * sizes[b]) for b, y in parts.items()] for a, x in parts.items()]
+    right = [dot(x, taken) / sizes[name] for name, x in parts.items()]
+    fit = torch.linalg.lstsq(torch.tensor(gram), torch.tensor(right), driver="gelsd").solution
+    words = [
+        f"{name} {float(c) / sizes[name] - 1:+.2g} (rounding {rounding * norm(taken) / size:.1g})"
+        for (name, size), c in zip(sizes.items(), fit, strict=True)
+    ]
+    return f"relative error of {', '.join(words)}"

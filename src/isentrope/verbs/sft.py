@@ -1,0 +1,270 @@
+"""What `isentrope sft` does: fine-tune a model on a task's demonstrations, and save it.
+
+<run folder>/model/              the model or the adapter, with its tokenizer; whole or absent
+<run folder>/config.yaml         resolved; running it again makes the same model, bit for bit
+<run folder>/logs/metrics.jsonl  step, loss, learning_rate, grad_norm; no times
+<run folder>/training_state/     checkpoints step_N, where fine_tuning.save_every has them
+<run folder>/tensorboard/        where output.report_to has it
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.paths import inputs_of
+from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
+from isentrope.config.trl_sft import sft_options
+from isentrope.nouns.estimate import Estimate
+from isentrope.policy.language_model import Policy
+from isentrope.policy.requirements import active_dropout
+from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
+from isentrope.runs.one_writer import one_writer
+from isentrope.runs.origin import changed_parts
+from isentrope.runs.resumed_training import training_origin
+from isentrope.runs.room import require_disk
+from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.system.files import write_bytes
+from isentrope.system.manifest import verify
+from isentrope.system.processes import barrier, gather, join_processes, rank
+from isentrope.system.progress import Progress
+from isentrope.system.reading import read_json, read_json_lines, reading
+from isentrope.training.demonstrations import encode
+from isentrope.training.divergence import require_finite_state
+from isentrope.training.models import find_model, load_trainable
+from isentrope.training.run_files import RunFiles
+from isentrope.verbs.adherence import HeldOut
+from isentrope.verbs.train import CONFIG
+
+MODEL = "model"
+"""Folder of the model in a run folder."""
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """What a run of `sft` made.
+
+    Attributes:
+        model: Folder of the model.
+        loss: Mean surprisal of the last step's demonstrations before that step, nats per token.
+        adherence: Of greedy responses to held-out prompts, the shares with the task's format and
+            without an end, and the mean reward; those that the task has, none where not asked for.
+    """
+
+    model: Path
+    loss: float
+    adherence: dict[str, Estimate | None] = field(default_factory=dict)
+
+
+def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
+    """Fine-tune a model; returns its folder and the last loss."""
+    log = logging.getLogger("isentrope")
+    log.setLevel(config.output.log_level)
+    for difference in differences(config.provenance or {}):
+        log.warning("This configuration is of a run with %s.", difference)
+    join_processes()
+    files = RunFiles(gather(run_directory(config.output.directory))[0])
+    with one_writer(files.folder, inputs_of(config)):
+        _require_no_run(files.folder)
+        return _fine_tune(config, files, progress or Progress(), None)
+
+
+def resume(
+    folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
+) -> FineTuned:
+    """Resume a run from its newest checkpoint, bit-for-bit identically.
+
+    Args:
+        folder: The run folder.
+        overrides: Settings of output, which alone may change.
+        progress: Where to say how far it is.
+
+    Returns:
+        The folder of the model and the last loss.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run that can be resumed.
+        ConfigError: If another setting is changed, or the run was made from something else.
+    """
+    files, changes = RunFiles(folder), list(overrides)
+    if not (files.folder / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{files.folder} has no {CONFIG}: a run is resumed if it was begun with "
+            "fine_tuning.save_every."
+        )
+    if fixed := [change for change in changes if not change.startswith("output.")]:
+        raise ConfigError(f"{fixed[0]} would make it another run: only output.* may change.")
+    join_processes()
+    with one_writer(files.folder):
+        config = load_config(files.folder / CONFIG, changes, root=SftConfig)
+        log = logging.getLogger("isentrope")
+        log.setLevel(config.output.log_level)
+        for difference in differences(config.provenance or {}):
+            log.warning("The run was begun with %s.", difference)
+        if (files.folder / MODEL).exists():
+            log.info("The run has done its %d steps.", config.fine_tuning.steps)
+            return FineTuned(files.folder / MODEL, _last_loss(files))
+        files.require_known_names()
+        if (checkpoint := files.latest()) is not None:
+            verify(checkpoint)
+            files.require_whole_log(max(files.steps()))
+        return _fine_tune(config, files, progress or Progress(), checkpoint)
+
+
+def _fine_tune(
+    config: SftConfig, files: RunFiles, progress: Progress, checkpoint: Path | None
+) -> FineTuned:
+    from isentrope.training.supervised import save_model
+
+    tuning = config.fine_tuning
+    require_paths(config.model, config.data)
+    places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}  # known by their content
+    others = {"output": True, "provenance": True}
+    settings = config.model_dump(mode="json", exclude={**others, **places})
+    record = {"config": settings, "made_from": training_origin(config)}
+    if checkpoint is not None:
+        _require_same(checkpoint, record)
+    options = sft_options(config, files.folder)
+    model, tokenizer = load_trainable(
+        **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
+    )
+    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    require_disk(files.folder, size, "Saving the model", "choose another --out")
+    rows = _examples(config.data, tuning, model, tokenizer)
+    held_out = None
+    if tuning.adherence_prompts:
+        held_out = HeldOut.of(config.data, tuning, model, tokenizer, rows)
+    written = resolved(config, files.folder, provenance=config.provenance if checkpoint else None)
+    if rank() == 0:
+        files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
+        if tuning.save_every is not None:
+            write_bytes(files.folder / CONFIG, written)
+    barrier()
+    observe = _observer(tuning, files, progress)
+    how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
+    _run(model, tokenizer, rows, options, observe, files, how)
+    require_finite_state(tuning.steps, model, None)
+    adherence: dict[str, Estimate | None] = {}
+    if rank() == 0:
+        save_model(model, tokenizer, (files.folder / MODEL).resolve())
+        write_bytes(files.folder / CONFIG, written)
+        adherence = {} if held_out is None else held_out.adherence()
+    barrier()
+    return FineTuned(files.folder / MODEL, _last_loss(files), adherence)
+
+
+def _last_loss(files: RunFiles) -> float:
+    with reading(files.metrics):
+        return float(read_json_lines(files.metrics)[-1][1]["loss"])
+
+
+def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
+    """Refuse a run whose settings, model or data are not those of its checkpoint."""
+    from isentrope.training.supervised import RECORD
+
+    saved = read_json(checkpoint / RECORD)
+    for section, settings in now["config"].items():
+        if saved["config"].get(section) != settings:
+            raise ConfigError(
+                f"{checkpoint} was trained with other settings in {section} than {CONFIG} has: "
+                "restore them, or start a new run with another --out."
+            )
+    if others := changed_parts(saved["made_from"], now["made_from"]):
+        raise ConfigError(
+            f"{checkpoint} was trained from other {' and '.join(sorted(others))} than are there "
+            "now: restore them, or start a new run with another --out."
+        )
+
+
+def require_paths(model: ModelConfig, data: DataConfig) -> None:
+    """Refuse a configuration whose model or data are not there, before any work is done.
+
+    Raises:
+        FileNotFoundError: Naming the key and the path.
+    """
+    find_model(model.path)
+    if data.dataset_path is not None and not Path(data.dataset_path).exists():
+        raise FileNotFoundError(f"There is no file {data.dataset_path} (data.dataset_path).")
+
+
+def _require_no_run(folder: Path) -> None:
+    for name in (MODEL, "training_state", CONFIG):
+        if (folder / name).exists():
+            how = f"resume it by `isentrope sft --resume {folder}`"
+            begun = (folder / CONFIG).is_file() and not (folder / MODEL).exists()
+            raise FileExistsError(
+                f"{folder} holds a run already (it has {name}): "
+                f"{how if begun else 'remove it'}, or choose another --out."
+            )
+    barrier()  # none begins to write before all have looked
+
+
+def _examples(
+    data: DataConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
+) -> dict[str, list[list[int]]]:
+    """As many demonstrations as the run needs, encoded."""
+    policy = Policy(model, tokenizer, precision="as_is")
+    if dropout := active_dropout(model.train()):
+        raise ValueError(
+            f"{dropout[0]!r} has dropout, which would make the model random: set it to 0 in the "
+            "model's config.json."
+        )
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
+    if not isinstance(task, Demonstrator):
+        raise ValueError(f"The task {data.dataset_name!r} has no demonstrations to learn from.")
+    pairs = task.demonstrations(tuning.steps * tuning.batch_size, tuning.seed)
+    return encode(policy, pairs, tuning.max_length)
+
+
+def _observer(
+    tuning: FineTuningConfig, files: RunFiles, progress: Progress
+) -> Callable[[dict[str, float]], None]:
+    show = progress.fine_tuning(tuning.steps)
+
+    def observe(metrics: dict[str, float]) -> None:
+        if rank() == 0:
+            files.log(metrics)
+            show(metrics)
+        for name, words in {"loss": "loss", "grad_norm": "gradient norm"}.items():
+            if not math.isfinite(metrics.get(name, 0.0)):
+                raise RuntimeError(
+                    f"The {words} of step {metrics['step']} is {metrics[name]}, and no model was "
+                    f"saved: lower fine_tuning.learning_rate={tuning.learning_rate:.3g}."
+                )
+
+    return observe
+
+
+def _run(
+    model: Any,
+    tokenizer: Any,
+    rows: dict[str, list[list[int]]],
+    options: dict[str, Any],
+    observe: Callable[[dict[str, float]], None],
+    files: RunFiles,
+    how: dict[str, Any],
+) -> None:
+    from isentrope.training.supervised import fine_tune_supervised
+
+    if "tensorboard" in options["report_to"]:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(Path(options["output_dir"]) / "tensorboard")
+    saves = options["save_strategy"] != "no"
+    left = f"Resume the run by `isentrope sft --resume {files.folder}`."
+    try:
+        with noted_if_interrupted(lambda: left) if saves else nullcontext():
+            fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(
+            f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "
+            f"{options['per_device_train_batch_size']} demonstrations a backward pass), or set "
+            "trainer.gradient_checkpointing=true."
+        ) from error

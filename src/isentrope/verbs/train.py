@@ -1,0 +1,222 @@
+"""What `isentrope train` does: set a run up from its configuration, or again from its folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.paths import inputs_of
+from isentrope.config.train import TrainConfig
+from isentrope.config.trl_fields import shards_weights
+from isentrope.recording.contract import read_contract
+from isentrope.runs.branch import (
+    Branch,
+    begin_branch,
+    changed_settings,
+    parent_of,
+    require_steps,
+    settings_of,
+)
+from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
+from isentrope.runs.one_writer import one_writer
+from isentrope.runs.resumed_training import (
+    BY_CONTENT,
+    MAY_CHANGE,
+    flat_settings,
+    may_change,
+    require_same_training,
+    training_origin,
+)
+from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.files import write_bytes
+from isentrope.system.manifest import verify
+from isentrope.system.processes import barrier, from_first, gather, join_processes, rank
+from isentrope.system.progress import Progress
+from isentrope.training.divergence import TrainingDivergedError
+from isentrope.training.resumable import require_resumable
+from isentrope.training.run_files import RunFiles
+from isentrope.training.stops import StopAt
+from isentrope.verbs.prepare_training import prepare_training
+
+CONFIG = "config.yaml"
+
+
+def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
+    """Start a run.
+
+    Args:
+        config: What to train, and how.
+        progress: Where to say how far it is.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FileExistsError: If the folder holds a run.
+    """
+    join_processes()
+    files = RunFiles(gather(run_directory(config.output.directory))[0])
+    with one_writer(files.folder, inputs_of(config)):
+        _require_no_run(files)
+        trainer = prepare_training(config, files, progress or Progress())
+        if rank() == 0:
+            write_bytes(files.folder / CONFIG, resolved(config, files.folder))
+        return _run(trainer, files, None)
+
+
+def branch(
+    checkpoint: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    until: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Start a run at a checkpoint of another run, with settings changed.
+
+    Args:
+        checkpoint: A folder RUN/training_state/step_N.
+        overrides: Settings of the new run; `output.directory` is one of them.
+        until: Step to stop at, with a checkpoint; None for the last one.
+        progress: Where to say how far it is.
+
+    Returns:
+        The new run folder.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint.
+        FileExistsError: If the folder holds a run.
+        ConfigError: If a setting is changed that the parent's states depend on, or that leaves no
+            step to take.
+        ValueError: If no folder is given, or the checkpoint lacks a state.
+    """
+    join_processes()
+    start, parent = parent_of(checkpoint)
+    then, config = settings_of(parent, list(overrides))
+    if config.output.directory is None:
+        raise ValueError("A branch is a run with a folder of its own: give it by --out.")
+    changed = changed_settings(flat_settings(then), flat_settings(config))
+    require_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
+    files = RunFiles(config.output.directory)
+    with one_writer(files.folder, [start, *inputs_of(config)]):
+        _require_no_run(files)
+        from_first(lambda: begin_branch(start, parent, files, changed))
+        new = config.model_copy(update={"provenance": None})
+        return _go_on(files, new, progress or Progress(), until)
+
+
+def resume(
+    folder: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    until: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Resume a run from its newest checkpoint, bit-for-bit identically.
+
+    Args:
+        folder: The run folder.
+        overrides: Settings that may change (`runs.resumed_training.MAY_CHANGE`), and paths whose
+            content is the same.
+        until: Step to stop at, with a checkpoint; None for the last one.
+        progress: Where to say how far it is.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+        ConfigError: If another setting is to be changed.
+    """
+    files, changes = RunFiles(folder), list(overrides)
+    if not (files.folder / CONFIG).is_file():
+        from_here = ": to start a run from a checkpoint, use --from" if _is_in_run(files) else ""
+        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{from_here}.")
+    allowed = (*MAY_CHANGE, *BY_CONTENT)
+    if fixed := [change for change in changes if not change.startswith(allowed)]:
+        raise ConfigError(f"{fixed[0]} would make it another run. {may_change()}")
+    join_processes()
+    with one_writer(files.folder):
+        return _resume(files, changes, progress or Progress(), until)
+
+
+def _resume(files: RunFiles, changes: list[str], progress: Progress, until: int | None) -> Path:
+    config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
+    for difference in differences(config.provenance or {}):
+        logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
+    return _go_on(files, config, progress, until)
+
+
+def _require_no_run(files: RunFiles) -> None:
+    if (files.folder / CONFIG).exists():
+        raise FileExistsError(
+            f"{files.folder} holds a run: resume it by `isentrope train --resume {files.folder}`, "
+            "or choose another --out."
+        )
+    barrier()
+
+
+def _is_in_run(files: RunFiles) -> bool:
+    return (files.folder.resolve().parent.parent / CONFIG).is_file()
+
+
+def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int | None) -> Path:
+    files.require_known_names()
+    checkpoint, done = files.latest(), max(files.steps(), default=0)
+    if checkpoint is not None:
+        sharded, scaled = shards_weights(config.trainer), bool(config.trainer.get("fp16"))
+        require_resumable(checkpoint, sharded=sharded, scaled=scaled)
+        verify(checkpoint)
+        origin = training_origin(config)
+        begun = Branch.at(files, done)
+        changed = () if begun is None else tuple(begun.changed)
+        require_same_training(checkpoint, read_contract(checkpoint), config, origin, changed)
+        files.require_whole_log(done)
+    if done >= min(config.training.steps, until or config.training.steps):
+        logging.getLogger("isentrope").info("The run has done its %d steps.", done)
+        return files.folder
+    trainer = prepare_training(config, files, progress, checkpoint)
+    if until is not None:
+        trainer.add_callback(StopAt(until))
+    barrier()
+    if rank() == 0:
+        files.rewind(done)
+        write_bytes(
+            files.folder / CONFIG, resolved(config, files.folder, provenance=config.provenance)
+        )
+    barrier()
+    return _run(trainer, files, checkpoint)
+
+
+def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
+    log = logging.getLogger("isentrope")
+    if checkpoint is not None:
+        begun = Branch.at(files, max(files.steps()))
+        trainer.restore(checkpoint, None if begun is None else begun.changed)
+        log.info("Resuming from %s.", checkpoint)
+    how = f"Resume the run by `isentrope train --resume {files.folder}`."
+    try:
+        with noted_if_interrupted(lambda: how):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(
+            f"The GPU is full ({error}): lower training.micro_batch (now "
+            f"{trainer.contract['micro_batch']} prompt groups per backward pass) or "
+            "sampling.batch_size, or set trainer.gradient_checkpointing=true."
+        ) from error
+    except TrainingDivergedError:
+        raise  # a run resumed from the last checkpoint would end the same way
+    except Exception:
+        if last := files.latest():
+            log.warning(
+                "The run stopped; nothing before %s is lost. Resume it by `isentrope train "
+                "--resume %s`.",
+                last,
+                files.folder,
+            )
+        raise
+    return files.folder

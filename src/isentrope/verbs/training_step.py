@@ -1,0 +1,256 @@
+"""The step that training takes from a checkpoint: one way for the command line and for Python.
+
+Settings that are left out are those of the checkpoint's files (`config.as_trained`). What differs
+from them, or is in training's step and not in the computed one, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from isentrope.config.as_trained import allowed, refuse, settle
+from isentrope.config.estimator import AnyObjective, EstimatorConfig
+from isentrope.config.given_batch import GivenBatch
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.sharded_tensors import sharded_like
+from isentrope.nouns.vectors import norm, require_same_names
+from isentrope.policy.language_model import Policy
+from isentrope.recording.next_update import NEXT_UPDATE, read_control
+from isentrope.runs.checkpoints import Subject
+from isentrope.system.manifest import NOT_VERIFIED, verifying
+from isentrope.update import step as update
+from isentrope.update.objective import RECORDED
+from isentrope.update.off_policy import importance_ratios
+from isentrope.update.optimizer_state import (
+    OptimizerLike,
+    OptimizerState,
+    file_of,
+    load_optimizer_state,
+)
+from isentrope.update.parameter_names import Names
+from isentrope.update.step import Step
+from isentrope.verbs.real_step import RealStep, Rounding, real_step
+from isentrope.verbs.replayable import model_obstacles, stale_batch, unlike_advantages
+
+_AS_TRAINED = "as_trained"
+
+
+def optimizer_step(
+    policy: Policy,
+    rollouts: Rollouts,
+    optimizer: OptimizerLike,
+    *,
+    objective: AnyObjective | None = None,
+    max_response_length: int | None = None,
+    max_grad_norm: float | Literal["as_trained"] | None = _AS_TRAINED,
+    clip: float | tuple[float, float] | Literal["as_trained"] | None = _AS_TRAINED,
+    micro_batch: int | None = None,
+    off_policy: bool = False,
+    rounded_step: bool | None = None,
+    master_weights: bool = False,
+    ignore_training_settings: Collection[str] = (),
+    rule: str | None = None,
+    names: Names | None = None,
+) -> Step:
+    """The direction in which the optimizer would move θ on an update batch.
+
+    A setting that is left out is training's, where a file beside the optimizer's state says it
+    (contract.json, training_args.bin, trainer_state.json); else it is the default of the command
+    line, and the step's warnings name it. A setting that differs from training's is refused, as on
+    the command line. A state_dict and a torch optimizer have no such files: the defaults are
+    dr_grpo, max_grad_norm 1 and clip 0.2.
+
+    Args:
+        policy: The policy at θ, at the temperature of training.
+        rollouts: The update batch U, with advantages (or recorded weights; given responses for
+            "sft").
+        optimizer: State before the step: a checkpoint's folder, a path to optimizer.pt, a
+            state_dict or a torch optimizer; none of them is changed.
+        objective: One of `update.objective.OBJECTIVES`, "sft" or "recorded".
+        max_response_length: L in tokens, the constant normaliser of "dr_grpo"; where no file says
+            it, the length at which the rollouts' sampler cut responses.
+        max_grad_norm: Largest gradient norm let through, as clip_grad_norm_; None for no clipping.
+        clip: How far from 1 a ratio may go: one number, (low, high), or None for any; the upper
+            bound is the cap of "cispo".
+        micro_batch: Responses per backward pass of "bnpo" and in 16 bits, in the order of the
+            rollouts; None for one pass over all.
+        off_policy: Whether an earlier policy drew the rollouts: their tokens are weighted by the
+            ratio to it.
+        rounded_step: Where weights are trained in 16 bits: True for the rounded step, False for v.
+        master_weights: Whether training kept float32 copies of 16-bit weights.
+        ignore_training_settings: Settings of training that may differ, by the names that a refusal
+            has; each leaves a warning.
+        rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
+        names: Names of the optimizer's parameters in its order, where they cannot be found.
+
+    Returns:
+        The step.
+
+    Raises:
+        ValueError: If a setting is not training's, advantages are missing, an argument or the
+            optimizer does not fit, or the gradient or the direction is not finite.
+    """
+    file = file_of(optimizer) if isinstance(optimizer, (str, Path)) else None
+    given = {
+        "objective": objective,
+        "max_response_length": max_response_length,
+        "micro_batch": micro_batch,
+        "rounded_step": rounded_step,
+        "off_policy": off_policy,
+        "ignore_training_settings": list(ignore_training_settings),
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    given |= {} if max_grad_norm == _AS_TRAINED else {"max_grad_norm": max_grad_norm}
+    given |= {} if clip == _AS_TRAINED else {"clip": clip}
+    config = _config(policy, "." if file is None else str(file.parent), given)
+    longest = rollouts.max_new_tokens
+    if file is None:
+        U, _ = weighted(policy, rollouts, config.estimator, longest)
+        return update_step(policy, U, optimizer, config.estimator, longest, rule=rule, names=names)
+    brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
+    config, settled = settle(config, file.parent, GivenBatch(*brings))
+    refuse(settled.obstacles, settled.ignored, str(file.parent))
+    _, real = training_step(
+        policy,
+        Subject(file.parent, file.parent.name, file, as_trained=settled),
+        rollouts,
+        config.estimator,
+        load_optimizer_state(policy, file, rule=rule, names=names),
+        longest=longest,
+        drawn_here=False,
+        master_weights=master_weights,
+        rule=rule,
+        names=names,
+    )
+    return real.step
+
+
+def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> MeasureConfig:
+    """What a measurement with this policy would be configured by."""
+    autocast, rounding = policy.precision.autocast, policy.precision.rounding
+    amp = {"use_amp": True, "amp_dtype": autocast}
+    return load_config(
+        {
+            "checkpoint": {"checkpoint_path": checkpoint},
+            "estimator": estimator,
+            "sampling": {"temperature": policy.temperature},
+            "precision": {"update_vector": amp if autocast else rounding},
+        }
+    )
+
+
+def training_step(
+    policy: Policy,
+    subject: Subject,
+    U: Rollouts,
+    estimator: EstimatorConfig,
+    state: OptimizerState,
+    *,
+    longest: int | None,
+    drawn_here: bool,
+    master_weights: bool,
+    **found: Any,
+) -> tuple[Rollouts, RealStep]:
+    """The step on U, refused if it is not training's.
+
+    `longest` is where U's sampler cut responses, in tokens, and `drawn_here` says that U is
+    on-policy. `found` are `rule` and `names` of the optimizer.
+
+    Returns:
+        U, with token weights where it is stale, and the step.
+    """
+    stale, notes = stale_batch(policy, U, estimator, drawn_here=drawn_here)
+    unlike = [] if drawn_here else unlike_advantages(U, subject.as_trained)
+    obstacles = [*model_obstacles(policy, subject), *stale, *unlike]
+    refuse(obstacles, estimator.ignore_training_settings, subject.name)
+    differences = allowed(obstacles, estimator.ignore_training_settings)
+    unverified = () if verifying() else (NOT_VERIFIED,)
+    U, clipped = weighted(policy, U, estimator, longest)
+    step = update_step(policy, U, subject.optimizer, estimator, longest, **found)
+    step, of_control = with_control(policy, subject.path, U, step)
+    rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
+    real = real_step(subject, rounding, step, estimator)
+    warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes, *clipped)
+    warnings += (*of_control, *real.step.warnings)
+    return U, replace(real, step=replace(real.step, warnings=warnings))
+
+
+def weighted(
+    policy: Policy, U: Rollouts, estimator: EstimatorConfig, longest: int | None
+) -> tuple[Rollouts, tuple[str, ...]]:
+    """U with its tokens weighted by the ratio to the policy that drew them, where it is stale."""
+    if not estimator.off_policy:
+        return U, ()
+    clip = estimator.clip_pair
+    capped = estimator.objective == "cispo"
+    ratios = importance_ratios(policy, U, None if capped else clip)
+    weights = ratios.weighted(
+        U,
+        estimator.objective,
+        estimator.max_response_length or longest,
+        cap=clip[1] if clip else None,
+        micro_batch=estimator.micro_batch,
+    )
+    return weights, ratios.warnings
+
+
+def update_step(
+    policy: Policy,
+    U: Rollouts,
+    optimizer: OptimizerLike,
+    estimator: EstimatorConfig,
+    longest: int | None,
+    **found: Any,
+) -> Step:
+    """The optimizer's step on U; `longest` is L of dr_grpo where none is set.
+
+    Returns:
+        The step.
+
+    Raises:
+        ValueError: If it is zero.
+    """
+    step = update.optimizer_step(
+        policy,
+        U,
+        optimizer,
+        objective=RECORDED if estimator.off_policy else estimator.objective,
+        max_response_length=estimator.max_response_length or longest,
+        max_grad_norm=estimator.max_grad_norm,
+        clip_high=estimator.clip_pair[1] if estimator.clip_pair else None,
+        micro_batch=estimator.micro_batch,
+        **found,
+    )
+    if norm(step.direction) == 0:
+        raise ValueError(
+            "The step is zero, so there is no change to measure: no response of U has an "
+            "advantage, and the optimizer has neither momentum nor decay."
+        )
+    return step
+
+
+def with_control(
+    policy: Policy, checkpoint: Path, U: Rollouts, step: Step
+) -> tuple[Step, tuple[str, ...]]:
+    """The step with the part of a step control, where U is training's own; and a sentence."""
+    record = checkpoint / NEXT_UPDATE
+    control = read_control(checkpoint) if (record / "update.json").is_file() else None
+    if control is None:
+        return step, ()
+    if Rollouts.load(record / "rollouts.parquet").fingerprint != U.fingerprint:
+        return step, (
+            "Training corrected the step from this checkpoint by a control. U is another batch, so "
+            "what is measured is the optimizer's step without a correction.",
+        )
+    theta = policy.theta
+    require_same_names(control, theta)
+    own = {n: sharded_like(x, theta[n]) for n, x in control.items()}
+    return step.corrected(own), (
+        "The step has a part that a control added in training. Attributions to sequences and "
+        "tokens are of the optimizer's own step.",
+    )

@@ -1,0 +1,90 @@
+"""A control with its feedback: the strength that acts, what is logged, and what is saved."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from isentrope.control.controller import Controller
+from isentrope.control.feedback import Feedback, Target
+from isentrope.control.masks import RandomMask
+from isentrope.control.pass_at_k import PassAtK
+from isentrope.control.repo_r import RepoR
+from isentrope.control.stare import Stare
+from isentrope.control.tokens import Rewritten
+from isentrope.control.w_reinforce import WReinforce
+from tests.control.batches import batch
+
+
+def held(control=None, h=1.0):
+    return Controller(control or RepoR(strength=0.2), Feedback(Target("value", h)))
+
+
+def test_without_a_target_the_strength_is_the_controls_own():
+    controller = Controller(RepoR(strength=0.2), Feedback(Target()))
+    assert controller.observe(1, 0.7) == 0.2
+    tokens = batch()
+    made = controller.rewrite(tokens)
+    torch.testing.assert_close(made.weights, RepoR().rewrite(tokens, 0.2).weights)
+
+
+@pytest.mark.parametrize(("h", "sign"), [(0.3, 1), (3.0, -1)])
+def test_with_a_target_it_is_the_share_of_the_feedback_in_either_direction(h, sign):
+    controller = held()
+    assert controller.observe(1, h) == pytest.approx(sign * 0.2)  # far off: the limit
+    assert controller.observe(2, 1.0) == controller.strength == 0.2 * controller.feedback.share
+    assert abs(controller.strength) < 0.2
+
+
+def test_what_is_logged_counts_what_was_touched():
+    controller, tokens = held(Stare(strength=0.5)), batch()
+    controller.observe(1, 0.5)
+    made = controller.rewrite(tokens)
+    latest = controller.latest()
+    moved = (made.weights != tokens.weights) & tokens.mask
+    assert latest["control/strength"] == controller.strength == 0.5
+    assert latest["control/target"] == 1.0
+    assert latest["control/entropy"] == 0.5
+    assert latest["control/touched"] == pytest.approx(int(moved.sum()) / int(tokens.mask.sum()))
+    assert latest["control/touched_negative"] == 0
+    changed = (made.weights - tokens.weights).abs().sum() / tokens.weights.abs().sum()
+    assert latest["control/changed"] == pytest.approx(float(changed))
+    assert not any("seconds" in name for name in latest)
+
+
+def test_its_state_goes_through_json_and_goes_on():
+    one, other = held(), held()
+    for step, h in enumerate((0.9, 0.95, 1.02), start=1):
+        one.observe(step, h)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert other.observe(4, 0.97) == one.observe(4, 0.97)
+    assert other.latest() == one.latest()
+
+
+@pytest.mark.parametrize("control", [WReinforce, PassAtK])
+def test_correct_responses_that_earn_less_are_told_once(control, caplog):
+    tokens = batch()
+    rewards = torch.where(torch.arange(len(tokens.rewards)) == 0, 0.6, tokens.rewards)
+    for options, rows, times in (({}, rewards, 1), ({"right": 0.6}, rewards, 0), ({}, None, 0)):
+        seen = tokens if rows is None else replace(tokens, rewards=rows)
+        controller = Controller(control(**options), Feedback(Target()))
+        caplog.clear()
+        for _ in range(2):
+            controller.rewrite(seen)
+        assert len(caplog.messages) == times
+        assert all("1 of the 20 responses of step 3" in said for said in caplog.messages)
+
+
+def test_a_target_for_a_mask_is_refused():
+    with pytest.raises(ValueError, match=r"RandomMask .*target"):
+        held(RandomMask())
+
+
+def test_weights_that_are_not_finite_are_refused():
+    class Broken(RepoR):
+        def apply(self, tokens, strength):
+            return Rewritten(tokens.weights / 0.0)
+
+    with pytest.raises(ValueError, match=r"Broken .*finite .*step 3"):
+        Controller(Broken(strength=1.0), Feedback(Target())).rewrite(batch())

@@ -1,0 +1,359 @@
+"""A control in training does what the same control does offline, however the batch is cut."""
+
+import copy
+import math
+import statistics
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+
+from isentrope.control import controls
+from isentrope.control.controller import Controller
+from isentrope.control.feedback import Feedback, Target
+from isentrope.control.measured import (
+    HeldOut,
+    kept_mass,
+    preconditioner,
+    token_influence,
+)
+from isentrope.control.run_control import RunControl
+from isentrope.control.tokens import Tokens
+from isentrope.control.trial import controlled_batch
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.training.checkpoints import save_base_model
+from isentrope.update.step import optimizer_step
+from tests.training import runs
+from tests.training.conftest import Short
+from tests.training.test_trainer import replayed
+
+trl = pytest.importorskip("trl")
+MORE = {  # what makes a control act on a batch of 32 tokens
+    "clip_b": {"mu": 0.5},
+    "clip_cov": {"lower": 0.5},
+    "influence": {"share": 0.2, "size": 6, "by": "ratio"},
+    "lp_reg": {"share": 0.5},
+    "pass_at_k": {"k": 2},
+}
+STRENGTH = {"clip_cov": 0.2, "bonus": 0.3, "repo_r": 0.3}
+CASES = [
+    *((name, MORE.get(name, {})) for name, kind in controls.TOKEN.items() if kind.on_policy),
+    ("bonus", {"mode": "complete"}),
+]
+HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
+
+
+def spread_policy():
+    """A random policy whose tokens are of unlike probability."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 18}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, **heads, **ends, initializer_range=0.2))
+    return Policy(model.eval(), character_tokenizer(), precision="float32")
+
+
+def run_control(name, options, *, target=None, objective="dr_grpo", **settings):
+    control = controls.build(name, STRENGTH.get(name), options)
+    held_out = HeldOut(HELD_OUT, 6, runs.LENGTH, seed=1, task=Short())
+    controller = Controller(control, Feedback(target or Target()))
+    usual = {"max_response_length": runs.LENGTH, "seed": 1, "held_out": held_out}
+    return RunControl(controller, objective, **usual, **settings)
+
+
+def trainer(folder, control=None, **options):
+    folder.mkdir(exist_ok=True)
+    if not (folder / "base").exists():
+        save_base_model(spread_policy(), folder / "base")
+    return runs.trainer(folder, control=control, **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A trainer in float64, of which single steps are taken."""
+    here = trainer(tmp_path_factory.mktemp("steps"), precision="float64")
+    trained = [p for p in here.model.parameters() if p.requires_grad]
+    here.optimizer = torch.optim.AdamW(trained, lr=1e-3)
+    for p in trained:  # so that P is not that of a first step
+        p.grad = torch.ones_like(p)
+    here.optimizer.step()
+    batch = here.batches.draw(here.policy, 1, here._respond)
+    here.batches.draw = lambda *_: batch  # one batch for all
+    return here
+
+
+def one_step(made, control, parts=2):
+    """(update batch, record, gradient of −loss) of a step in so many micro-batches."""
+    from trl.trainer.utils import split_tensor_dict
+
+    made.model.train()
+    made.model.zero_grad()
+    made.run_control, made.current_gradient_accumulation_steps = control, parts
+    batch = made._generate_and_score_completions([])
+    for inputs in split_tensor_dict(batch, parts):
+        made._compute_loss(made.model, inputs).backward()
+    U = made.batch.rollouts
+    record = made.recorder.collect(U.lengths.tolist())
+    return (
+        U,
+        record,
+        {n: -made.policy.model.get_parameter(n).grad for n in made.policy.theta},
+    )
+
+
+def offline(policy, U, control, optimizer, step, max_grad_norm=None, objective="dr_grpo"):
+    """(batch, what the control makes of it), from the batch and the checkpoint alone."""
+    where = objective, runs.LENGTH
+    tokens = Tokens.of(U, *where, step=step, seed=1)
+    columns = {}
+    if "kept_mass" in control.needs:
+        columns["kept_mass"] = kept_mass(policy, U, control.min_p)
+    if "influence" in control.needs:
+        E = HeldOut(HELD_OUT, 6, runs.LENGTH, seed=1, task=Short()).draw(policy, step)
+        P = preconditioner(policy, U, tokens.weights, optimizer, max_grad_norm)
+        found = token_influence(policy, E, U, tokens.weights, P)
+        columns |= dict(zip(("influence", "reward_influence"), found, strict=True))
+    tokens = Tokens(**(vars(tokens) | columns))
+    return tokens, control.rewrite(tokens, control.strength)
+
+
+class Seen(TrainerCallback):
+    """θ and the optimizer's state before the last step, and θ after it."""
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.optimizer = copy.deepcopy(kwargs["optimizer"].state_dict())
+        self.before = self._theta(kwargs["model"])
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        self.after = self._theta(kwargs["model"])
+
+    def _theta(self, model):
+        return {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def flat(rows):
+    return torch.cat(list(rows))
+
+
+def close(rows, expected):
+    """Recorded rows are those of a padded column, to the rounding of TRL's float32."""
+    wanted = flat(x[: len(row)] for x, row in zip(expected, rows, strict=True))
+    atol = 1e-6 * float(wanted.abs().max())
+    torch.testing.assert_close(flat(rows), wanted, rtol=1e-6, atol=atol)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_a_step_in_training_is_the_step_offline(made, name, options):
+    control = run_control(name, options)
+    U, recorded, gradient = one_step(made, control)
+    made.model.eval()
+    rule = controls.build(name, STRENGTH.get(name), options)
+    tokens, expected = offline(made.policy, U, rule, made.optimizer, 1)
+    if name != "pass_at_k" and expected.entropy_weights is None:
+        assert not torch.equal(expected.weights, tokens.weights)
+    close(recorded.weights, expected.weights)
+    if expected.entropy_weights is None:
+        assert recorded.entropy_weights is None
+    else:
+        close(recorded.entropy_weights, expected.entropy_weights)
+    whole = made.policy.weighted_gradient(U, expected.weights, expected.entropy_weights)
+    assert runs.relative(gradient, whole) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("stare", {"share": 0.3}), ("bonus", {"mode": "complete"})]
+)
+@pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "cispo", "sapo", "luspo"])
+def test_every_loss_takes_the_weights(made, objective, name, options):
+    control = run_control(name, options, objective=objective, clip_high=0.2)
+    plain = made.loss_type, made.args.steps_per_generation, made.epsilon_high
+    made.loss_type, made.args.steps_per_generation, made.epsilon_high = objective, 2, 0.2
+    try:
+        U, recorded, gradient = one_step(made, control)
+    finally:
+        made.loss_type, made.args.steps_per_generation, made.epsilon_high = plain
+    made.model.eval()
+    tokens = Tokens.of(U, objective, runs.LENGTH, step=1, seed=1, clip_high=0.2)
+    expected = control.controller.control.rewrite(tokens, control.controller.strength)
+    close(recorded.weights, expected.weights)
+    if expected.entropy_weights is None:
+        assert recorded.entropy_weights is None
+    else:
+        close(recorded.entropy_weights, expected.entropy_weights)
+    whole = made.policy.weighted_gradient(U, expected.weights, expected.entropy_weights)
+    assert runs.relative(gradient, whole) < 1e-6
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_micro_batches_change_nothing(made, name, options):
+    found = [one_step(made, run_control(name, options), parts) for parts in (1, 2, 4)]
+    for _, recorded, gradient in found[1:]:
+        first = found[0][1]
+        for here, there in ((recorded.weights, first.weights), *entropic(recorded, first)):
+            torch.testing.assert_close(flat(here), flat(there), rtol=1e-6, atol=1e-9)
+        assert runs.relative(gradient, found[0][2]) < 1e-6
+
+
+def entropic(*records):
+    """Both recorded columns of entropies, where the control has them."""
+    columns = [record.entropy_weights for record in records]
+    return [] if columns[0] is None else [columns]
+
+
+def test_a_strength_of_0_is_training_without_a_control_to_the_bit(made):
+    _, plain, gradient = one_step(made, None)
+    control = run_control("repo_r", {})
+    control.controller.strength = 0.0
+    _, recorded, again = one_step(made, control)
+    assert torch.equal(flat(recorded.weights), flat(plain.weights))
+    assert all(torch.equal(gradient[n], again[n]) for n in gradient)
+
+
+def test_kl_cov_adds_its_term_where_ratios_are_not_1(made):
+    control = run_control("kl_cov", {"share": 0.1})
+    made.model.train()
+    made.run_control, made.current_gradient_accumulation_steps = control, 1
+    inputs = made._generate_and_score_completions([])
+    U = made.batch.rollouts
+    assert inputs["advantages"].dim() == 1
+    sampler = inputs["sampling_per_token_logps"].double()
+    signs = torch.randn(sampler.shape, generator=torch.Generator().manual_seed(3)).sign()
+    inputs["old_per_token_logps"] = sampler - 0.01 * signs  # the policy has moved by ± 0.01
+    made._compute_loss(made.model, inputs).backward()
+    recorded = flat(made.recorder.collect(U.lengths.tolist()).weights)
+    tokens = Tokens.of(U, "dr_grpo", runs.LENGTH, step=1)
+    A, s = tokens.token_advantages, tokens.logprobs
+    cov = ((A - A[U.mask].mean()) * (s - s[U.mask].mean()))[U.mask]
+    held = cov >= cov.sort(descending=True).values[int(0.1 * len(cov)) - 1]
+    ratio = (0.01 * signs.double()).exp()[:, : U.mask.shape[1]]
+    expected = (tokens.weights * ratio)[U.mask]
+    w = tokens.sequence_weights[:, None].expand_as(s)[U.mask]
+    expected -= held * w * signs[:, : U.mask.shape[1]].double()[U.mask]
+    torch.testing.assert_close(recorded, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
+    control = run_control("kl_cov", {"share": 0.1}, objective="dr_grpo_longest")
+    factors = torch.tensor([1.0, 40.0, 3.0, 9.0]).repeat_interleave(runs.SIZE)
+    monkeypatch.setattr(made, "longest_normaliser", True)
+    monkeypatch.setattr(made, "_longest_factor", lambda outputs: factors)
+    monkeypatch.setattr(made, "run_control", control)
+    inputs = made._generate_and_score_completions([])
+    tokens = Tokens.of(made.batch.rollouts, "dr_grpo_longest", runs.LENGTH, step=1)
+    s, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"].bool()
+    inputs["old_per_token_logps"] = s - torch.arange(1.0, s.numel() + 1).view_as(s)
+    found = control.loss_term(inputs, s, s)
+    A, w = tokens.advantages, tokens.sequence_weights
+    rows = [(i, k) for i in range(len(s)) for k in range(s.shape[1]) if mask[i, k]]
+    mean_A = statistics.fmean(float(A[i]) for i, _ in rows)
+    mean_s = statistics.fmean(float(s[p]) for p in rows)
+    cov = {p: (float(A[p[0]]) - mean_A) * (float(s[p]) - mean_s) for p in rows}
+    held = sorted(rows, key=lambda p: -cov[p])[: math.floor(0.1 * len(rows))]
+    expected = sum(float(w[i]) * (i * s.shape[1] + k + 1) for i, k in held)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("clip_b", {"mu": 0.5}),
+        ("bonus", {"mode": "complete"}),
+        ("influence", {"share": 0.2, "size": 6}),
+    ],
+)
+def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
+    control = run_control(name, options, max_grad_norm=0.03)
+    made = trainer(tmp_path, control, steps=2, precision="float64", save_strategy="no")
+    seen = Seen()
+    made.add_callback(seen)
+    made.train()
+    policy = made.policy
+    with torch.no_grad():
+        for n, p in policy.theta.items():
+            p.copy_(seen.before[n])
+    policy.model.eval()
+    rule = controls.build(name, STRENGTH.get(name), options)
+    U = made.batch.rollouts
+    new = offline(policy, U, rule, seen.optimizer, 2, max_grad_norm=0.03)[1]
+    step = optimizer_step(
+        *(policy, controlled_batch(U, new), seen.optimizer),
+        objective="recorded",
+        max_grad_norm=0.03,
+    )
+    taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
+    assert runs.relative(step.direction, taken) < 1e-6
+    own = control.controller.latest().get("control/tokens")
+    assert own is None if name != "influence" else 6 <= own <= 6 * runs.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("bonus", {"mode": "complete"}), ("kl_cov", {"share": 0.2})]
+)
+def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, options):
+    trainer(tmp_path, run_control(name, options), steps=3, num_iterations=2).train()
+    moved = [line["policy_ratio/log_max"] for line in runs.lines(tmp_path)]
+    assert moved[0] < 1e-4 < moved[1]
+    assert runs.relative(*replayed(tmp_path, 1)) < 1e-4
+
+
+def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path):
+    def begin(folder, steps=runs.STEPS):
+        options, target = {"mode": "complete"}, Target("linear", to=0.5, steps=10)
+        control = run_control("bonus", options, target=target)
+        return trainer(folder, control, steps=steps)
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    begin(whole).train()
+    begin(parts, steps=2).train()
+    again = begin(parts)
+    checkpoint = again.files.latest()
+    again.files.rewind(2)
+    again.restore(checkpoint)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    names = ("adapter_model.safetensors", "optimizer.pt", "isentrope_state.json")
+    for name in (*(f"training_state/step_4/{n}" for n in names), "logs/metrics.jsonl"):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+    lines = runs.lines(whole)
+    assert len({line["control/strength"] for line in lines}) == 4
+    assert all(line["control/entropy"] == line["entropy_drawn"] for line in lines)
+    timing = (whole / "logs" / "timing.jsonl").read_text()
+    assert timing.count("control/seconds") == 4
+
+
+def test_a_folder_without_control_is_resumed_without_and_refused_with(tmp_path):
+    trainer(tmp_path, steps=1).train()
+    checkpoint = tmp_path / "training_state" / "step_1"
+    trainer(tmp_path).restore(checkpoint)
+    with pytest.raises(ValueError, match=r"noise_scale\.enabled and control"):
+        trainer(tmp_path, run_control("stare", {})).restore(checkpoint)
+
+
+def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"'influence' .*optimizer Adagrad"):
+        trainer(tmp_path, run_control("influence", {}), optim="adagrad")
+    trainer(tmp_path, run_control("stare", {}), optim="adagrad")
+
+
+def test_influence_needs_held_out_prompts():
+    control = Controller(controls.build("influence"), Feedback(Target()))
+    with pytest.raises(ValueError, match="held-out prompts"):
+        RunControl(control, "dr_grpo")
+
+
+def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeypatch):
+    control = run_control("entropy_mask", {})
+    made.run_control = control
+    ids = [torch.tensor([5, 6, 7])] * 2
+    responses = [torch.tensor([3, 1]), torch.tensor([4, 5, 6])]
+    made.model.train()
+    found = made._entropies(ids, responses)
+    assert made.model.training
+    made.model.eval()
+    logits = made.policy.model(torch.tensor([[5, 6, 7, 4, 5]])).logits[0, 2:]
+    expected = torch.distributions.Categorical(logits=logits.double()).entropy()
+    torch.testing.assert_close(found[1], expected.detach(), rtol=1e-5, atol=1e-7)
+    assert [len(x) for x in found] == [2, 3]
+    made.run_control = None
+    assert made._entropies(ids, responses) is None

@@ -1,0 +1,309 @@
+"""The isentropic step inside a run: what it leaves alone, replay, resume, refusals."""
+
+import json
+import logging
+import math
+import shutil
+
+import pytest
+import torch
+
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.control.feedback import Feedback, Target
+from isentrope.control.isentropic import IsentropicStep
+from isentrope.control.options import IsentropicOptions
+from isentrope.estimators.paired import PairedSteps
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.recording.next_update import CONTROL, read_control, read_next_update
+from isentrope.update.step import optimizer_step
+from isentrope.verbs.loop import run_verb
+from isentrope.verbs.measure import measure
+from isentrope.verbs.train import resume, train
+from isentrope.verbs.training_step import with_control
+from isentrope.verbs.trial import find_trial
+from tests.training import following, runs
+
+OPTIONS = {"size": 32, "every": 1, "start_size": 32, "average": 3}
+HOLD = {"name": "isentropic", "target": {"kind": "hold"}, "options": OPTIONS}
+
+
+def run(folder, name, steps=4, save_every=1, **sections):
+    """A run of `isentrope train` in `folder/name`, the same base for all."""
+    training = {"steps": steps, "save_every": save_every, "micro_batch": 2}
+    made = runs.settings(folder, training=training, **sections)
+    made["output"] |= {"directory": str(folder / name)}
+    train(load_config(made, root=TrainConfig))
+    return folder / name
+
+
+def checkpoint(folder, step):
+    return folder / "training_state" / f"step_{step}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A controlled run, probed at every step, and the same run without control."""
+    made = tmp_path_factory.mktemp("isentropic")
+    probe = {"every": 1, "size": 16}
+    run(made, "held", control=HOLD, entropy_probe=probe)
+    run(made, "plain", steps=2, entropy_probe=probe)
+    return made
+
+
+def test_the_step_taken_is_the_optimizers_and_the_correction_that_was_recorded(folder):
+    for step in range(1, 4):
+        here, there = (checkpoint(folder / "held", step + k) for k in (0, 1))
+        policy, moved = (Policy.from_checkpoint(f, precision="float64") for f in (here, there))
+        U, update = read_next_update(here)
+        plain = optimizer_step(
+            policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
+        )
+        control = read_control(here)
+        rate = update["learning_rate"]
+        taken = {n: (moved.theta[n] - p) / rate for n, p in policy.theta.items()}
+        assert runs.relative(plain.corrected(control).direction, taken) < 1e-5
+        assert runs.relative(plain.direction, taken) > 1e-2
+
+
+def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch(folder):
+    here = checkpoint(folder / "held", 2)
+    policy = Policy.from_checkpoint(here, precision="float64")
+    U, _ = read_next_update(here)
+    plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
+    step, (note,) = with_control(policy, here, U, plain)
+    assert "Attributions" in note
+    assert set(step.components) == {"momentum", "decay", "gradient", "control"}
+    assert runs.relative(step.components["control"], read_control(here)) == 0
+    step, (note,) = with_control(policy, here, U.select([0]), plain)
+    assert "U is another batch" in note
+    assert step is plain
+    unchanged = checkpoint(folder / "plain", 1)
+    assert with_control(policy, unchanged, U, plain) == (plain, ())
+
+
+def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder, tmp_path):
+    here = checkpoint(folder / "held", 2)
+    batch = {"dataset_name": "prompts", "dataset_path": str(folder / "prompts.jsonl"), "B_E": 8}
+    batch |= {"B_U": 2, "save_batches": True, "allow_overlap": True}
+    given = {
+        "checkpoint": {"checkpoint_path": str(here)},
+        "batch_config": batch,
+        "estimator": {"eta_list": [1e-3], "order": 1},
+        "trial": {"controls": ["negative_scale"], "strengths": [1.0], "size": 32},
+        "output": {"directory": str(tmp_path / "fresh")},
+    }
+    (fresh,) = measure(load_config(given)).results
+    assert any("objective dr_grpo without the token weights" in x for x in fresh.warnings)
+    batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
+    given["estimator"]["objective"] = "dr_grpo"
+    given["output"] = {"directory": str(tmp_path / "own")}
+    done = run_verb("try", find_trial, load_config(given))
+    (results,) = done.results
+    # the correction is no part of the step that controls are compared with
+    policy = Policy.from_checkpoint(here, precision="float64")
+    U, update = read_next_update(here)
+    plain = optimizer_step(
+        policy, U, here, objective="recorded", max_grad_norm=update["max_grad_norm"]
+    )
+    E = Rollouts.load(next(iter(done.measurements.values())) / "E.parquet")
+    eta = results.eta
+    paired = PairedSteps(policy, E, eta)
+    paired.add("plain", plain.direction)
+    expected = paired.changes().changes["plain"].entropy.value
+    assert results.vanilla["step"]["delta_h"].value == pytest.approx(expected, rel=1e-4)
+
+
+def test_batch_gradient_and_optimizer_state_of_the_first_step_are_those_without_control(folder):
+    held, plain = (runs.lines(folder / name)[0] for name in ("held", "plain"))
+    for key in ("loss", "reward", "gradient_norm", "probe/momentum", "probe/gradient"):
+        assert held[key] == plain[key]
+    states = [
+        torch.load(checkpoint(folder / n, 1) / "optimizer.pt")["state"] for n in ("held", "plain")
+    ]
+    for a, b in zip(*(s.values() for s in states), strict=True):
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    parameters = [runs.parameters(folder / n, 1) for n in ("held", "plain")]
+    assert runs.relative(*parameters) == 0  # P of one gradient alone: no correction yet
+    assert held["control/first_step"] == 1
+    parameters = [runs.parameters(folder / n, 2) for n in ("held", "plain")]
+    assert runs.relative(*parameters) > 1e-3
+
+
+def test_the_probe_has_the_correction_as_a_part_of_the_step(folder):
+    sizes = []
+    for line in runs.lines(folder / "held")[1:]:
+        names = ("momentum", "decay", "gradient", "control")
+        parts = [line[f"probe/{name}"] for name in names]
+        assert line["probe/first_order"] == pytest.approx(sum(parts), rel=1e-6)
+        scale = 1e-2 * line["control/lambda"]  # η λ
+        error = math.hypot(line["probe/control_se"], scale * line["control/gain_se"])
+        expected = scale * line["control/gain"]  # of other E
+        sizes.append((line["probe/control"], expected))
+        assert abs(line["probe/control"] - expected) < 6 * error
+    measured, expected = map(sum, zip(*sizes, strict=True))
+    assert 1 / 3 < measured / expected < 3
+    assert "probe/control" not in runs.lines(folder / "plain")[0]
+
+
+def test_every_number_is_in_the_log_and_no_time_among_them(folder):
+    first, *later = runs.lines(folder / "held")
+    assert (first["control/lambda"], first["control/no_correction"]) == (0, 1)
+    for line in later:
+        assert line["control/lambda"] != 0
+        assert line["control/no_correction"] == 0
+        wanted = line["control/output"]
+        assert line["control/asked"] == pytest.approx(wanted)
+        after = line["control/predicted"] + 1e-2 * line["control/lambda"] * line["control/gain"]
+        assert after == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+        assert not [key for key in line if "seconds" in key]
+    options = HOLD["options"]  # responses of one token each, and the start once
+    drawn = [line["control/tokens"] for line in runs.lines(folder / "held")]
+    assert drawn[0] == options["size"] + options["start_size"]
+    assert set(drawn[1:]) == {options["size"]}
+    text = (folder / "held" / "logs" / "timing.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["control/seconds"] > 0 for line in text)
+
+
+def test_between_draws_of_E_the_last_one_serves(tmp_path):
+    control = HOLD | {"options": OPTIONS | {"every": 3}}
+    lines = runs.lines(run(tmp_path, "thirds", save_every=4, control=control))
+    size, start = OPTIONS["size"], OPTIONS["start_size"]
+    assert [line["control/tokens"] for line in lines] == [size + start, 0, 0, size]
+    assert ["control/entropy_drawn" in line for line in lines] == [True, False, False, True]
+    assert [line["control/lambda"] != 0 for line in lines] == [False, True, True, True]
+    assert len({line["control/predicted"] for line in lines}) == 4  # v is each step's own
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "every"),
+    [
+        ("isentropic", 4, 3),
+        pytest.param("isentropic", 4, 1, marks=pytest.mark.slow),
+        pytest.param("isentropic_reward_neutral", 7, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, name, steps, every):
+    options = OPTIONS | {"reward_average": 4, "every": every}
+    control = {"name": name, "target": {"kind": "linear", "to": 2.0, "steps": 9}} | {
+        "options": options
+    }
+    whole = run(tmp_path, "whole", steps=steps, control=control)
+    parts = run(tmp_path, "parts", steps=steps - 2, control=control)
+    resume(parts, [f"training.steps={steps}"])
+    assert any(line["control/lambda"] for line in runs.lines(whole)[-2:])
+    for file in (
+        f"training_state/step_{steps}/adapter_model.safetensors",
+        f"training_state/step_{steps}/step_control.safetensors",
+        f"training_state/step_{steps}/isentrope_state.json",
+        "logs/metrics.jsonl",
+    ):
+        assert (whole / file).read_bytes() == (parts / file).read_bytes()
+
+
+def test_a_checkpoint_without_the_controls_state_is_not_resumed(folder, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder / "held", copy)
+    (checkpoint(copy, 4) / "step_control.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"step_control\.safetensors"):
+        resume(copy, ["training.steps=6"])
+
+
+def test_a_recorded_step_that_lost_its_correction_is_not_replayed(folder, tmp_path):
+    copy = tmp_path / "step_1"
+    shutil.copytree(checkpoint(folder / "held", 1), copy)
+    (copy / "next_update" / CONTROL).unlink()
+    with pytest.raises(ValueError, match="control"):
+        read_control(copy)
+
+
+@pytest.mark.slow
+def test_inner_steps_on_one_batch_are_each_corrected(tmp_path):
+    made = run(tmp_path, "inner", save_every=2, control=HOLD, trainer={"num_iterations": 2})
+    lines = runs.lines(made)
+    assert len({line["control/lambda"] for line in lines}) == len(lines)
+    assert all(line["control/lambda"] for line in lines[1:])
+
+
+def test_a_schedule_asks_for_its_own_change_from_the_first_step_on(tmp_path):
+    target = {"kind": "linear", "to": 2.0, "steps": 10}
+    made = run(tmp_path, "linear", steps=1, control=HOLD | {"target": target})
+    (line,) = runs.lines(made)
+    start = line["control/entropy"]
+    first = (2.0 - start) / 10
+    assert line["control/asked"] == pytest.approx(first + line["control/output"])
+
+
+def test_a_step_that_cannot_be_corrected_is_named_once_and_taken(tmp_path, caplog):
+    control = HOLD | {"options": OPTIONS | {"reward_average": 4}}
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        made = run(tmp_path, "neutral", control=control | {"name": "isentropic_reward_neutral"})
+    lines = runs.lines(made)
+    assert [line["control/no_correction"] for line in lines[:3]] == [1, 1, 1]
+    assert [line["control/lambda"] for line in lines[:3]] == [0, 0, 0]
+    assert sum("no_reward_gain" in r.message for r in caplog.records) == 1
+    assert read_control(checkpoint(made, 1)) is None
+
+
+def refused(folder, words, **sections):
+    with pytest.raises(ValueError, match=words):
+        run(folder, "refused", **sections)
+
+
+def test_what_cannot_be_controlled_is_refused_by_name(tmp_path):
+    whole = {"lora_rank": 0, "dtype": "bfloat16", "lora_alpha": 4}
+    base = runs.settings(tmp_path)["model"]["path"]
+    refused(tmp_path, "is bfloat16, which rounds", control=HOLD, model=whole | {"path": base})
+    for control, words in (
+        (HOLD | {"options": {"sizes": 3}}, "no option 'sizes'"),
+        (HOLD | {"options": {"reward_neutral": True}}, "'reward_neutral'"),
+        (HOLD | {"strength": -1.0}, "strength .*positive"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run(tmp_path, "refused", control=control)
+
+
+def test_sharded_trainers_and_skipped_steps_are_refused(tmp_path):
+    made = runs.trainer(tmp_path)
+    control = IsentropicStep(["1+1="], options=IsentropicOptions(size=16))
+    made.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="fsdp"):
+        control.attach(made)
+    made.is_fsdp_enabled, made.args.fp16 = False, True
+    with pytest.raises(ValueError, match=r"trainer\.fp16=false"):
+        control.attach(made)
+
+
+def test_the_log_of_a_trainer_of_ones_own_has_the_controls_numbers(tmp_path):
+    made = following.grpo(tmp_path, steps=2)
+    options = IsentropicOptions(size=16, start_size=16)
+    control = IsentropicStep(following.PROMPTS, options=options).attach(made)
+    made.train()
+    steps = [line for line in made.state.log_history if "loss" in line]
+    assert len(steps) == 2
+    assert all(line["control/entropy"] > 0 for line in steps)
+    latest = control.latest()
+    assert latest == {name: steps[-1][name] for name in latest}
+    assert not any("control/entropy" in x for x in made.state.log_history if "loss" not in x)
+
+
+def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):
+    made = runs.trainer(tmp_path)
+    feedback = Feedback(Target("hold"))
+    control = IsentropicStep(
+        ["1+1=", "2+1="], options=IsentropicOptions(size=16, start_size=16), feedback=feedback
+    )
+    made.add_callback(control)
+    for parameter in made.model.parameters():
+        parameter.grad = torch.full_like(parameter, math.inf) if parameter.requires_grad else None
+    made.create_optimizer_and_scheduler(4)
+    before = runs.theta(made)
+    common = {"model": made.model, "optimizer": made.optimizer}
+    control.on_pre_optimizer_step(
+        made.args, made.state, made.control, processing_class=made.processing_class, **common
+    )
+    control.on_optimizer_step(made.args, made.state, made.control, **common)
+    assert control.latest()["control/no_correction"] == 1
+    assert control.component is None
+    assert all(torch.equal(before[n], p) for n, p in runs.theta(made).items())

@@ -1,0 +1,87 @@
+"""Controls that weight tokens by their log-probability: REPO-R, STARE, EntroPIC, Lp-Reg."""
+
+import math
+
+import pytest
+import torch
+
+from isentrope.control.entropic import EntroPIC
+from isentrope.control.lp_reg import LpReg
+from isentrope.control.repo_r import RepoR
+from isentrope.control.stare import Stare
+from tests.control.batches import batch, padded, places
+
+
+def close(tokens, made, expected):
+    torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=1e-15)
+
+
+def share_of(rows, q, key):
+    """The first max(⌊q m⌋, 1) rows by a key."""
+    return {r[:2] for r in sorted(rows, key=key)[: max(math.floor(q * len(rows) + 1e-9), 1)]}
+
+
+@pytest.mark.parametrize("zeta", [0.05, 0.5, -0.05, -0.5])
+def test_repo_r(zeta):
+    tokens = batch()
+    expected = {}
+    for i, k, A, s, _, w, _ in places(tokens):
+        new = max(0.0, A * (1 - zeta * s)) if A > 0 else min(0.0, A * (1 + zeta * s))
+        expected[i, k] = w * new
+    close(tokens, RepoR().rewrite(tokens, zeta), expected)
+
+
+@pytest.mark.parametrize("x", [0.1, -0.3])
+@pytest.mark.parametrize("sides", ["positive", "both"])
+def test_stare(x, sides):
+    tokens = batch()
+    rows = places(tokens)
+    of_positive = share_of([r for r in rows if r[2] > 0], 0.2, lambda r: r[3])
+    of_negative = share_of([r for r in rows if r[2] < 0], 0.2, lambda r: r[3])
+    expected = {r[:2]: r[6] * (1 + x if r[:2] in of_positive else 1) for r in rows}
+    if sides == "both":
+        expected = {p: c * (1 - x if p in of_negative else 1) for p, c in expected.items()}
+    close(tokens, Stare(share=0.2, sides=sides).rewrite(tokens, x), expected)
+
+
+@pytest.mark.parametrize("x", [0.1, -0.7])
+def test_entropic_by_share(x):
+    tokens = batch()
+    rows = places(tokens)
+    likely = share_of(rows, 0.5, lambda r: -r[3])
+    expected = {r[:2]: r[6] - x * r[5] * abs(r[2]) * (r[:2] in likely) for r in rows}
+    close(tokens, EntroPIC().rewrite(tokens, x), expected)
+
+
+def test_entropic_by_threshold():
+    tokens = batch()
+    rows = places(tokens)
+    expected = {r[:2]: r[6] - 0.3 * r[5] * abs(r[2]) * (math.exp(r[3]) > 0.25) for r in rows}
+    close(tokens, EntroPIC(threshold=0.25).rewrite(tokens, 0.3), expected)
+
+
+def test_lp_reg():
+    tokens = batch(columns=True)
+    rows = places(tokens)
+    rare = share_of([r for r in rows if r[2] < 0], 0.3, lambda r: r[3])
+    expected, pulled = {}, 0
+    for i, k, _, s, _, w, c in rows:
+        kept = float(tokens.kept_mass[i, k])
+        expected[i, k] = c
+        if (i, k) in rare and kept > 0:
+            proxy = s - math.log(kept)
+            assert s < proxy
+            pulled += 1
+            expected[i, k] += w * 1.5 * (math.exp(proxy - s) - 1)
+    assert 0 < pulled < len(rare)
+    made = LpReg(share=0.3).rewrite(tokens, 1.5)
+    close(tokens, made, expected)
+    assert made.numbers == {"pulled": pulled}
+
+
+def test_the_derivative_of_the_penalty_of_lp_reg():
+    """β(e^d − d − 1), d = log π_proxy − s with the proxy fixed, has −∂/∂s = β(1/M − 1)."""
+    s, mass = torch.tensor(-2.3, dtype=torch.float64, requires_grad=True), 0.9
+    d = (s.detach() - math.log(mass)) - s
+    (1.5 * (d.exp() - d - 1)).backward()
+    assert -float(s.grad) == pytest.approx(1.5 * (1 / mass - 1))

@@ -1,0 +1,77 @@
+"""What progress draws on a terminal: whole numbers, and nothing that stays."""
+
+import io
+import logging
+import re
+
+import pytest
+from rich.console import Console
+
+from isentrope.system.progress import Progress
+
+METRICS = {
+    "reward": 0.5,
+    "entropy": 2.8881,
+    "tokens_per_second": 12345.0,
+    "probe/first_order": -8.9e-05,
+    "probe/first_order_se": 5e-05,
+}
+
+
+def terminal(width):
+    return Console(file=io.StringIO(), force_terminal=True, width=width, _environ={})
+
+
+def screen(text):
+    """The lines that are left on a terminal."""
+    lines, row = [""], 0
+    for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+        if token == "\n":
+            row += 1
+            lines += [""] * (row - len(lines) + 1)
+        elif token.endswith("A") and token.startswith("\x1b"):
+            row -= int(token[2:-1])
+        elif token.endswith("K") and token.startswith("\x1b"):
+            lines[row] = ""
+        elif token[0] not in "\x1b\r":
+            lines[row] += token
+    return [line for line in lines if line.strip()]
+
+
+def trained(console, last):
+    with Progress(console) as progress:
+        observe = progress.training(1200)
+        for step in (1, last):
+            observe(METRICS | {"step": step})
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_numbers_of_a_training_line_are_whole(width):
+    said = trained(terminal(width), 1200)
+    assert "1200/1200" in said
+    assert "…" not in said
+    assert ("tokens/s" in said) is (width > 100)
+
+
+@pytest.mark.parametrize("last", [1200, 7])
+def test_a_training_line_is_gone_when_it_ends_or_stops_early(last):
+    assert screen(trained(terminal(80), last)) == []
+
+
+def test_a_bar_is_gone_when_its_work_ends():
+    console = terminal(80)
+    with Progress(console).bar("measure") as report:
+        report(3, 12, "first order")
+    assert "measure: first order" in console.file.getvalue()
+    assert "3/12" in console.file.getvalue()
+    assert screen(console.file.getvalue()) == []
+
+
+def test_where_nobody_looks_steps_are_logged_with_everything(caplog):
+    caplog.set_level(logging.INFO, logger="isentrope")
+    Progress(Console(file=io.StringIO())).training(3)(METRICS | {"step": 1})
+    (line,) = caplog.messages
+    assert line == (
+        "step 1/3 · reward 0.500 · entropy 2.888 · δH₁ -8.9e-05 ± 5e-05 (step 1) · 12345 tokens/s"
+    )

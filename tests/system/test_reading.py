@@ -1,0 +1,251 @@
+"""Whatever is wrong with a file is one sentence that names it, and only one module parses files."""
+
+import ast
+import json
+import pickle
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import isentrope
+from isentrope.runs.log_lines import read_log
+from isentrope.system import files, reading
+from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.table_schema import TableSchema
+
+SOURCES = Path(isentrope.__file__).parent
+
+
+class Raised(Exception):
+    """An error of a library that derives from nothing else."""
+
+
+ERRORS = [
+    *(ValueError("x"), TypeError("x"), KeyError("x"), AttributeError("x"), IndexError("x")),
+    *(RecursionError(), MemoryError(), OSError(5, "Input/output error"), RuntimeError("x")),
+    *(pickle.UnpicklingError("set weights_only=False"), Raised("x"), ZeroDivisionError("x")),
+    *(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"), OverflowError(), StopIteration()),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_any_failure_is_a_sentence_on_the_file(error, tmp_path):
+    with (
+        pytest.raises(FileError, match=r"f cannot be read: .+\. Make it again\.$") as caught,
+        reading.reading(tmp_path / "f", "Make it again."),
+    ):
+        raise error
+    assert isinstance(caught.value, (IsentropeError, ValueError))
+    assert caught.value.path == tmp_path / "f"
+    assert "weights_only" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileError("g", "A sentence."),
+        ImportError("x"),
+        torch.OutOfMemoryError(),
+        KeyboardInterrupt(),
+    ],
+)
+def test_what_is_not_the_files_fault_is_left_as_it_is(error):
+    with pytest.raises(type(error)) as caught, reading.reading("f"):
+        raise error
+    assert caught.value is error
+
+
+def test_a_missing_file_is_named_once():
+    with pytest.raises(FileNotFoundError, match=r"^There is no file a/b\. Restore"):
+        reading.read_text("a/b")
+    with pytest.raises(FileNotFoundError, match=r"^Mine\.$"), reading.reading("f"):
+        raise FileNotFoundError("Mine.")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b"\xff", "it is not UTF-8 text"),
+        (b"[]", "it should hold an object, and holds"),
+        (b"3", "it should hold an object, and holds 3"),
+        (b'{"a": NaN}', "NaN is not a finite number"),
+        (b'{"a": -Infinity}', "-Infinity is not a finite number"),
+        (b'{"a": 1e999}', "1e999 is not a finite number"),
+        (b'{"a": 1, "a": 2}', "the key 'a' is given twice"),
+        (b'{"a": "\\ud800"}', "surrogates not allowed|not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
+    ],
+)
+def test_json_is_strict(content, words, tmp_path):
+    (tmp_path / "f.json").write_bytes(content)
+    with pytest.raises(FileError, match=rf"f\.json cannot be read: .*({words})"):
+        reading.read_json(tmp_path / "f.json")
+
+
+def test_json_of_other_programs_may_hold_nan(tmp_path):
+    (tmp_path / "f.json").write_text('{"a": NaN, "b": 1.5}')
+    assert reading.read_json(tmp_path / "f.json", finite=False)["b"] == 1.5
+
+
+def test_a_bad_line_is_named_by_its_number(tmp_path):
+    path = tmp_path / "f.jsonl"
+    path.write_text('{"a": "x\u2028y"}\n\n{"a": 2}\n')
+    assert reading.read_json_lines(path) == [(1, {"a": "x\u2028y"}), (3, {"a": 2})]
+    path.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(FileError, match=r"f\.jsonl, line 2 cannot be read: it is not JSON"):
+        reading.read_json_lines(path)
+
+
+def test_a_log_is_read_as_far_as_it_can_be(tmp_path):
+    path = tmp_path / "m.jsonl"
+    lines = ['{"step": 1, "x": 0.5}', "5", "[]", '{"x": 1}', '{"step": "2"}', '{"step": true}']
+    path.write_text("\n".join([*lines, '{"step": 2, "x": []}', '{"step": 3, "x": null}', '{"st']))
+    rows, lost = read_log(path)
+    assert rows == [{"step": 1, "x": 0.5}, {"step": 3, "x": None}]
+    assert lost == 7
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b"")])
+def test_damaged_tables_and_tensors_are_named(damage, tmp_path):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
+    save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "a.pt")
+    table = partial(reading.read_table, schema=TableSchema({"a": "int64"}))
+    readers = {
+        "a.parquet": (table, reading.read_arrow, reading.read_schema),
+        "a.safetensors": (reading.read_tensors, reading.read_tensor_headers),
+        "a.pt": (reading.read_torch,),
+    }
+    for name, functions in readers.items():
+        for read in functions:
+            read(tmp_path / name)
+        damage(tmp_path / name)
+        for read in functions:
+            with pytest.raises(FileError, match=f"{name} cannot be read"):
+                read(tmp_path / name)
+
+
+def test_missing_columns_and_other_shapes_are_named(tmp_path):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(FileError, match=r"a\.parquet .*no column 'b'"):
+        reading.read_table(tmp_path / "a.parquet", schema=TableSchema({"a": "int64", "b": "int64"}))
+    save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    with pytest.raises(FileError, match=r"'a' has shape \(2,\), not \(3,\)"):
+        reading.read_tensors(tmp_path / "a.safetensors", shapes={"a": (3,)})
+    with pytest.raises(FileError, match="'b' has shape None"):
+        reading.read_tensors(tmp_path / "a.safetensors", shapes={"b": (2,)})
+
+
+def test_every_reader_verifies_a_file_of_a_whole_folder(tmp_path):
+    with files.whole_folder(tmp_path / "m") as here:
+        (here / "a.json").write_text('{"a": 1}')
+    (tmp_path / "m" / "a.json").write_text('{"a": 2}')
+    with pytest.raises(FileError, match=r"a\.json was changed after it was written"):
+        reading.read_json(tmp_path / "m" / "a.json")
+
+
+def test_a_table_that_is_missing_is_named_in_a_sentence(tmp_path):
+    table = partial(reading.read_table, schema=TableSchema({}))
+    for read in (reading.read_arrow, table, reading.read_schema):
+        with pytest.raises(FileNotFoundError, match=r"There is no file .*t\.parquet\. Restore"):
+            read(tmp_path / "t.parquet")
+
+
+def test_a_table_with_text_that_is_not_utf8_is_refused(tmp_path):
+    pd.DataFrame({"name": ["measured"]}).to_parquet(tmp_path / "t.parquet", compression=None)
+    content = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(content.replace(b"measured", b"mea\xffured"))
+    with pytest.raises(FileError, match=r"t\.parquet cannot be read"):
+        reading.read_table(tmp_path / "t.parquet", schema=TableSchema({"name": "string"}))
+
+
+# ------------------------------------------------------------------ nobody else parses files
+
+PARSERS = {
+    *("loads", "load_file", "safe_open", "read_text", "read_bytes", "from_pretrained"),
+    *("read_parquet", "safe_load"),
+}
+OF = {
+    "torch": {"load"},
+    "json": {"load"},
+    "pq": {"read_table", "read_schema", "ParquetFile"},
+    "pd": {"read_csv"},
+}
+EXCEPTIONS = {
+    ("system/manifest.py", "*"): "below `reading`, which uses it",
+    ("system/strict_json.py", "*"): "text, not files",
+    ("sampling/chat_template.py", "*"): "messages between processes",
+    ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
+    ("reports/page.py", "_resource"): "a file of the package itself",
+    ("runs/one_writer.py", "_holder"): "the note of a lock, read for a message alone",
+    ("training/smollm2.py", "_from_gguf"): "weights of an installed package",
+}
+
+
+def parsers(tree):
+    """(function, line) of every call that parses a file outside a `with reading(...)` block."""
+
+    def visit(node, function, inside):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node.name
+        if isinstance(node, ast.With):
+            opened = [ast.unparse(item.context_expr) for item in node.items]
+            inside = inside or any(o.startswith(("reading(", "loading(")) for o in opened)
+        if isinstance(node, ast.Call) and not inside:
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            owner = ast.unparse(called.value) if isinstance(called, ast.Attribute) else ""
+            own = name in ("read_text", "read_bytes") and not owner  # those of `reading`
+            if (name in PARSERS and not own) or name in OF.get(owner, ()):
+                yield function, node.lineno
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function, inside)
+
+    return list(visit(tree, "", False))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "json.loads(x)",
+        "path.read_text()",
+        "pd.read_parquet(p)",
+        "pq.read_table(p)",
+        "load_file(p)",
+        "torch.load(p)",
+        "safe_open(p)",
+        "AutoModel.from_pretrained(p)",
+    ],
+)
+def test_the_guard_knows_the_ways_of_parsing(line):
+    assert parsers(ast.parse(line)) == [("", 1)]
+    assert parsers(ast.parse(f"with reading(p):\n    {line}")) == []
+
+
+def test_only_one_module_parses_files():
+    found = {
+        (str(path.relative_to(SOURCES)), function): line
+        for path in SOURCES.rglob("*.py")
+        for function, line in parsers(ast.parse(path.read_text()))
+    }
+    allowed = {key for key in found if (key[0], "*") in EXCEPTIONS or key in EXCEPTIONS}
+    assert set(found) - allowed == set()
+    used = {(f, "*") if (f, "*") in EXCEPTIONS else (f, g) for f, g in allowed}
+    assert set(EXCEPTIONS) - used == set(), "exceptions that are needed no more"
+
+
+def test_an_error_survives_a_process_boundary():
+    error = pickle.loads(pickle.dumps(reading.UnreadableError("f", "it is cut")))
+    assert str(error) == f"f cannot be read: it is cut. {reading.CURE}"
+    assert json.dumps(str(error.path)) == '"f"'

@@ -1,0 +1,376 @@
+"""`isentrope evaluate`: its files, restarts and refusals, and its bytes by one hand or several."""
+
+import csv
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import isentrope as ise
+from isentrope.cli.main import app
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import ConfigError, load_config
+from isentrope.evaluation.metrics import METRICS, metric_names
+from isentrope.reports.panels.evaluations import find_evaluations
+from isentrope.results.result_coding import ResultsError
+from isentrope.runs.evaluation_folder import HEAD, StepFolder, table_of
+from isentrope.verbs.evaluate import evaluate_checkpoints
+from tests.tiny_checkpoint import copied
+from tests.verbs import evaluating
+
+NAMES = metric_names(METRICS, (1, 2, 4))
+
+
+@pytest.fixture
+def evaluated(tiny, tmp_path):
+    """Evaluate with overrides, by default into one folder."""
+
+    def run(*overrides, name="eval", folder=tiny):
+        where = f"output.directory={tmp_path / name}"
+        asked = load_config(evaluating.settings(folder), [where, *overrides], EvaluateConfig)
+        return evaluate_checkpoints(asked)
+
+    return run
+
+
+def rows(made):
+    with made.table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def both(tiny):
+    return f"checkpoint.checkpoint_path=[{tiny}/step_4, {tiny}/checkpoint-8]"
+
+
+def test_the_table_has_a_row_a_step_and_decoding_and_four_columns_a_metric(evaluated, tiny):
+    made = evaluated(both(tiny))
+    found = rows(made)
+    ends = ("", "_se", "_ci_low", "_ci_high")
+    assert list(found[0]) == [*HEAD, *(name + end for name in NAMES for end in ends)]
+    assert [(r["checkpoint"], r["step"], r["decoding"]) for r in found] == [
+        (f"step_{step}", str(step), decoding)
+        for step in (4, 8)
+        for decoding in ("sampled", "greedy")
+    ]
+    assert [r["samples_per_prompt"] for r in found] == ["4", "1"] * 2
+    assert all(float(r["pass_at_1_ci_low"]) <= float(r["pass_at_1"]) for r in found)
+    assert found[0]["format"] == found[1]["entropy_per_token"] == found[1]["pass_at_2"] == ""
+    assert found[0]["entropy_per_token"] != found[2]["entropy_per_token"]
+
+
+def test_the_numbers_are_those_of_the_library_called_by_hand(evaluated, tiny):
+    made = evaluated()
+    policy = ise.Policy.from_checkpoint(tiny / "step_4")
+    task = ise.load_task("prompts", path=tiny / "prompts.jsonl")
+    for row in rows(made):
+        found = ise.evaluate(
+            policy,
+            task,
+            samples_per_prompt=4,
+            max_new_tokens=3,
+            seed=2,
+            decoding=row["decoding"],
+        )
+        for name, estimate in found.metrics.items():
+            if estimate is None:
+                assert row[name] == row[f"{name}_se"] == ""
+            else:
+                assert float(row[name]) == pytest.approx(estimate.value, rel=1e-9)
+                assert float(row[f"{name}_se"]) == pytest.approx(estimate.se, rel=1e-6)
+
+
+def test_a_step_has_its_records_and_the_same_numbers_as_estimates(evaluated):
+    made = evaluated()
+    folder = made.folder / "step_4"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        *("isentrope.json", "manifest.json", "metrics.json", "records.parquet")
+    ]
+    said = json.loads((folder / "metrics.json").read_text())
+    records = pd.read_parquet(folder / "records.parquet")
+    assert records.groupby("decoding").size().to_dict() == {"sampled": 24 * 4, "greedy": 24}
+    assert records["prompt"].unique().tolist() == list(range(24))
+    sampled = said["rows"][0]
+    assert sum(sampled["rewards"]["counts"]) == 96
+    for name, estimate in sampled["metrics"].items():
+        assert rows(made)[0][name] == ("" if estimate is None else str(estimate["value"]))
+    assert (made.folder / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize("setting", ["sampling.batch_size=3", "evaluation.chunk_prompts=5"])
+def test_batches_and_chunks_change_no_number(evaluated, setting):
+    plain, other = rows(evaluated()), rows(evaluated(setting, name="other"))
+    for one, two in zip(plain, other, strict=True):
+        for name in one:
+            same = one[name] == two[name]
+            assert same or float(one[name]) == pytest.approx(float(two[name]), rel=1e-9), name
+
+
+@pytest.mark.parametrize(
+    "after", [1, 6, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 4))]
+)
+def test_a_restart_does_only_what_is_missing_and_gives_the_same_bytes(
+    evaluated, tiny, monkeypatch, after
+):
+    few = (both(tiny), "evaluation.n_prompts=4", "evaluation.chunk_prompts=2")
+    whole = evaluated(*few, name="whole").table.read_bytes()
+    saved, plain = [], StepFolder.save
+
+    def save(self, *chunk):
+        if len(saved) == after:
+            raise KeyboardInterrupt
+        plain(self, *chunk)
+        saved.append(chunk[:2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepFolder, "save", save)
+        with pytest.raises(KeyboardInterrupt):
+            evaluated(*few)
+    again = []
+    monkeypatch.setattr(StepFolder, "save", lambda self, *c: (plain(self, *c), again.append(c[:2])))
+    assert evaluated(*few).table.read_bytes() == whole
+    assert len(saved) + len(again) == 2 * 2 * 2  # checkpoints, decodings, chunks
+    assert evaluated(*few).table.read_bytes() == whole
+    assert len(saved) + len(again) == 8
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("evaluation.seed=5", "evaluation.seed=2"),
+        ("sampling.temperature=0.5", "sampling.temperature=1.0"),
+        ("evaluation.ks=[1]", "evaluation.ks=None"),
+        ("evaluation.chunk_prompts=7", "evaluation.chunk_prompts=16"),
+    ],
+)
+def test_a_restart_with_other_settings_is_refused_by_key(evaluated, setting, said):
+    evaluated("evaluation.n_prompts=4")
+    with pytest.raises(ConfigError, match=said):
+        evaluated("evaluation.n_prompts=4", setting)
+
+
+def test_a_restart_may_have_other_batches(evaluated):
+    before = evaluated("evaluation.n_prompts=4").table.read_bytes()
+    made = evaluated("evaluation.n_prompts=4", "sampling.batch_size=2", "output.log_level=WARNING")
+    assert made.table.read_bytes() == before
+
+
+def test_other_weights_or_data_under_the_same_names_are_refused(evaluated, tiny, tmp_path):
+    folder = copied(tiny, tmp_path / "own")
+    evaluated("evaluation.n_prompts=4", folder=folder)
+    adapter = folder / "step_4" / "adapter_model.safetensors"
+    weights = load_file(adapter)
+    save_file({n: 1.1 * x for n, x in weights.items()}, adapter, {"format": "pt"})
+    with pytest.raises(ValueError, match="weights"):
+        evaluated("evaluation.n_prompts=4", folder=folder)
+    save_file(weights, adapter, {"format": "pt"})
+    (folder / "prompts.jsonl").write_text('{"prompt": "1+1=", "reference": "2"}\n' * 4)
+    with pytest.raises(ValueError, match="data"):
+        evaluated("evaluation.n_prompts=4", folder=folder)
+
+
+def test_a_folder_of_another_kind_is_left_alone(evaluated, tmp_path):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "config.yaml").write_text("training: {steps: 3}\n")
+    with pytest.raises(ConfigError, match="evaluation"):
+        evaluated()
+
+
+def test_a_report_takes_the_numbers_that_a_manifest_covers(evaluated, tiny):
+    made = evaluated(both(tiny))
+    made.table.write_text(made.table.read_text().replace("sampled", "greedy"))
+    missing = []
+    (found,) = find_evaluations(made.folder, [made.folder], missing)
+    assert missing == []
+    expected = [result.rows[0].metrics["reward"].value for result in made.results]
+    assert found.sampled()["reward"].tolist() == expected
+    assert found.file == made.table.name
+    (made.folder / "step_4" / "metrics.json").unlink()
+    assert find_evaluations(made.folder, [made.folder], missing) == []
+    assert "metrics.json is missing" in missing[0]
+
+
+def test_a_result_without_verification_is_marked(evaluated):
+    plain, marked = evaluated(), evaluated("checkpoint.verify=false", name="marked")
+    assert "verified" not in json.loads((plain.folder / "step_4" / "metrics.json").read_text())
+    content = json.loads((marked.folder / "step_4" / "metrics.json").read_text())
+    assert content["verified"] is False
+    missing = []
+    find_evaluations(marked.folder, [marked.folder], missing)
+    assert "READ WITHOUT VERIFICATION" in missing[0]
+
+
+def test_a_result_that_lacks_a_metric_is_named(evaluated):
+    (result,) = evaluated().results
+    assert table_of([result], NAMES)
+    with pytest.raises(ResultsError, match=r"metrics\.json of step_4 has no pass_at_9"):
+        table_of([result], [*NAMES, "pass_at_9"])
+
+
+def test_a_table_that_is_open_elsewhere_is_written_beside(evaluated, monkeypatch, caplog):
+    made = evaluated("evaluation.n_prompts=4")
+    numbers = made.table.read_bytes()
+    plain = os.replace
+
+    def locked(source, target):
+        if target.name == "consolidated_metrics.csv":
+            raise PermissionError(13, "used by another process")
+        return plain(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", locked)
+        beside = evaluated("evaluation.n_prompts=4").table
+    assert beside.name == "consolidated_metrics.new.csv"
+    assert beside.read_bytes() == numbers
+    assert "cannot be replaced (used by another process)" in caplog.text
+    assert evaluated("evaluation.n_prompts=4").table == made.table
+    assert not beside.exists()
+
+
+# ------------------------------------------------------------------ which checkpoints
+
+
+@pytest.fixture
+def others(tiny, tmp_path):
+    """step_4 and step_8 of one run, to be made different."""
+    return copied(tiny, tmp_path / "others", ("step_4", "step_8"))
+
+
+def edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_folder_of_checkpoints_stands_for_all_in_it(evaluated, others):
+    (others / "training_state").mkdir()
+    for name in ("step_8", "step_4"):
+        (others / name).rename(others / "training_state" / name)
+        (others / "training_state" / name / "optimizer.pt").unlink()  # evaluation needs none
+    path = f"checkpoint.checkpoint_path={others / 'training_state'}"
+    made = evaluated(path, "evaluation.n_prompts=4", folder=others)
+    assert [r.checkpoint for r in made.results] == ["step_4", "step_8"]
+
+
+def test_checkpoints_of_another_base_are_refused_by_name(evaluated, others):
+    edit(others / "step_8" / "adapter_config.json", base_model_name_or_path="some/other")
+    with pytest.raises(ValueError, match=r"step_4 .*step_8 .*some/other"):
+        evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
+
+
+def test_checkpoints_with_another_tokenizer_are_refused(evaluated, others):
+    edit(others / "step_8" / "tokenizer.json", version="2.0")
+    with pytest.raises(ValueError, match="tokenizer"):
+        evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
+
+
+def test_adapters_of_another_shape_are_refused(evaluated, others):
+    adapter = others / "step_8" / "adapter_model.safetensors"
+    one = {n: x[..., :1].contiguous() for n, x in load_file(adapter).items()}
+    save_file(one, adapter, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"adapter \(base_model.*lora_A.*\(2, "):
+        evaluated(f"checkpoint.checkpoint_path={others}", folder=others)
+
+
+def test_a_base_model_and_its_adapters_are_one_model_and_another_architecture_is_not(
+    evaluated, others
+):
+    study = f"checkpoint.checkpoint_path=[{others}/base, {others}/step_4]"
+    made = evaluated(study, "evaluation.n_prompts=4", folder=others)
+    assert [(r.checkpoint, r.step) for r in made.results] == [("base", None), ("step_4", 4)]
+    config = json.loads((others / "base" / "config.json").read_text())
+    (others / "copy").mkdir()
+    for file in (others / "base").iterdir():
+        (others / "copy" / file.name).write_bytes(file.read_bytes())
+    (others / "copy" / "config.json").write_text(json.dumps(config | {"rope_theta": 7.0}))
+    with pytest.raises(ValueError, match=r"architecture \(rope_theta"):
+        evaluated(f"checkpoint.checkpoint_path=[{others}/copy, {others}/step_4]", folder=others)
+
+
+# ------------------------------------------------------------------ the command
+
+
+def call(tiny, tmp_path, *arguments):
+    path = tmp_path / "evaluate.yaml"
+    path.write_text(yaml.safe_dump(evaluating.settings(tiny)))
+    return CliRunner().invoke(app, ["evaluate", str(path), *map(str, arguments)])
+
+
+def test_the_command_prints_a_table_and_names_its_folder_after_the_run(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call(tiny, tmp_path, "--set", "evaluation.n_prompts=4")
+    assert result.exit_code == 0, result.output
+    for said in ("pass@1", "pass@4", "greedy", "step_4", "forking h"):
+        assert said in result.stdout
+    assert "Wrote eval_runs/step_4_prompts/consolidated_metrics.csv" in result.stdout
+    assert (tmp_path / "eval_runs" / "step_4_prompts" / "step_4" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("evaluation.ks=[8]", "pass@8 needs at least 8 responses to every prompt"),
+        ("evaluation.n_prompts=99", "n_prompts=99 of 24 prompts"),
+        ("evaluation.n_prompt=9", "nearest valid key is 'evaluation.n_prompts'"),
+        ("evaluation.metrics=[format]", "'prompts' has no format"),
+        ("evaluation.metrics=[pass]", "evaluation.metrics"),
+        ("data.dataset_path=absent.jsonl", "no file absent.jsonl"),
+        ("data.dataset_name=adition", "choose one of"),
+        ("sampling.engine=vllm", "cannot sample in float64"),
+        ("checkpoint.checkpoint_path=absent", "no checkpoint folder absent"),
+        ("sampling.max_new_tokens=40", "more than the model's 32 positions"),
+    ],
+)
+def test_bad_settings_are_refused_in_a_sentence(tiny, tmp_path, setting, said):
+    result = call(tiny, tmp_path, "--set", setting, "--out", tmp_path / "eval")
+    assert result.exit_code == 1
+    (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert said in sentence
+    assert not (tmp_path / "eval").exists()
+
+
+def test_config_validate_says_what_would_be_evaluated(tiny, tmp_path):
+    path = tmp_path / "evaluate.yaml"
+    path.write_text(yaml.safe_dump(evaluating.settings(tiny)))
+    result = CliRunner().invoke(app, ["config", "validate", str(path)])
+    assert "it evaluates step_4 on prompts" in result.stdout
+
+
+# ------------------------------------------------------------------ kills and processes
+
+
+@pytest.mark.slow
+def test_an_evaluation_killed_at_any_chunk_goes_on_to_the_same_bytes(tiny, tmp_path, evaluated):
+    whole = evaluated(both(tiny), name="whole").table.read_bytes()
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.verbs.evaluating"])
+    codes = []
+    for phase in ("draw_responses", "write_bytes", "estimate_metrics", "write_json", None):
+        child = processes.Process(target=evaluating.go_on, args=(tiny, tmp_path / "eval", phase))
+        child.start()
+        child.join()
+        codes.append(child.exitcode)
+    assert codes == [-signal.SIGKILL] * 4 + [0]
+    assert (tmp_path / "eval" / "consolidated_metrics.csv").read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_bytes_of_one(tiny, tmp_path, evaluated):
+    one = evaluated(both(tiny), name="one")
+    path = tmp_path / "evaluate.yaml"
+    path.write_text(yaml.safe_dump(evaluating.settings(tiny)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", "29571", "-m", "isentrope.cli.main", "evaluate", str(path)]
+    command += ["--set", both(tiny), "--out", str(tmp_path / "two")]
+    done = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Wrote") == 1
+    for file in ("consolidated_metrics.csv", "step_4/metrics.json", "step_8/records.parquet"):
+        assert (tmp_path / "two" / file).read_bytes() == (one.folder / file).read_bytes()

@@ -1,0 +1,117 @@
+import json
+
+import pytest
+import torch
+import yaml
+
+from isentrope.config.io import ConfigError, load_config
+from isentrope.config.train import TrainConfig
+from isentrope.training.trainer import EntropyGRPOTrainer
+from isentrope.verbs.train import resume, train
+from tests.tiny_checkpoint import as_made_elsewhere
+from tests.training import runs
+
+MORE = ["training.steps=3"]
+SHORT = {"training": {"steps": 2, "save_every": 1}}
+
+
+def config(folder, *changes, **sections):
+    return load_config(runs.settings(folder, **(SHORT | sections)), changes, TrainConfig)
+
+
+def test_a_run_folder_holds_what_a_run_is(tmp_path, caplog):
+    folder = train(config(tmp_path, "output.report_to=[tensorboard]"))
+    assert "prompts that are trained on" in caplog.text  # one file serves both splits
+    written = yaml.safe_load((folder / "config.yaml").read_text())
+    assert written["provenance"]["packages"]["trl"]
+    assert written["training"]["learning_rate"] == 1e-2
+    assert len((folder / "logs" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len((folder / "logs" / "timing.jsonl").read_text().splitlines()) == 2
+    assert sorted(p.name for p in (folder / "logs/rollouts").iterdir()) == [
+        "step_1.parquet",
+        "step_2.parquet",
+    ]
+    assert list((folder / "tensorboard").glob("events*"))
+    contract = json.loads((folder / "training_state/step_2/contract.json").read_text())
+    assert contract["objective"] == "dr_grpo"
+    assert contract["group_size"] == 8
+
+
+def test_a_run_goes_on_with_more_steps(tmp_path):
+    folder = train(config(tmp_path))
+    before = (folder / "logs" / "metrics.jsonl").read_bytes()
+    assert resume(folder) == folder  # it has done its steps
+    assert (folder / "logs" / "metrics.jsonl").read_bytes() == before
+    resume(folder, ["training.steps=3"])
+    assert yaml.safe_load((folder / "config.yaml").read_text())["training"]["steps"] == 3
+    longer = train(config(tmp_path, "training.steps=3", f"output.directory={tmp_path / 'long'}"))
+    name = "training_state/step_3/adapter_model.safetensors"
+    assert (folder / name).read_bytes() == (longer / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["trainer.top_k=50"], r"trainer\.top_k .*filter"),
+        (["trainer.learning_rate=1"], r"trainer\.learning_rate .*training\.learning_rate"),
+        (["trainer.num_iteration=2"], r"Unknown key 'trainer\.num_iteration'.*'num_iterations'"),
+        (["trainer.num_iterations=2"], r"save_every=1 .*trainer\.num_iter"),
+        (["training.micro_batch=3"], r"prompts_per_step=4 .*micro_batch=3"),
+        (["trainer.scale_rewards=batch"], r"scale_rewards .*none or group"),
+        (["training.normaliser=longest", "trainer.loss_type=grpo"], "goes with trainer.loss_type"),
+    ],
+)
+def test_settings_that_do_not_fit_are_said_before_anything_is_made(tmp_path, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        train(config(tmp_path, *changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_begun_again(tmp_path):
+    folder = train(config(tmp_path))
+    with pytest.raises(FileExistsError, match="holds a run"):
+        train(config(tmp_path))
+    with pytest.raises(ConfigError, match=r"training\.learning_rate=1 .*another run"):
+        resume(folder, ["training.learning_rate=1"])
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        resume(tmp_path / "nothing")
+
+
+def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
+    folder = train(config(tmp_path))
+    written = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(written.replace("lora_rank: 2", "lora_rank: 3"))
+    with pytest.raises(ValueError, match=r"model\.lora_rank=2, .*model\.lora_rank=3"):
+        resume(folder, MORE)
+    (folder / "config.yaml").write_text(written)
+    other = runs.small_policy().model
+    with torch.no_grad():
+        next(other.parameters()).add_(1e-3)
+    other.save_pretrained(tmp_path / "base")
+    as_made_elsewhere(tmp_path / "base")
+    with pytest.raises(ValueError, match="other base weights"):
+        resume(folder, MORE)
+
+
+def test_a_full_gpu_names_the_knob(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(EntropyGRPOTrainer, "train", full)
+    with pytest.raises(RuntimeError, match=r"GPU .*training\.micro_batch \(now 2"):
+        train(config(tmp_path))
+
+
+def test_a_run_that_stops_says_what_is_kept(tmp_path, monkeypatch, caplog):
+    plain = EntropyGRPOTrainer.training_step
+
+    def breaks(self, *args):
+        if self.state.global_step == 1:
+            raise ValueError("the reward server is gone")
+        return plain(self, *args)
+
+    monkeypatch.setattr(EntropyGRPOTrainer, "training_step", breaks)
+    with pytest.raises(ValueError, match="server is gone"):
+        train(config(tmp_path))
+    assert "nothing before" in caplog.text
+    assert "step_1" in caplog.text

@@ -1,0 +1,310 @@
+"""`isentrope try` on a tiny checkpoint, as a user runs it."""
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from isentrope.cli.main import app
+from isentrope.cli.running import overrides
+from isentrope.cli.trial_table import price_sentences
+from isentrope.config.io import ConfigError, load_config
+from isentrope.control.trial import OutOfReachError
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import axpy
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+from isentrope.results.attribution_records import Tried
+from isentrope.update.step import optimizer_step
+from isentrope.verbs.loop import run_verb
+from isentrope.verbs.trial import find_trial, on_frontier
+from isentrope.verbs.trial_strengths import largest_strength
+from tests.tiny_checkpoint import make_checkpoint, settings
+
+WITHOUT_CONTROL = ("shrunk_step", "no_momentum")
+SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "trial.size=32"]
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A checkpoint whose step changes entropy by more than the noise of a trial."""
+    return make_checkpoint(tmp_path_factory.mktemp("deep"))
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    """Try controls into a fresh folder; the folder and its results."""
+
+    def ran(controls, *overrides, name="run", of=tiny):
+        where = [
+            f"output.directory={tmp_path / name}",
+            f"trial.controls={json.dumps(controls)}",
+            "batch_config.save_batches=true",
+            *SMALL,
+            *overrides,
+        ]
+        done = run_verb("try", find_trial, load_config(settings(of), where))
+        (folder, *_) = done.measurements.values()
+        results = json.loads((folder / "results.json").read_text())
+        mine = {k: v for k, v in results["tried"].items() if v["control"] not in WITHOUT_CONTROL}
+        return folder, results | {"tried": mine, "all": results["tried"]}
+
+    return ran
+
+
+def moved(policy, rollouts, direction, eta):
+    """Per-token entropy and mean reward after a step, by importance weights written out."""
+    before = score(policy, rollouts)
+    with policy.shifted(direction, eta):
+        after = score(policy, rollouts)
+    ratio = after.logprobs - before.logprobs
+    earlier = (ratio.cumsum(1) - ratio).exp()
+    mask = before.mask.double()
+    weights = earlier / earlier.mean(0)
+    h = (weights * mask * after.entropies).sum() / (weights * mask).sum()
+    whole = ratio.sum(1).exp()
+    reward = (whole * rollouts.rewards).sum() / whole.sum()
+    plain = (mask * before.entropies).sum() / mask.sum()
+    return float(h - plain), float(reward - rollouts.rewards.mean())
+
+
+def test_a_trial_is_the_change_that_the_rewritten_step_causes(run, tiny):
+    folder, results = run(["negative_scale"], "trial.strengths=[1.0]")
+    ((name, entry),) = results["tried"].items()
+    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
+    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
+    E = E.with_columns(rewards=torch.zeros(len(E)))
+    factor = torch.where(U.advantages < 0, 1 + entry["strength"], 1.0)
+    step = optimizer_step(
+        policy,
+        U.with_columns(advantages=U.advantages * factor),
+        tiny / "step_4",
+        max_response_length=3,
+        max_grad_norm=1.0,
+    )
+    for part, v in (("step", step.direction), ("gradient", step.components["gradient"])):
+        h, _ = moved(policy, E, v, results["eta"])
+        assert entry[part]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
+    assert entry["did"]["touched_negative"] == 1.0
+    gained = entry["step"]["gained_delta_h"]["value"]
+    plain = results["vanilla"]["step"]["delta_h"]["value"]
+    assert gained == pytest.approx(entry["step"]["delta_h"]["value"] - plain, rel=1e-6)
+    assert name in results["tried"]
+
+
+def test_reward_moves_as_the_weighted_responses_say(run, tiny):
+    folder, results = run(["negative_scale"], "trial.strengths=[1.0]", "trial.random_masks=false")
+    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
+    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
+    config = load_config(settings(tiny), SMALL)
+    task = config.batch_config.load_task(
+        "prompts", "test", config.batch_config.dataset_path, policy.tokenizer
+    )
+    rewards = [task.reward(*x) for x in zip(E.response_texts, E.references, strict=True)]
+    E = E.with_columns(rewards=torch.tensor(rewards))
+    step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)
+    _, reward = moved(policy, E, step.direction, results["eta"])
+    assert results["vanilla"]["step"]["delta_j"]["value"] == pytest.approx(reward, rel=1e-6)
+
+
+def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
+    folder, results = run(None)
+    table = pd.read_parquet(folder / "trial.parquet")
+    tried = set(table["control"])
+    assert {"clip_cov", "repo_r", "influence", "isentropic", "bonus", "lp_reg"} <= tried
+    assert not {"kl_cov", "clip_higher", "cispo", "gspo", "random_mask"} & tried
+    assert (table.groupby("control")["strength"].nunique() >= 1).all()
+    assert table.groupby("part").size()["step"] == len(results["all"])
+    numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
+    assert numbers.notna().all().all()
+    assert table[table["part"] == "step"]["frontier"].any()
+
+
+def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
+    folder, results = run(["negative_scale"], "trial.strengths=[1.0]", "trial.random_masks=false")
+    policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
+    E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
+    E = E.with_columns(rewards=torch.zeros(len(E)))
+    state = torch.load(tiny / "step_4" / "optimizer.pt", weights_only=True)
+    rule = {"max_response_length": 3, "max_grad_norm": 1.0}
+    plain = optimizer_step(policy, U, tiny / "step_4", **rule).direction
+    for group in state["param_groups"]:
+        group["betas"] = (0.0, group["betas"][1])
+    names = json.loads((tiny / "step_4" / "parameter_names.json").read_text())
+    no_momentum = optimizer_step(policy, U, state, names=names, **rule).direction
+    for name, v in (("shrunk_step", axpy(-0.5, plain, plain)), ("no_momentum", no_momentum)):
+        (entry,) = [x for x in results["all"].values() if x["control"] == name]
+        h, _ = moved(policy, E, v, results["eta"])
+        assert entry["step"]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
+
+
+def test_an_isentropic_trial_takes_most_of_the_change_away(run):
+    _, results = run(
+        ["isentropic"], "trial.strengths=[1.0]", "trial.size=512", "batch_config.B_E=400",
+        "trial.options={isentropic: {largest: 100, range: 100}}",
+    )  # fmt: skip
+    (entry,) = results["tried"].values()
+    plain = results["vanilla"]["step"]["delta_h"]["value"]
+    assert entry["did"]["no_correction"] == 0.0
+    assert abs(entry["step"]["delta_h"]["value"]) < 0.5 * abs(plain)
+
+
+def test_the_strength_of_a_wanted_change_is_found_and_measured(run, deep):
+    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
+    (half,) = plain["tried"].values()
+    wanted = half["step"]["delta_h"]["value"]
+    _, found = run(["negative_scale"], f"trial.change={wanted}", name="found", of=deep)
+    (entry,) = found["tried"].values()
+    assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
+    asked = [f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40"]
+    _, other = run(["negative_scale"], *asked, name="other_E", of=deep)
+    (again,) = other["tried"].values()
+    assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
+    assert again["step"]["delta_h"]["value"] != entry["step"]["delta_h"]["value"]
+
+
+def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep):
+    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
+    (half,) = plain["tried"].values()
+    asked = [
+        f"trial.change={half['step']['delta_h']['value']}",
+        "trial.options={isentropic: {largest: 1e-9}}",
+    ]
+    with pytest.raises(OutOfReachError, match=r"^isentropic: "):
+        run(["isentropic"], *asked, name="none", of=deep)
+    _, found = run(["isentropic", "negative_scale"], *asked, name="both", of=deep)
+    assert [entry["control"] for entry in found["tried"].values()] == ["negative_scale"]
+    assert any(x.startswith("isentropic: No strength between") for x in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("control", "default", "bound"),
+    [("stare", 0.1, 1.0), ("stare", -0.1, -1.0), ("bonus", 0.5, 32.0)],
+)
+def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
+    assert largest_strength(control, default, {}) == bound
+
+
+def test_what_cannot_be_tried_is_refused(run):
+    with pytest.raises(ValueError, match=r"'kl_cov' .*ratio"):
+        run(["kl_cov"])
+    with pytest.raises(ValueError, match=r"nearest is 'clip_cov'"):
+        run(["clip_cow"])
+    with pytest.raises(ValueError, match=r"estimator.objective"):
+        run(["clip_cov"], "estimator.objective=sft", name="b")
+
+
+def test_the_frontier_is_what_nothing_beats():
+    table = pd.DataFrame({"gained_delta_h": [1.0, 2.0, 0.5, 2.0], "gained_delta_j": [2, 1, 1, 1]})
+    assert on_frontier(table) == [True, True, False, True]
+    assert on_frontier(table[["gained_delta_h"]]) == [False, True, False, True]
+
+
+def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
+    config = tmp_path / "try.json"
+    config.write_text(json.dumps(settings(tiny, trial={"size": 32})))
+    asked = ["try", "clip_cov,w_reinforce", str(config), "--out", str(tmp_path / "run")]
+    for override in SMALL:
+        asked += ["--set", override]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert "the whole step, momentum included" in done.output
+    assert "the gradient part alone" in done.output
+    assert (tmp_path / "run/measurements/try_step_4/trial.png").stat().st_size > 10_000
+    both = CliRunner().invoke(app, [*asked, "--strength", "1", "--change", "0.1"])
+    assert both.exit_code == 1
+
+
+def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
+    one = ["trial.strengths=[2.0]"]
+    _, results = run(["random_mask"], *one)
+    (entry,) = results["tried"].values()
+    assert 0 < entry["did"]["touched"] < 1
+    over = entry["step"]["over_random_delta_h"]
+    assert over["value"] != 0
+    assert over["se"] > 0
+
+
+def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
+    cut = ["trial.strengths=[1.0]", "trial.size=512", "trial.random_masks=false"]
+    told = "trial.options={isentropic: {range: 100, largest: 1e-3}}"
+    folder, results = run(["isentropic"], *cut, told)
+    (entry,) = results["tried"].values()
+    assert entry["reasons"] == {"step": "too_large", "gradient": "too_large"}
+    said = [x for x in results["warnings"] if "shortens its correction" in x]
+    assert len(said) == 2
+    assert all("larger than the option largest allows" in x for x in said)
+    table = pd.read_parquet(folder / "trial.parquet")
+    table = table[table["control"] == "isentropic"].set_index("part")
+    for part, key in (("step", "did"), ("gradient", "did_gradient")):
+        assert table.loc[part, "lambda"] == entry[key]["lambda"]
+    assert entry["did"]["lambda"] != entry["did_gradient"]["lambda"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trial.options={clip_cow: {}}", "nearest is 'clip_cov'"),
+        ("trial.options={clip_cov: {sides: 1}}", "has no option 'sides'"),
+        ("trial.size=7", "trial.size"),
+    ],
+)
+def test_settings_that_cannot_act_are_refused_before_any_work(tiny, override, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config(settings(tiny), [override])
+
+
+def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
+    config = tmp_path / "try.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), "--strength", "0"])
+    assert done.exit_code == 1
+    assert "--strength is a multiple above 0" in done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--change", "0"], ['trial.controls=["clip_cov"]', "trial.change=0.0"]),
+        (["--strength", "2"], ['trial.controls=["clip_cov"]', "trial.strengths=[2.0]"]),
+        ([], ['trial.controls=["clip_cov"]']),
+    ],
+)
+def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
+    asked = []
+    monkeypatch.setattr(
+        "isentrope.cli.running.attributing", lambda *args: asked.extend(overrides(args[-1]))
+    )
+    config = tmp_path / "try.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), *given])
+    assert done.exit_code == 0, done.output
+    assert asked == expected
+
+
+def test_words_say_which_controls_are_worse_than_a_lower_rate():
+    def tried(control, strength, low, high):
+        price = (0.95, 0.1, low, high, 9, "of the plain step's", "sequence")
+        part = {} if low is None else {"price": Estimate(*price)}
+        more = {"predicted": None, "did": {}, "gradient": {}}
+        return Tried(control=control, strength=strength, step=part, **more)
+
+    entries = {
+        "a": tried("bonus", 0.1, 1.2, 3.0),
+        "b": tried("bonus", 0.2, 1.5, 4.0),
+        "c": tried("repo_r", 0.1, 0.9, 1.1),
+        "d": tried("stare", 0.1, 0.1, 0.9),
+        "g": tried("entropic", 0.1, 0.9, 0.98),  # above the shrunk step's own .95
+        "e": tried("qae", 1.0, None, None),
+        "f": tried("shrunk_step", 0.5, 0.8, 0.9),
+    }
+    sentences = price_sentences(SimpleNamespace(tried=entries), "step")
+    assert sentences[0] == "above that of a lower rate, so worse: bonus 0.1, 0.2"
+    assert sentences[1] == "below that of a lower rate, so better: stare 0.1"
+    assert sentences[2].endswith(": repo_r 0.1; entropic 0.1")
+    assert sentences[3].startswith("none, because ΔH gained")
+    assert len(sentences) == 4
