@@ -10,7 +10,7 @@ import isentrope
 SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
-    ("_version", "_lazy", "_deprecated", "system"),
+    ("_version", "_lazy", "system"),
     ("nouns",),
     ("policy",),
     ("sampling", "update", "oracle"),
