@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from transformers import TrainingArguments
 
-from isentrope.trainers.fields import FIELDS, KEYS, require_known_settings
 from isentrope.trainers import rules
+from isentrope.trainers.fields import FIELDS, KEYS, require_known_settings
 from tests.trainers.settings_page import PAGE, settings_page
 
 trl = pytest.importorskip("trl")
