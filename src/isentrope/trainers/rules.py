@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.training.saved_arguments import TRAINING_ARGS, SavedArguments
-from isentrope.training.trainer_facts import ArgumentsInUse, Use
-from isentrope.training.trainer_fields import FIELDS
+from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments
+from isentrope.trainers.facts import ArgumentsInUse, Use
+from isentrope.trainers.fields import FIELDS
 from isentrope.update.objective import OBJECTIVES, RECORDED
 
 _BY_TOKENS = ("dapo", "cispo", "vespo")
