@@ -43,9 +43,9 @@ import isentrope as ise
 from benchmarks.architecture_settings import KINDS, settings
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.estimators.functional import Functionals, along
+from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.architecture import name_of
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 

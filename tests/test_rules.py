@@ -58,7 +58,7 @@ OF_NO_PACKAGE = {
 NOT_MIRRORED = {"benchmarks", "config", "probe", "recording", "results", "runs"}
 """Folders that only one of tests/ and src/ has."""
 
-NUMBERS = {"nouns", "policy", "sampling", "update", "oracle", "estimators", "attribution"}
+NUMBERS = {"nouns", "models", "policy", "sampling", "update", "oracle", "estimators", "attribution"}
 """Packages that compute the numbers: pyright checks them in strict mode."""
 
 NOT_STRICT = {"nouns", "attribution"}

@@ -10,8 +10,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from isentrope.convert.write import convert
+from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.training.training_settings import read_training_settings
 from tests.convert.sharded_run import RATE
 from tests.convert.zero_run import CASES, CLIP

@@ -10,7 +10,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from isentrope.convert.write import convert
-from isentrope.policy.checkpoint import load_tokenizer
+from isentrope.models.checkpoint import load_tokenizer
 from tests.convert.sharded_run import RATE
 from tests.convert.verl_run import CASES
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch

@@ -9,7 +9,7 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
-from isentrope.policy.checkpoint import require_checkpoint
+from isentrope.models.checkpoint import require_checkpoint
 from isentrope.recording.next_update import read_next_update
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import load_result

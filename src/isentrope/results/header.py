@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from isentrope.policy.precision import Precision
+from isentrope.models.precision import Precision
 from isentrope.results.result_coding import OPTIONAL, Number, number_or_nan
 
 

@@ -22,6 +22,7 @@ from isentrope.attribution.fisher.singular import SingularSpectrum, singular_spe
 from isentrope.attribution.fisher.truncation import Truncations
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.kernel_records import (
     ClusterRecord,
@@ -98,7 +99,7 @@ def _of_two_batches(
     step, estimator = ready.step, ready.estimator
     direction = step.components["gradient"]
     if not ready.kernel.preconditioned:
-        direction = ready.policy.weighted_gradient(ready.batches.U, step.token_weights)
+        direction = weighted_gradient(ready.policy, ready.batches.U, step.token_weights)
     change = entropy_change(
         ready.policy,
         rows,
