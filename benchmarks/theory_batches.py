@@ -17,11 +17,11 @@ import torch
 
 from benchmarks.theory_policies import run_folder, write_page
 from benchmarks.toy_attribution import checkpoints, configured, prepared
-from isentrope.attribution.fisher.batch_curvature import batch_curvature
 from isentrope.attribution.fisher.second_order import second_order_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, axpy, multiply, norm
 from isentrope.verbs.precision_stages import at_precision
+from studies.batch_curvature import batch_curvature
 
 STEPS = (8, 24)
 E_SIZE = 96

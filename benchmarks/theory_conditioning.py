@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.theory_policies import run_folder, write_page
 from benchmarks.toy_attribution import checkpoints, configured, prepared
-from isentrope.attribution.fisher.conditioning import conditioning
 from isentrope.verbs.precision_stages import at_precision
+from studies.conditioning import conditioning
 
 STEPS = (8, 24, 40)
 

@@ -21,13 +21,13 @@ import isentrope as ise
 from benchmarks.theory_distance import next_token_log_p, prefix_kernel
 from benchmarks.theory_policies import over, run_folder, write_page
 from benchmarks.toy_attribution import checkpoints
-from isentrope.attribution.fisher.predictive_model import fit_predictive_model
 from isentrope.attribution.fisher.prompt_pairs import cosines
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.toy import MAX_NEW_TOKENS
+from studies.predictive_model import fit_predictive_model
 
 STEPS = (8, 24, 40)
 PROMPTS, GROUP = 96, 8

@@ -24,12 +24,12 @@ import isentrope as ise
 from benchmarks.theory_policies import over, run_folder, write_page
 from benchmarks.toy_attribution import checkpoints, configured, prepared
 from benchmarks.toy_training import QUIET
-from isentrope.attribution.noise.drift import separate_drift
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor, micro_batch_moments
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.train import train
+from studies.drift import separate_drift
 
 STEPS = (8, 24, 40)
 SIZES = (16, 64, 256)

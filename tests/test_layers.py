@@ -10,13 +10,14 @@ import isentrope
 SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
-    ("_version", "_lazy", "_deprecated", "system"),
+    ("_version", "_lazy", "system"),
     ("nouns",),
     ("policy",),
     ("sampling", "update", "oracle"),
     ("estimators",),
     ("attribution",),
-    ("recording", "evaluation", "convert", "planning"),
+    ("recording", "evaluation", "planning"),
+    ("trainers",),
     ("probe",),
     ("control",),
     ("training",),

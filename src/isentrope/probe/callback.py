@@ -25,7 +25,6 @@ from typing import Any, cast
 from torch import Tensor
 from transformers import TrainerCallback
 
-from isentrope._deprecated import renamed_arguments
 from isentrope.estimators.functional import Functional, Method
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -68,7 +67,6 @@ class EntropyProbe(TrainerCallback):
         kept: The gradient of the last reading; None without `log_every`.
     """
 
-    @renamed_arguments(memory="ema_decay")
     def __init__(
         self,
         prompts: Sequence[PromptLike],

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from isentrope.training.saved_arguments import read_training_arguments
+from isentrope.trainers.arguments import read_training_arguments
 
 trl = pytest.importorskip("trl")
 

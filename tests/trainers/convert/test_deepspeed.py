@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
-from isentrope.convert.write import convert
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.checkpoint import load_tokenizer
-from isentrope.training.training_settings import read_training_settings
-from tests.convert.sharded_run import RATE
-from tests.convert.zero_run import CASES, CLIP
+from isentrope.trainers.convert.write import convert
+from isentrope.trainers.settings import read_training_settings
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch
+from tests.trainers.convert.sharded_run import RATE
+from tests.trainers.convert.zero_run import CASES, CLIP
 from tests.training import runs
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
@@ -41,7 +41,7 @@ def trained(base, folder, case):
     for name in ("base", "U.parquet"):
         (folder / name).symlink_to(base / name)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.convert.zero_run", case, str(folder)]
+    command += ["-m", "tests.trainers.convert.zero_run", case, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(folder / "whole.pt")

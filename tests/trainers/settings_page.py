@@ -1,8 +1,8 @@
-"""docs/trl_settings.md, made from the code: `python -m tests.training.settings_page` writes it."""
+"""docs/trl_settings.md, made from the code: `python -m tests.trainers.settings_page` writes it."""
 
 from pathlib import Path
 
-from isentrope.training.trainer_fields import FIELDS
+from isentrope.trainers.fields import FIELDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "trl_settings.md"
 
@@ -11,7 +11,7 @@ INTRODUCTION = """# What is read from a trainer's arguments
 TRL and transformers write `training_args.bin` into every checkpoint. It is a pickle, and is read
 without running anything that is in it: a file that asks for a call is refused. This page lists
 every field of TRL's `GRPOConfig`, `RLOOConfig` and `SFTConfig` and of transformers'
-`TrainingArguments`. It is made from the code (`isentrope.training.trainer_fields`), and a test
+`TrainingArguments`. It is made from the code (`isentrope.trainers.fields`), and a test
 holds that list against the TRL that is installed.
 
 - **read**: the key of the configuration that takes the value where it is not set. A key that is

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.convert.deepspeed import is_deepspeed, read_deepspeed
-from isentrope.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
-from isentrope.convert.gathered import Gathered, described_model
-from isentrope.convert.verl import is_verl, read_verl
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.outputs import require_apart
 from isentrope.system.reading import read_json, reading
+from isentrope.trainers.convert.deepspeed import is_deepspeed, read_deepspeed
+from isentrope.trainers.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
+from isentrope.trainers.convert.gathered import Gathered, described_model
+from isentrope.trainers.convert.verl import is_verl, read_verl
 from isentrope.update.name_spelling import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"

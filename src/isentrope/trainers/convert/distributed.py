@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.convert.gathered import Gathered
 from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
 from isentrope.system.reading import UnreadableError, read_torch, reading
+from isentrope.trainers.convert.gathered import Gathered
 
 METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"

@@ -1,6 +1,6 @@
 """A training run of two processes, sharded and saved by verl's own code.
 
-torchrun --nproc_per_node 2 -m tests.convert.verl_run CASE FOLDER      (pip install verl)
+torchrun --nproc_per_node 2 -m tests.trainers.convert.verl_run CASE FOLDER      (pip install verl)
 
 FOLDER/base holds the model and FOLDER/U.parquet the batch of every step. The checkpoint goes to
 FOLDER/checkpoint/actor, and the whole weights before and after one step more to FOLDER/whole.pt.
@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from isentrope.nouns.rollouts import Rollouts
-from tests.convert.sharded_run import EPSILON, RATE, leave_whole, step
+from tests.trainers.convert.sharded_run import EPSILON, RATE, leave_whole, step
 
 CASES = (
     *("whole", "tied", "adapter", "adapter_tied", "adapter_only", "replicas"),

@@ -16,13 +16,13 @@ from typing import Any
 from isentrope.recording.contract import CONTRACT, read_contract
 from isentrope.system.reading import read_json
 from isentrope.system.stated_steps import checkpoint_step
-from isentrope.training.saved_arguments import (
+from isentrope.trainers.arguments import (
     TRAINING_ARGS,
     SavedArguments,
     read_training_arguments,
 )
-from isentrope.training.settings_rules import Obstacle, notes_of, obstacles_of
-from isentrope.training.trainer_facts import Use, trainer_of
+from isentrope.trainers.facts import Use, trainer_of
+from isentrope.trainers.rules import Obstacle, notes_of, obstacles_of
 from isentrope.update.objective import OBJECTIVES, SFT
 
 TRAINER_STATE = "trainer_state.json"

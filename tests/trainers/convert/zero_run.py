@@ -1,6 +1,6 @@
 """A training run of DeepSpeed on two processes, its checkpoint, and what DeepSpeed says is in it.
 
-torchrun --nproc_per_node 2 -m tests.convert.zero_run CASE FOLDER      (pip install deepspeed)
+torchrun --nproc_per_node 2 -m tests.trainers.convert.zero_run CASE FOLDER  (pip install deepspeed)
 
 FOLDER/base holds the model and FOLDER/U.parquet the batch of every step. The checkpoint goes to
 FOLDER/checkpoint; FOLDER/whole.pt gets weights and moments as DeepSpeed gathers them, and the
@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from isentrope.nouns.rollouts import Rollouts
-from tests.convert.sharded_run import EPSILON, RATE, leave_whole, loss_of, parameters
+from tests.trainers.convert.sharded_run import EPSILON, RATE, leave_whole, loss_of, parameters
 
 CASES = {
     "stage_1": {"stage": 1},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from isentrope.training.saved_arguments import SavedArguments
+from isentrope.trainers.arguments import SavedArguments
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import CLIPPED
 

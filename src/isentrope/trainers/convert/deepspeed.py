@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.convert.gathered import Gathered, Shapes, split_flat
 from isentrope.system.reading import UnreadableError, read_text, read_torch_as_data
+from isentrope.trainers.convert.gathered import Gathered, Shapes, split_flat
 
 
 def is_deepspeed(folder: Path) -> bool:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from isentrope.attribution.fisher.predictive_model import PredictiveModel, fit_predictive_model
 from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
+from studies.predictive_model import PredictiveModel, fit_predictive_model
 
 
 def test_a_markov_policy_is_predicted_exactly_from_half_of_its_prompts():

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.attribution.fisher.conditioning import compare_kernels, conditioning
 from isentrope.attribution.fisher.kernel import FisherKernel
+from studies.conditioning import compare_kernels, conditioning
 from tests import cases
 
 SIX = torch.tensor([0, 3, 9, 20, 22, 28])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.noise.drift import separate_drift
 from isentrope.nouns.vectors import axpy
 from isentrope.oracle.richardson import gradients
 from isentrope.oracle.tree import Tree
+from studies.drift import separate_drift
 from tests import cases
 
 SOME = torch.tensor([3, 12, 20])

@@ -16,15 +16,15 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
-from isentrope.convert.write import convert
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.system.inert import Inert
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_torch_as_data
-from isentrope.training.training_settings import read_training_settings
-from tests.convert.sharded_run import RATE, SAVE
+from isentrope.trainers.convert.write import convert
+from isentrope.trainers.settings import read_training_settings
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
+from tests.trainers.convert.sharded_run import RATE, SAVE
 from tests.training import runs
 
 
@@ -54,7 +54,7 @@ def sharded(base, folder, layout):
         shutil.copytree(base / "base", folder / "base")
         tie_weights(folder / "base")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.convert.sharded_run", layout, str(folder)]
+    command += ["-m", "tests.trainers.convert.sharded_run", layout, str(folder)]
     for _ in range(3):  # gloo's threads may abort a process that has ended its work
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:

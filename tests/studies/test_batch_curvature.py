@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.batch_curvature import batch_curvature
 from isentrope.nouns.vectors import axpy, multiply
 from isentrope.policy.scoring import score_along
+from studies.batch_curvature import batch_curvature
 from tests import cases
 
 GROUPS = ([0, 9], [3, 22], [12, 20], [28, 5], [17, 26])

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.convert.gathered import Gathered, by_name, described_model, split_flat
 from isentrope.system.reading import read_json, read_torch
+from isentrope.trainers.convert.gathered import Gathered, by_name, described_model, split_flat
 
 _FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _LAYER = re.compile(r".*?\.\d+\.")

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from isentrope.training.saved_arguments import TRAINING_ARGS, SavedArguments
-from isentrope.training.trainer_facts import ArgumentsInUse, Use
-from isentrope.training.trainer_fields import FIELDS
+from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments
+from isentrope.trainers.facts import ArgumentsInUse, Use
+from isentrope.trainers.fields import FIELDS
 from isentrope.update.objective import OBJECTIVES, RECORDED
 
 _BY_TOKENS = ("dapo", "cispo", "vespo")

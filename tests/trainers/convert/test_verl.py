@@ -9,11 +9,11 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
-from isentrope.convert.write import convert
 from isentrope.policy.checkpoint import load_tokenizer
-from tests.convert.sharded_run import RATE
-from tests.convert.verl_run import CASES
+from isentrope.trainers.convert.write import convert
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch
+from tests.trainers.convert.sharded_run import RATE
+from tests.trainers.convert.verl_run import CASES
 from tests.training import runs
 
 pytest.importorskip("verl", reason="verl is not installed")
@@ -36,7 +36,7 @@ def test_the_next_step_is_the_one_that_training_took(tmp_path, case):
     U = weighted_batch(tokenizer)
     U.save(tmp_path / "U.parquet")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.convert.verl_run", case, str(tmp_path)]
+    command += ["-m", "tests.trainers.convert.verl_run", case, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     written = json.loads((tmp_path / "checkpoint" / "actor" / "fsdp_config.json").read_text())

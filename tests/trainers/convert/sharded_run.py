@@ -1,6 +1,6 @@
 """A training run of two processes that saves its shards as another trainer does.
 
-torchrun --nproc_per_node 2 -m tests.convert.sharded_run LAYOUT FOLDER
+torchrun --nproc_per_node 2 -m tests.trainers.convert.sharded_run LAYOUT FOLDER
 
 FOLDER/base holds the model and FOLDER/U.parquet the batch of the last step. The checkpoint goes to
 FOLDER/checkpoint, and the whole weights before and after the step after it to FOLDER/whole.pt.
