@@ -9,7 +9,7 @@ from pydantic import FiniteFloat
 from isentrope.config.as_trained import Origin
 from isentrope.nouns.saved import Absent
 from isentrope.policy.precision import Precision
-from isentrope.training.settings_rules import Obstacle
+from isentrope.trainers.rules import Obstacle
 from isentrope.update.rounding import Rounded
 
 

@@ -16,7 +16,7 @@ NAN = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class AtRate:
     """What is known at one learning rate. Numbers that are not there are NaN.
 
     Attributes:
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRow(Row):
+class SweepRow(AtRate):
     """ΔH at one learning rate.
 
     Attributes:
@@ -141,7 +141,7 @@ class Checks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardRow(Row):
+class RewardRow(AtRate):
     """ΔJ at one learning rate, in units of reward.
 
     Attributes:

@@ -27,7 +27,7 @@ from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.saved import part_of
+from isentrope.nouns.saved import fields_of
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     BlockRecord,
@@ -180,7 +180,7 @@ def _describe(
     tables["block_model"] = fitted.to_frame()
     constants = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
     eigenvalues = SpectrumRecord(
-        **part_of(Eigenvalues, spectrum),
+        **fields_of(Eigenvalues, spectrum),
         leading_carriers=tuple(spectrum.carriers(0)),
         norm_outliers=tuple(spectrum.norm_outliers()),
     )
@@ -188,7 +188,7 @@ def _describe(
     count = min(section.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
     if count >= 3:
         clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
-        record = replace(record, clusters=ClustersRecord(**part_of(Clustering, clusters)))
+        record = replace(record, clusters=ClustersRecord(**fields_of(Clustering, clusters)))
         warnings += clusters.warnings
     return record, tables, [*warnings, *spectrum.warnings]
 

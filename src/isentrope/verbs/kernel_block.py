@@ -20,7 +20,7 @@ from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pa
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.saved import part_of
+from isentrope.nouns.saved import fields_of
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     ClusterRecord,
@@ -126,7 +126,7 @@ def _with_parts(
         change = kernel_form(K.matrix[:, here], S, x[here], rows.prompt_index)
         mean = float(reward[here].mean())
         parts.append(ClusterRecord(int(here.sum()), mean, float(x[here].sum()), change))
-    return ClustersRecord(**part_of(Clustering, clusters), parts=tuple(parts))
+    return ClustersRecord(**fields_of(Clustering, clusters), parts=tuple(parts))
 
 
 def sequence_weights(ready: Prepared) -> Tensor | None:

@@ -39,7 +39,7 @@ from isentrope.estimators.entropy_change import EntropyChange, Point
 from isentrope.estimators.identities import Z_LIMIT
 from isentrope.estimators.reward_change import RewardChange, RewardOrders
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.saved import part_of
+from isentrope.nouns.saved import fields_of
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
 from isentrope.verbs.measurement import Measurement
@@ -153,5 +153,5 @@ def _reward(change: RewardChange) -> RewardRecord:
         RewardRow(**_numbers("delta_j", p.change, p.eta, change, p), verdict=p.verdict)
         for p in change.points
     ]
-    orders = part_of(RewardOrders, change)
+    orders = fields_of(RewardOrders, change)
     return RewardRecord(**orders, at_theta=change.reward, sweep=tuple(rows))
