@@ -8,7 +8,7 @@ import pytest
 from transformers import TrainingArguments
 
 import isentrope
-from isentrope.trainers.fields import FIELDS, KEYS, by_name, require_known_settings
+from isentrope.trainers.fields import FIELDS, KEYS, by_field, require_known_settings
 from tests.trainers.settings_page import PAGE, settings_page
 
 trl = pytest.importorskip("trl")
@@ -35,7 +35,7 @@ def test_the_page_is_made_from_the_code():
     assert PAGE.read_text(encoding="utf-8") == settings_page()
 
 
-OUR_KEYS = by_name(
+OUR_KEYS = by_field(
     {
         "ours": "temperature max_grad_norm loss_type learning_rate seed debug optim project beta "
         "max_length epsilon delta top_k top_p min_p weight_decay log_level warmup_steps report_to"

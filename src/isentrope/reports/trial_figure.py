@@ -9,7 +9,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import INK
 from isentrope.reports.rows import bare
 from isentrope.reports.svg import canvas, zero_line
-from isentrope.results.attribution_records import Tried
+from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 
 TITLES = {"step": "whole step", "gradient": "gradient part alone"}

@@ -22,8 +22,8 @@ from isentrope.reports.sentences import (
     with_interval,
     without_error,
 )
-from isentrope.results.attribution_records import Budget, SharesRecord
-from isentrope.results.class_records import is_it_all
+from isentrope.results.attributions import Budget, SharesRecord
+from isentrope.results.criterion import is_it_all
 from isentrope.results.results import AuditResult, InfluenceResult, MeasureResult
 from isentrope.system.formatting import PAGE, listed, percent
 

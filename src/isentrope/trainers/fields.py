@@ -40,7 +40,7 @@ class Field:
 K = TypeVar("K")
 
 
-def by_name(groups: Mapping[K, str]) -> dict[str, K]:
+def by_field(groups: Mapping[K, str]) -> dict[str, K]:
     """The key of each name, where the values are names with spaces between."""
     return {name: key for key, names in groups.items() for name in names.split()}
 
@@ -59,7 +59,7 @@ _READ = {
     "per_device_train_batch_size": "estimator.micro_batch of bnpo, or where passes are in 16 bits",
 }
 
-SAMPLER_OFF = by_name(
+SAMPLER_OFF = by_field(
     {
         (0, -1): "top_k",
         (1,): (
@@ -79,7 +79,7 @@ SAMPLER_OFF = by_name(
     }
 )
 """Settings that change the sampler's distribution, and the values that switch each off."""
-_NO_FILTER = by_name(
+_NO_FILTER = by_field(
     {
         "not a filter": (
             "max_new_tokens max_length pad_token_id bos_token_id use_cache cache_implementation "
@@ -237,7 +237,7 @@ _HARMLESS = {
 FIELDS: dict[str, Field] = {
     name: Field(treatment, words, _REFUSED.get(name, ()))
     for name, (treatment, words) in {
-        **{name: ("harmless", words) for name, words in by_name(_HARMLESS).items()},
+        **{name: ("harmless", words) for name, words in by_field(_HARMLESS).items()},
         **{name: ("noted", words) for name, words in _NOTED.items()},
         **dict.fromkeys(_REFUSED, ("refused", "")),
         **{name: ("refused", words) for name, words in _SEEN_IN_MODEL.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from isentrope.trainers.fields import by_name
+from isentrope.trainers.fields import by_field
 
 _SET_BY_US = {
     "output.directory": "output_dir",
@@ -86,5 +86,5 @@ SHARDING = ("fsdp", "deepspeed")
 def managed_fields(verb: Literal["train", "sft"]) -> dict[str, str]:
     """Fields that `trainer` of a run does not pass through, and what sets each of them."""
     section, own = {"train": ("training", _SET_BY_TRAIN), "sft": ("fine_tuning", _SET_BY_SFT)}[verb]
-    managed = by_name(_SET_BY_US | own).items()
+    managed = by_field(_SET_BY_US | own).items()
     return {name: words.format(section=section, verb=verb) for name, words in managed}

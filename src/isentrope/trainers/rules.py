@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments
 from isentrope.trainers.fields import FIELDS
@@ -20,7 +23,7 @@ class Obstacle:
     """
 
     name: str
-    words: str
+    words: Annotated[str, Field(alias="what")]
 
 
 def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:

@@ -22,7 +22,7 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import Row, records
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, named_rows, zero_line
-from isentrope.results.attribution_records import SharesRecord
+from isentrope.results.attributions import SharesRecord
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import listed, percent
 

@@ -23,8 +23,8 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import has_interval, number, without_error
 from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
-from isentrope.results.measure_records import SweepRow
 from isentrope.results.results import MeasureResult
+from isentrope.results.sweep import SweepRow
 
 
 def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:

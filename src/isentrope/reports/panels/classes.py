@@ -10,13 +10,14 @@ from typing import Any
 
 import pandas as pd
 
+from isentrope.attribution.influence.class_sums import ClassPart
+from isentrope.attribution.influence.classes import Classes
 from isentrope.reports.palette import INK, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import Row, columns_of, records
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, named_rows, zero_line
-from isentrope.results.class_records import ClassesRecord, ClassRecord
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import percent
 
@@ -41,7 +42,7 @@ def class_panels(found: Measurement[InfluenceResult] | Measurement[AuditResult])
     ]
 
 
-def _caption(classes: ClassesRecord) -> str:
+def _caption(classes: Classes) -> str:
     ends = {name: number(value) for name, value in classes.thresholds.items()}
     name, row = min(classes.parts.items(), key=lambda pair: pair[1].delta_h.value)
     most = f"“{name}” moves entropy lowest, by {with_interval(row.delta_h)} {row.delta_h.unit}"
@@ -53,12 +54,12 @@ def _caption(classes: ClassesRecord) -> str:
     )
 
 
-def _table(classes: ClassesRecord) -> pd.DataFrame:
+def _table(classes: Classes) -> pd.DataFrame:
     total = sum(row.members for row in classes.parts.values())
     return pd.DataFrame([_row(name, row, total) for name, row in classes.parts.items()])
 
 
-def _row(name: str, row: ClassRecord, total: float) -> Row:
+def _row(name: str, row: ClassPart, total: float) -> Row:
     of = {"share": row.share_h, "fall": row.fall, "delta_j": row.delta_j}
     more = {
         f"{quantity}_{key}": value

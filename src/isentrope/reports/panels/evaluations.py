@@ -16,7 +16,7 @@ import torch
 from isentrope.evaluation.pass_at_k import prompt_scores
 from isentrope.reports.panel import Source
 from isentrope.reports.run_config import Sections, provenance_of, read_sections
-from isentrope.results.table_schemas import RECORDS
+from isentrope.results.columns import RECORDS
 from isentrope.runs.evaluation_folder import HEAD, columns_of, finished, rows_of
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.origin import require_of_run

@@ -16,14 +16,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from isentrope.attribution.fisher.kernel import SIDE
-from isentrope.attribution.fisher.null_spectra import marchenko_pastur_eigenvalues
+from isentrope.attribution.fisher.null_spectra import Null, marchenko_pastur_eigenvalues
+from isentrope.attribution.fisher.structure import Relation
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import number, with_interval
 from isentrope.reports.svg import canvas, grid, legend, powers
-from isentrope.results.kernel_records import NullRecord, RelationRecord, SpectrumRecord
+from isentrope.results.kernel import SpectrumRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.reading import read_table, read_tensors
 
@@ -58,7 +59,7 @@ def kernel_panels(kernel: Measurement[KernelResult]) -> list[Panel]:
     return panels
 
 
-def _draw_null(axes: Axes, null: NullRecord, values: np.ndarray, **style: Any) -> None:
+def _draw_null(axes: Axes, null: Null, values: np.ndarray, **style: Any) -> None:
     """The eigenvalues of a random matrix by rank; nothing is counted against them."""
     curve = marchenko_pastur_eigenvalues(len(values), null.dimension, float(values.mean()))
     curve = curve[curve > float(values.max()) * 1e-8]
@@ -148,7 +149,7 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
 
 
 def _caption(
-    relations: dict[str, RelationRecord], n: int, factor: int, difference: Estimate | None
+    relations: dict[str, Relation], n: int, factor: int, difference: Estimate | None
 ) -> str:
     note = f" Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else ""
     if "same prompt" not in relations:

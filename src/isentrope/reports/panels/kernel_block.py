@@ -20,7 +20,7 @@ from isentrope.reports.read_run import Measurement
 from isentrope.reports.rows import columns_of
 from isentrope.reports.sentences import number, with_interval
 from isentrope.reports.svg import canvas, grid, zero_line
-from isentrope.results.kernel_records import BlockRecord, ClusterRecord
+from isentrope.results.kernel import BlockRecord, ClusterRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.formatting import listed, percent
 from isentrope.system.reading import read_tensors

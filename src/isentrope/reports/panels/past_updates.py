@@ -10,7 +10,7 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement
 from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.reports.svg import canvas, grid, zero_line
-from isentrope.results.momentum_records import MomentumRecord
+from isentrope.results.attributions import MomentumRecord
 from isentrope.results.results import InfluenceResult
 
 MOST = 24

@@ -20,7 +20,7 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.rows import estimate_in
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.results.attribution_records import Budget
+from isentrope.results.attributions import Budget
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import percent
 

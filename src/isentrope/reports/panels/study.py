@@ -26,7 +26,7 @@ from isentrope.reports.sentences import (
     without_error,
 )
 from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.results.kernel_records import BlockRecord
+from isentrope.results.kernel import BlockRecord
 from isentrope.results.result import Result
 from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import known

@@ -21,7 +21,7 @@ from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.reports.svg import canvas, grid, legend, zero_line
 from isentrope.results.results import MeasureResult, NoiseResult
-from isentrope.results.reward_records import RewardRecord
+from isentrope.results.sweep import RewardRecord
 from isentrope.system.formatting import percent
 
 Pair = tuple[float, Estimate, Estimate]
