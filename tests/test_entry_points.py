@@ -32,7 +32,7 @@ OF = {
     "get": {"requests", "httpx"},
 }
 LISTED = {
-    "convert/gathered.py": {"AutoModelForCausalLM.from_config"},
+    "trainers/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
     "system/file_contents.py": {"json.loads"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},

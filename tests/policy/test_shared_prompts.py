@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
-from benchmarks.architecture_settings import SETTINGS
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy import attention, language_model, scoring, slopes
 from isentrope.policy.batching import micro_batches
@@ -19,6 +18,7 @@ from isentrope.policy.shared_prompts import PLAIN_CACHE, keeps_plain_cache
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.system.processes import Ranks
 from tests import cases
+from tests.architectures import SETTINGS
 
 NEAR = {"rtol": 1e-12, "atol": 1e-12}
 UNSHARED = ("gemma2", "gemma3_text", "cohere2", "lfm2", "mamba", "gpt_oss", "gpt_neo")

@@ -11,7 +11,7 @@ from isentrope.config.trl import MANAGED_FIELDS, REWEIGHTING, advantages_of, obj
 from isentrope.recording.contract import _MUST_AGREE, require_same_run
 from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.advantages import with_advantages
-from isentrope.training.trainer_fields import FIELDS
+from isentrope.trainers.fields import FIELDS
 from isentrope.update.objective import token_weights
 from tests.training import runs
 

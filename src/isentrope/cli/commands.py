@@ -178,7 +178,7 @@ VERBS = (
         "convert",
         options.converted,
         through="isentrope.cli.running:converting",
-        run="isentrope.convert.write:convert",
+        run="isentrope.trainers.convert.write:convert",
         show="isentrope.cli.running:print_converted",
         help="Write a checkpoint of FSDP, verl, DeepSpeed or torch.distributed as one that every "
         "verb reads.",

@@ -63,7 +63,7 @@ class PromptsConfig(Section):
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
     dataset_options: dict[str, Any] = {}
-    """Options of the task of dataset_name, such as phase: 2 of relay."""
+    """Options of the task of dataset_name, such as digits: 3 of addition."""
 
     @model_validator(mode="before")
     @classmethod

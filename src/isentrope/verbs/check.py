@@ -33,7 +33,7 @@ from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import Progress
-from isentrope.training.saved_arguments import TRAINING_ARGS
+from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.verbs.batches import Sampler
