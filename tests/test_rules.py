@@ -14,7 +14,7 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Checks Column Drawn Evaluation HeldOut Mean Measurement Report RoundingFloor Sampler
+    Column Drawn Evaluation HeldOut Mean Measurement Report Sampler
     SamplingConfig Section Source Sums Work along bare columns_of converted decode differences
     encode evaluating find_change find_trial fine_tuning first_tokens joined listed lowest measured
     name_of names noise_scale optimizer_step part_of read_schema read_text require_finite
@@ -55,7 +55,7 @@ OF_NO_PACKAGE = {
 }
 """Folders of tests/ that mirror no package, and what they hold."""
 
-NOT_MIRRORED = {"config", "probe", "recording", "results", "runs"}
+NOT_MIRRORED = {"config", "probe", "recording", "runs"}
 """Folders that only one of tests/ and src/ has."""
 
 NUMBERS = {"nouns", "policy", "sampling", "update", "oracle", "estimators", "attribution"}

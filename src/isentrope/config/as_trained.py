@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from isentrope.config.acting import acting_keys, assumable_keys, given_keys, value_of
 from isentrope.config.estimator import ADVANTAGES_OF
@@ -40,7 +42,7 @@ class Origin:
     """
 
     value: Any
-    source: str
+    source: Annotated[str, Field(alias="from")]
     training: Any = None
 
 

@@ -19,8 +19,8 @@ from isentrope.evaluation.pass_at_k import prompt_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Source
 from isentrope.reports.sentences import estimate_in
+from isentrope.results.columns import RECORDS
 from isentrope.results.header import Provenance
-from isentrope.results.table_schemas import RECORDS
 from isentrope.runs.evaluation_folder import (
     HEAD,
     NEW_TABLE,

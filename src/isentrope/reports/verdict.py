@@ -25,7 +25,7 @@ from isentrope.reports.sentences import (
     with_interval,
     without_error,
 )
-from isentrope.results.class_records import is_it_all
+from isentrope.results.criterion import is_it_all
 from isentrope.results.results import MeasureResult, NoiseResult
 from isentrope.system.formatting import PAGE, listed, percent
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments
 from isentrope.trainers.facts import ArgumentsInUse, Use
@@ -31,7 +33,7 @@ class Obstacle:
     """
 
     name: str
-    words: str
+    words: Annotated[str, Field(alias="what")]
 
 
 def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:

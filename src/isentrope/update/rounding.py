@@ -44,18 +44,16 @@ _OPTIMIZERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class RoundedStep:
-    """A step as training takes it, per unit learning rate.
+class Rounded:
+    """What rounding to the type of the weights does to a step.
 
     Attributes:
-        direction: Δθ/η, float64.
         eta: The rate it was taken at.
         dtype: Type that training keeps its parameters in, such as "bfloat16".
         moved: Share of the parameters of that type that change at all.
         error: |v − Δθ/η| over |Δθ/η|; infinite where nothing moves.
     """
 
-    direction: Vector
     eta: float
     dtype: str
     moved: float
@@ -67,6 +65,17 @@ class RoundedStep:
             f"at η = {self.eta:.3g}, {100 * self.moved:.3g} % of the {self.dtype} parameters move, "
             f"and |v − Δθ/η| is {self.error:.2g} of |Δθ/η|"
         )
+
+
+@dataclass(frozen=True)
+class RoundedStep(Rounded):
+    """A step as training takes it, per unit learning rate.
+
+    Attributes:
+        direction: Δθ/η, float64.
+    """
+
+    direction: Vector
 
 
 def short_types(

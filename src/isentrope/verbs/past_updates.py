@@ -32,7 +32,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
-from isentrope.results.momentum_records import MomentumRecord, PastPart, PastStep
+from isentrope.results.attributions import MomentumRecord, PastPart, PastStep
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.errors import IsentropeError

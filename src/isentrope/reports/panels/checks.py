@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from isentrope.attribution.influence.reliability import printed_reliability
-from isentrope.estimators.identities import in_words, p_value
+from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
 from isentrope.reports.panel import Panel, markup
 from isentrope.reports.read_run import KINDS, Reading
 from isentrope.reports.sentences import number
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.verbs.influence import LEAST_RELIABLE
-from isentrope.verbs.results import SUSPECT_Z
 
 UNLIKE = 1e-3
 """|log| of trainer's over sampler's probability above which a trainer warns."""
@@ -57,9 +56,9 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
         "martingale": (checks.martingale_z, "the same, position by position"),
     }
     for label, (z, words) in identities.items():
-        passed = None if z is None else abs(z) <= SUSPECT_Z
+        passed = None if z is None else abs(z) <= Z_LIMIT
         about = words if z is None else f"{words} ({in_words(p_value(z), len(identities))})"
-        yield Check(label, f"z = {number(z)}", f"|z| ≤ {SUSPECT_Z:g}", passed, about)
+        yield Check(label, f"z = {number(z)}", f"|z| ≤ {Z_LIMIT:g}", passed, about)
     rate, smallest = result.rate, checks.rounding_floor.smallest_eta
     if rate is not None and smallest is not None:
         words = "smallest η at which neither ΔH nor θ + ηv is lost to rounding"
