@@ -23,7 +23,7 @@ import torch
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
 from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
-from isentrope.config.trl_sft import sft_options
+from isentrope.config.trl import sft_options
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
 from isentrope.policy.requirements import active_dropout
