@@ -9,9 +9,9 @@ import pytest
 
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.result_coding import ResultsError
+from isentrope.results.coding import ResultsError
+from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import InfluenceResult, MeasureResult, load_result
-from isentrope.results.table_schemas import SCHEMAS
 from isentrope.system.errors import FileError
 from isentrope.verbs.audit import find_audit
 from isentrope.verbs.entropies import find_entropies
