@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from isentrope.config.contract import objective_of, plain_objective_of
 from isentrope.config.control_options import (
     contract_entry,
     inert_reasons,
@@ -13,7 +14,7 @@ from isentrope.config.control_options import (
 )
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl import grpo_options, objective_of, plain_objective_of
+from isentrope.config.trl import grpo_options
 from isentrope.control.adaptive_strength import AdaptiveStrength
 from isentrope.sampling.prompts import Prompt
 from isentrope.verbs.train import resume, train

@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 import torch
 
+from isentrope.config.contract import advantages_of, objective_of
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl import MANAGED_FIELDS, REWEIGHTING, advantages_of, objective_of
 from isentrope.recording.contract import _MUST_AGREE, require_same_run
 from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.advantages import with_advantages
-from isentrope.training.trainer_fields import FIELDS
+from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.passed import managed_fields
 from isentrope.update.objective import token_weights
 from tests.training import runs
 
@@ -22,7 +23,8 @@ UNUSUAL = {
     "entropy_coef": 0.01,
     "use_adaptive_entropy": True,
     "top_entropy_quantile": 0.2,
-    "off_policy_mask_threshold": 0.5,
+    "neftune_noise_alpha": 5.0,
+    "vllm_structured_outputs_regex": "[0-9]+",
     "num_iterations": 2,
     "use_vllm": True,
     "reward_weights": [2.0],
@@ -34,7 +36,8 @@ USUAL = {
     "entropy_coef": 0.0,
     "use_adaptive_entropy": False,
     "top_entropy_quantile": 1.0,
-    "off_policy_mask_threshold": None,
+    "neftune_noise_alpha": None,
+    "vllm_structured_outputs_regex": None,
     "num_iterations": 1,
     "use_vllm": False,
     "reward_weights": [1.0],
@@ -46,8 +49,7 @@ SAME_WEIGHTS = {
     "router_aux_loss_coef": "a term without token weights: its contract is not replayable",
     "label_smoothing_factor": "not read by GRPOTrainer",
     "average_tokens_across_devices": "not read by GRPOTrainer",
-    "neftune_noise_alpha": "noise in the forward pass: refused at every checkpoint",
-    "vllm_structured_outputs_regex": "acts with use_vllm only",
+    "off_policy_mask_threshold": "acts on ratios or with use_vllm only",
 }
 
 
@@ -62,10 +64,11 @@ def test_an_option_that_changes_token_weights_makes_the_objective_recorded(tmp_p
 
 
 def test_no_field_of_the_trainer_is_passed_over():
-    ours = {field.name for field in dataclasses.fields(trl.GRPOConfig)} - set(MANAGED_FIELDS)
+    ours = {field.name for field in dataclasses.fields(trl.GRPOConfig)} - set(
+        managed_fields("train")
+    )
     suspect = {n for n in ours if FIELDS[n].treatment == "refused"}
     assert suspect - set(SAME_WEIGHTS) <= set(UNUSUAL)
-    assert set(UNUSUAL) == set(REWEIGHTING) | {"delta"}
 
 
 SLOW = [pytest.mark.slow]

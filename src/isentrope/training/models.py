@@ -15,10 +15,10 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from isentrope.policy.adapter import adapter_mismatch, adapter_settings, require_tunable
-from isentrope.policy.base_model import adapter_base, causal_lm
-from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint, with_adapter
-from isentrope.policy.sharding import is_spread
+from isentrope.models.adapter import adapter_mismatch, adapter_settings, require_tunable
+from isentrope.models.base_model import adapter_base, causal_lm
+from isentrope.models.checkpoint import load_tokenizer, require_checkpoint, with_adapter
+from isentrope.models.sharding import is_spread
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"

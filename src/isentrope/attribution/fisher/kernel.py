@@ -26,7 +26,7 @@ from isentrope.attribution.fisher.structure import (
     kernel_structure,
 )
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
-from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
@@ -240,7 +240,6 @@ class FisherKernel:
             )
 
 
-@gradient_arguments
 def fisher_kernel(
     policy: Policy,
     E: Rollouts,

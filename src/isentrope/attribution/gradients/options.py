@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from isentrope._deprecated import gathered_arguments
 from isentrope.attribution.gradients.storage_plan import Storage
 
 GradientBackend = Literal["hooks", "loop"]
@@ -23,9 +22,3 @@ class GradientOptions:
 
     backend: GradientBackend = "hooks"
     storage: Storage = Storage()
-
-
-gradient_arguments = gathered_arguments(
-    "gradients", GradientOptions, passes="backend", gradient_backend="backend", storage="storage"
-)
-"""Accepts the arguments from before there were `GradientOptions`."""

@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.budget import attribute
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.influence.projection import (
@@ -47,7 +47,6 @@ T = TypeVar("T")
 Overlap = Literal["refuse", "independent", "u_statistic"]
 
 
-@gradient_arguments
 def influence(
     policy: Policy,
     E: Rollouts,

@@ -21,7 +21,7 @@ from torch import Tensor
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import ratio_terms
-from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import UNITS, Functional, Method
@@ -47,7 +47,6 @@ class Shares:
     by_sequence: dict[str, Tensor]
 
 
-@gradient_arguments
 def influence_shares(
     policy: Policy,
     E: Rollouts,

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import require_kernel
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.options import GradientOptions, gradient_arguments
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.estimators.ratio import fieller
 from isentrope.estimators.tail import (
@@ -87,7 +87,6 @@ class NoiseScale:
         return {name: getattr(self, name).to_dict() for name in ESTIMATES}
 
 
-@gradient_arguments
 def noise_scale(
     policy: Policy,
     U: Rollouts,

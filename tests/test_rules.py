@@ -1,0 +1,200 @@
+"""Rules of the code that no linter has. Every list of exceptions may only become shorter."""
+
+import ast
+import re
+import runpy
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src" / "isentrope"
+SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
+
+SHARED_NAMES = """
+    Column Drawn Evaluation HeldOut Mean Measurement Report Sampler
+    SamplingConfig Section Source Sums Work along bare columns_of converted decode differences
+    encode evaluating find_change find_trial fine_tuning first_tokens joined listed lowest measured
+    name_of names noise_scale optimizer_step part_of read_schema read_text require_finite
+    require_steps resolved resume sequence_table sequence_weights token_table total training verdict
+    write_table
+"""
+"""Functions and classes that two modules define."""
+
+LONG_FILES = {
+    "attribution/gradients/sequence_gradients.py",
+    "attribution/noise/scale.py",
+    "cli/options.py",
+    "config/strict_yaml.py",
+    "control/correction.py",
+    "control/isentropic.py",
+    "estimators/entropy_change.py",
+    "estimators/importance.py",
+    "nouns/estimate.py",
+    "nouns/rollouts.py",
+    "planning/measuring.py",
+    "policy/language_model.py",
+    "probe/callback.py",
+    "sampling/generate.py",
+    "system/files.py",
+    "system/inert.py",
+    "system/reading.py",
+    "update/optimizer_state.py",
+}
+"""Files of more than `MAX_LINES` lines."""
+
+MAX_LINES = 300
+MAX_FUNCTION = 60
+
+OF_NO_PACKAGE = {
+    "docs": "commands, snippets and language of the pages",
+    "golden": "what every verb writes on a frozen checkpoint",
+    "gpu": "the same numbers on a device",
+}
+"""Folders of tests/ that mirror no package, and what they hold."""
+
+NOT_MIRRORED = {"config", "probe", "recording", "runs"}
+"""Folders that only one of tests/ and src/ has."""
+
+NUMBERS = {"nouns", "models", "policy", "sampling", "update", "oracle", "estimators", "attribution"}
+"""Packages that compute the numbers: pyright checks them in strict mode."""
+
+NOT_STRICT = {"nouns", "attribution"}
+
+SWITCHED_OFF = 36
+"""Files of these packages in which rules of pyright about unknown types are off."""
+
+
+def modules(root):
+    """Dotted name below `root` → what the module says."""
+    for path in sorted(root.rglob("*.py")):
+        yield ".".join(path.relative_to(root).with_suffix("").parts), ast.parse(path.read_text())
+
+
+def shared_names(root):
+    """Public functions and classes that several modules define. Constants are read in theirs."""
+    defined = Counter(
+        node.name
+        for _, tree in modules(root)
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+    )
+    return {name for name, times in defined.items() if times > 1}
+
+
+def test_a_public_name_has_one_meaning():
+    found = shared_names(SOURCES)
+    assert found - set(SHARED_NAMES.split()) == set(), "give one of the two another name"
+    assert set(SHARED_NAMES.split()) - found == set(), "exceptions that are needed no more"
+
+
+def test_a_name_in_two_modules_is_found(tmp_path):
+    (tmp_path / "a.py").write_text("def f(): ...\ndef _g(): ...\ndef h(): ...\nX = 1")
+    (tmp_path / "b.py").write_text(
+        "class f: ...\ndef _g(): ...\nclass A:\n  def h(self): ...\nX = 2"
+    )
+    assert shared_names(tmp_path) == {"f"}
+
+
+def test_files_are_short():
+    found = {
+        str(path.relative_to(SOURCES))
+        for path in SOURCES.rglob("*.py")
+        if len(path.read_text().splitlines()) > MAX_LINES
+    }
+    assert found == LONG_FILES
+
+
+def test_functions_are_short():
+    long = [
+        f"{name}.{node.name}"
+        for name, tree in modules(SOURCES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and lines_of_code(node) > MAX_FUNCTION
+    ]
+    assert long == []
+
+
+def lines_of_code(function):
+    """Lines of a function without its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return 1 + function.end_lineno - body[0].lineno if body else 0
+
+
+def folders(root):
+    """Names of the folders in `root` that hold Python."""
+    return {path.name for path in root.iterdir() if path.is_dir() and any(path.glob("**/*.py"))}
+
+
+def test_folders_of_the_tests_are_those_of_the_library():
+    assert (folders(ROOT / "tests") - set(OF_NO_PACKAGE)) ^ folders(SOURCES) == NOT_MIRRORED
+
+
+MAY_IMPORT = {
+    "tests": set[str](),
+    "benchmarks": set[str](),
+    "examples": set[str](),
+    "validation": {"tests"},
+    "studies": {"tests", "examples", "validation"},
+}
+"""Folders beside src/, and which of each other they import: the cases of the tests are shared."""
+
+ALSO_IMPORTED = {"verbs.test_long_responses": {"benchmarks"}}
+"""Modules of tests/ that import more."""
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_what_proves_measures_and_studies_stays_apart(folder):
+    found = {}
+    for name, tree in modules(ROOT / folder):
+        nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        bases = {getattr(n, "module", None) or n.names[0].name for n in nodes}
+        rooms = {base.partition(".")[0] for base in bases} & set(MAY_IMPORT)
+        if more := rooms - {folder} - MAY_IMPORT[folder]:
+            found[name] = more
+    assert found == (ALSO_IMPORTED if folder == "tests" else {})
+
+
+def test_the_numbers_are_checked_in_strict_mode():
+    strict = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["strict"]
+    assert NUMBERS - {Path(path).name for path in strict} == NOT_STRICT
+
+
+def test_few_files_switch_rules_of_types_off():
+    off = [
+        path
+        for package in NUMBERS
+        for path in (SOURCES / package).rglob("*.py")
+        if re.search(r"^# pyright: .*=false", path.read_text(), re.M)
+    ]
+    assert len(off) <= SWITCHED_OFF
+
+
+def test_the_ledger_knows_how_large_the_library_is():
+    now = SIZE["rooms"](SOURCES)[0].total()
+    before = SIZE["recorded"](SIZE["LEDGER"].read_text(encoding="utf-8"))
+    assert SIZE["complaint"](now, before) is None
+
+
+def test_a_library_that_grew_without_a_line_is_found():
+    ledger = "| date | tokens |\n| 2026-01-01 | 9,000 |\n| 2026-01-02 | 10,000 |\n"
+    before = SIZE["recorded"](ledger)
+    assert SIZE["complaint"](11_000, before) is None
+    assert SIZE["complaint"](3_000, before) is None
+    assert "1,001 more" in SIZE["complaint"](11_001, before)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("x = 1\n\n# said\ny = 2", 6),
+        ('"""Said."""\n\ndef f(a):\n    """Said\n    twice."""\n    return a', 8),
+        ("a = (\n    1,\n    2,\n)", 8),
+    ],
+)
+def test_tokens_are_those_that_do_something(tmp_path, text, tokens):
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    assert SIZE["tokens"](path) == tokens
