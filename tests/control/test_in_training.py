@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
+from examples.checkpoints import save_base_model
 from isentrope.control import controls
 from isentrope.control.controller import Controller
 from isentrope.control.feedback import Feedback, Target
@@ -23,7 +24,6 @@ from isentrope.control.trial import controlled_batch
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.training.checkpoints import save_base_model
 from isentrope.update.step import optimizer_step
 from tests.training import runs
 from tests.training.conftest import Short

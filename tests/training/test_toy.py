@@ -1,14 +1,14 @@
 import pytest
 import torch
 
+from examples.checkpoints import save_base_model, with_lora
+from examples.reference_loop import reference_loop
 from isentrope.policy.scoring import score
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
-from isentrope.training.checkpoints import save_base_model
 from isentrope.training.demonstrations import demonstration_rollouts
-from isentrope.training.reference_loop import reference_loop
-from isentrope.training.toy import build_toy_policy, with_lora
+from isentrope.training.toy import build_toy_policy
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import fine_tune, mean_surprisal
 

@@ -8,6 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from examples.checkpoints import save_base_model
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
 from isentrope.policy.language_model import Policy
@@ -15,7 +16,6 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile
-from isentrope.training.checkpoints import save_base_model
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles

@@ -1,4 +1,4 @@
-"""Checkpoint folders in the layout of Hugging Face and TRL, written completely or not at all.
+"""Adapters and checkpoint folders in the layout of Hugging Face and TRL, complete or absent.
 
 base_model/                 config.json, model.safetensors, tokenizer files
 training_state/step_N/      adapter_config.json, adapter_model.safetensors, tokenizer files,
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from isentrope.policy.language_model import Policy
@@ -77,3 +77,30 @@ def save_checkpoint(
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         (partial / "trainer_state.json").write_text(json.dumps(state, indent=2) + "\n")
     return folder
+
+
+def with_lora(policy: Policy, rank: int = 16, *, seed: int, scale: int = 2) -> Policy:
+    """Add a new LoRA adapter to every linear layer; the base is frozen.
+
+    Args:
+        policy: A policy without adapter; its model is changed in place.
+        rank: Rank r.
+        seed: Seed of the adapter's random matrices.
+        scale: alpha / r, the factor of the adapter's output.
+
+    Returns:
+        The policy over the adapter's parameters, without dropout.
+    """
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=scale * rank,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = get_peft_model(policy.model, config).eval()  # pyright: ignore[reportArgumentType]
+    return Policy(
+        model, policy.tokenizer, temperature=policy.temperature, precision=policy.precision
+    )
