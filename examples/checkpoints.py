@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from transformers import PreTrainedModel
 
 from isentrope.policy.language_model import Policy
 from isentrope.system.files import whole_folder
+from isentrope.training.models import fresh_adapter
 
 
 def save_base_model(policy: Policy, folder: str | Path) -> Path:
@@ -91,16 +92,7 @@ def with_lora(policy: Policy, rank: int = 16, *, seed: int, scale: int = 2) -> P
     Returns:
         The policy over the adapter's parameters, without dropout.
     """
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=scale * rank,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = get_peft_model(policy.model, config).eval()  # pyright: ignore[reportArgumentType]
+    model = fresh_adapter(policy.model, rank, scale * rank, seed=seed)
     return Policy(
         model, policy.tokenizer, temperature=policy.temperature, precision=policy.precision
     )

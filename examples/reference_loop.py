@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from examples.checkpoints import require_new_run, save_checkpoint
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import update_batch
 from isentrope.sampling.tasks import Task
@@ -68,7 +69,7 @@ def reference_loop(
             batch_size=prompts_per_step * group_size,
         )
         weights = token_weights(batch, "dr_grpo", max_new_tokens)  # (n, t)
-        ascent = policy.weighted_gradient(batch, weights)
+        ascent = weighted_gradient(policy, batch, weights)
         for name, parameter in parameters.items():
             parameter.grad = (-ascent[name]).to(parameter.dtype)
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), max_grad_norm)

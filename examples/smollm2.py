@@ -26,7 +26,7 @@ import transformers
 
 from examples.checkpoints import save_base_model, with_lora
 from examples.reference_loop import reference_loop
-from isentrope.policy.checkpoint import load_policy, require_checkpoint
+from isentrope.models.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks import load_task
 from isentrope.system.checkpoint_names import step_name
@@ -148,7 +148,7 @@ def warm_up(
     Returns:
         The checkpoint folder, `training_state/step_N`.
     """
-    model = load_policy(converted(base), precision="float32")
+    model = Policy.from_checkpoint(converted(base), precision="float32")
     policy = with_lora(model, rank, seed=seed, scale=LORA_SCALE)
     policy.max_tokens = MAX_TOKENS
     reference_loop(

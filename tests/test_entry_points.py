@@ -42,10 +42,10 @@ LISTED = {
     "planning/shapes.py": {
         *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained"),
     },
-    "policy/base_model.py": {
+    "models/base_model.py": {
         *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),
     },
-    "policy/checkpoint.py": {
+    "models/checkpoint.py": {
         *("PeftConfig.from_pretrained", "PeftModel.from_pretrained", "get_tokenizer_config"),
         "kind.from_pretrained",
     },

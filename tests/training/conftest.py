@@ -5,10 +5,10 @@ import torch
 from peft import PeftModel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from examples.checkpoints import save_base_model, with_lora
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
+from tests.adapters import save_base_model, with_lora
 
 
 class Short:

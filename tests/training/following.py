@@ -4,8 +4,8 @@ from datasets import Dataset
 from torch import nn
 from transformers import PrinterCallback, set_seed
 
-from examples.checkpoints import save_base_model, with_lora
 from isentrope.policy.language_model import Policy
+from tests.adapters import save_base_model, with_lora
 from tests.training import runs
 from tests.training.conftest import small_policy
 

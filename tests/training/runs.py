@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from transformers import PrinterCallback
 
-from examples.checkpoints import save_base_model, with_lora
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.recording.contract import frozen_hash, trainable_shapes
@@ -14,6 +13,7 @@ from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatches
+from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import Short, small_policy
 
 STEPS, GROUPS, SIZE, LENGTH = 4, 4, 4, 3

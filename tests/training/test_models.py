@@ -4,8 +4,8 @@ import re
 import pytest
 import torch
 
-from examples.checkpoints import save_base_model, with_lora
 from isentrope.training.models import find_model, load_trainable
+from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import small_policy
 
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from examples.checkpoints import save_base_model, with_lora
 from examples.reference_loop import reference_loop
 from isentrope.policy.scoring import score
 from isentrope.sampling.advantages import with_rewards
@@ -9,6 +8,7 @@ from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.toy import build_toy_policy
+from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import fine_tune, mean_surprisal
 

@@ -8,7 +8,6 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from examples.checkpoints import save_base_model
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
 from isentrope.policy.language_model import Policy
@@ -20,6 +19,7 @@ from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.sft import resume, sft
+from tests.adapters import save_base_model
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal

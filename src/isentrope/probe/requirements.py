@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from isentrope.policy.requirements import active_dropout
+from isentrope.models.requirements import active_dropout
 from isentrope.trainers.fields import SAMPLER_OFF, filters
 from isentrope.update.optimizer_rules import choose_rule
 

@@ -28,6 +28,7 @@ from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.saved import fields_of
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     BlockRecord,
@@ -203,7 +204,7 @@ def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     x = sequence_weights(ready)
     assert x is not None  # find_kernel has asked
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
-    direction = policy.weighted_gradient(U, weights)
+    direction = weighted_gradient(policy, U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2
 

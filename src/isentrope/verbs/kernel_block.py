@@ -21,6 +21,7 @@ from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.saved import fields_of
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     ClusterRecord,
@@ -92,7 +93,7 @@ def _of_two_batches(
     step, estimator = ready.step, ready.estimator
     direction = step.components["gradient"]
     if not ready.kernel.preconditioned:
-        direction = ready.policy.weighted_gradient(ready.batches.U, step.token_weights)
+        direction = weighted_gradient(ready.policy, ready.batches.U, step.token_weights)
     change = entropy_change(
         ready.policy,
         rows,

@@ -7,14 +7,16 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
+from isentrope.models import attention
+from isentrope.models.batching import micro_batches
+from isentrope.models.shared_prompts import PLAIN_CACHE, keeps_plain_cache
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy import attention, language_model, scoring, slopes
-from isentrope.policy.batching import micro_batches
+from isentrope.policy import language_model, scoring, slopes
 from isentrope.policy.chi_square import score_moved
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_with_features
 from isentrope.policy.scoring_batches import scoring_batches
-from isentrope.policy.shared_prompts import PLAIN_CACHE, keeps_plain_cache
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.system.processes import Ranks
 from tests import cases
@@ -121,7 +123,7 @@ def test_slopes_along_several_directions_are_those_of_a_backward_pass():
     assert max(calls_of(policy, E)) == 11
     _, of_s = logprob_jvp(policy, E, directions)
     _, of_both = score_jvp(policy, E, directions)
-    gradient = policy.weighted_gradient(E, a, b)
+    gradient = weighted_gradient(policy, E, a, b)
     for v, s, both in zip(directions, of_s, of_both, strict=True):
         torch.testing.assert_close(s, both.logprobs, **NEAR)
         found = (a * both.logprobs + b * both.entropies).sum()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.architecture import UnsupportedModelError, name_of
+from isentrope.models.architecture import UnsupportedModelError, name_of
 
 
 def write_out_products(lm: nn.Module) -> list[nn.Module]:

@@ -5,11 +5,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from isentrope.policy.adapter import adapter_mismatch
-from isentrope.policy.checkpoint import load_tokenizer
+from isentrope.models.adapter import adapter_mismatch
+from isentrope.models.checkpoint import load_tokenizer
+from isentrope.models.stored_types import base_type
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.policy.stored_types import base_type
 from isentrope.sampling.tasks.addition import character_tokenizer
 from tests import cases
 

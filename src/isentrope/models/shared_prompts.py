@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from isentrope.policy.batching import MicroBatch
+from isentrope.models.batching import MicroBatch
 
 PLAIN_CACHE = frozenset(
     (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.policy.batching import micro_batches, tokens_read
+from isentrope.models.batching import micro_batches, tokens_read
 from isentrope.system.processes import Ranks
 from tests import cases
 

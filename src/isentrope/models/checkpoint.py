@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from isentrope.policy.adapter import (
+from isentrope.models.adapter import (
     ADAPTER,
     ADAPTER_CONFIG,
     adapter_mismatch,
@@ -23,11 +24,10 @@ from isentrope.policy.adapter import (
     fit_vocabulary,
     require_tunable,
 )
-from isentrope.policy.base_model import adapter_base, causal_lm, loading
-from isentrope.policy.language_model import Policy
-from isentrope.policy.layouts import foreign_layout
-from isentrope.policy.stored_types import base_type
-from isentrope.policy.trainable import train_only
+from isentrope.models.base_model import adapter_base, causal_lm, loading
+from isentrope.models.layouts import foreign_layout
+from isentrope.models.stored_types import base_type
+from isentrope.models.trainable import train_only
 from isentrope.system import manifest
 from isentrope.system.errors import FileError
 from isentrope.system.manifest import verification
@@ -37,22 +37,11 @@ from isentrope.system.stated_steps import checkpoint_step
 QUANTIZATIONS = ("4bit", "8bit")
 
 
-def load_policy(
-    path: str | Path,
-    *,
-    base_model: str | Path | None = None,
-    allow_hub: bool = False,
-    device_map: str | None = None,
-    quantization: str | None = None,
-    trainable_patterns: Sequence[str] | None = None,
-    mapped: bool = False,
-    verify: bool = True,
-    **options: Any,
-) -> Policy:
-    """Load a checkpoint as a policy.
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a checkpoint is loaded.
 
-    Args:
-        path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
+    Attributes:
         base_model: Base of the adapter, where the one its config names is not to be used.
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
         device_map: Device for the model, for example "cuda"; the CPU by default.
@@ -63,25 +52,36 @@ def load_policy(
             which the CPU then maps it; else it is converted to float32.
         verify: Whether to compare the checkpoint and its base with their manifests, where they have
             them.
-        **options: Passed to `Policy`.
+        tokenizer: The tokenizer, where that of the folder or of its base is not to be used.
+    """
+
+    base_model: str | Path | None = None
+    allow_hub: bool = False
+    device_map: str | None = None
+    quantization: str | None = None
+    trainable_patterns: Sequence[str] | None = None
+    mapped: bool = False
+    verify: bool = True
+    tokenizer: Any = None
+
+
+def load_checkpoint(path: str | Path, options: LoadOptions) -> tuple[Any, Any]:
+    """Load the model and the tokenizer of a checkpoint.
+
+    Args:
+        path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
+        options: How it is loaded.
 
     Returns:
-        The policy, its adapter or all its weights trainable, in evaluation mode.
+        The model, its adapter or all its weights trainable, in evaluation mode; and its tokenizer,
+        None where there is none.
     """
-    with verification(verify):
+    with verification(options.verify):
         folder = require_checkpoint(path)
-        model = load_model(
-            folder,
-            base_model=base_model,
-            allow_hub=allow_hub,
-            device_map=device_map,
-            quantization=quantization,
-            mapped=mapped,
-        )
-        if trainable_patterns is not None:
-            train_only(model, trainable_patterns)
-        tokenizer = options.pop("tokenizer", None) or _load_tokenizer(folder, model)
-        return Policy(model, tokenizer, **options)
+        model = load_model(folder, options)
+        if options.trainable_patterns is not None:
+            train_only(model, options.trainable_patterns)
+        return model, options.tokenizer or _load_tokenizer(folder, model)
 
 
 def require_checkpoint(path: str | Path) -> Path:
@@ -141,24 +141,12 @@ def _require_not_compiled(folder: Path) -> None:
             )
 
 
-def load_model(
-    folder: Path,
-    *,
-    base_model: str | Path | None = None,
-    allow_hub: bool = False,
-    device_map: str | None = None,
-    quantization: str | None = None,
-    mapped: bool = False,
-) -> nn.Module:
+def load_model(folder: Path, options: LoadOptions) -> nn.Module:
     """Load the model of a checkpoint folder, in float32 unless it is mapped.
 
     Args:
         folder: A folder that `require_checkpoint` accepts.
-        base_model: Overrides the adapter's base.
-        allow_hub: Whether a base that the adapter names may come from the model hub.
-        device_map: Device of the model.
-        quantization: "4bit", "8bit" or None.
-        mapped: Whether a base under LoRA, or a whole model, keeps the type of its files.
+        options: How it is loaded.
 
     Returns:
         A causal LM, or a PEFT model with a trainable adapter, in evaluation mode.
@@ -168,28 +156,21 @@ def load_model(
         ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
             tensors do not all arrive in the model.
     """
-    adapter = folder / ADAPTER_CONFIG
-    if quantization is not None and not adapter.exists():
+    settings = adapter_settings(folder)
+    if options.quantization is not None and not settings:
         raise ValueError("Only a frozen base under an adapter can be quantised.")
     _require_not_compiled(folder)
-    settings = adapter_settings(folder)
     source: str | Path = folder
-    if adapter.exists():
+    if settings:
         named = settings.get("base_model_name_or_path")
-        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
+        source = adapter_base(folder, named, options.base_model, allow_hub=options.allow_hub)
     model = causal_lm(
         source,
-        dtype=base_type(source) if mapped and _is_mappable(folder) else torch.float32,
-        device_map=device_map,
-        quantization_config=_quantization(quantization),
+        dtype=base_type(source) if options.mapped and _is_mappable(folder) else torch.float32,
+        device_map=options.device_map,
+        quantization_config=_quantization(options.quantization),
     )
-    if adapter.exists():
-        require_tunable(folder, settings)
-        fit_vocabulary(model, folder)
-        model = with_adapter(model, folder)
-        if missing := adapter_mismatch(model, folder):
-            raise ValueError(f"The adapter in {folder} did not load: {missing}")
-    return model.eval()
+    return (with_adapter(model, folder) if settings else model).eval()
 
 
 def _is_mappable(folder: Path) -> bool:
@@ -213,13 +194,19 @@ def with_adapter(model: Any, folder: Path) -> Any:
 
     Raises:
         FileError: If the adapter cannot be read, or does not fit the model.
+        ValueError: If it is one of virtual tokens, or its tensors do not all arrive in the model.
     """
     from peft import PeftConfig, PeftModel
 
+    require_tunable(folder, adapter_settings(folder))
+    fit_vocabulary(model, folder)
     with reading(folder / ADAPTER_CONFIG):
         PeftConfig.from_pretrained(str(folder))
     with reading(folder):
-        return PeftModel.from_pretrained(model, folder, is_trainable=True)
+        adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
+    if missing := adapter_mismatch(adapted, folder):
+        raise ValueError(f"The adapter in {folder} did not load: {missing}")
+    return adapted
 
 
 def _quantization(quantization: str | None) -> Any:

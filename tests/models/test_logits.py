@@ -8,8 +8,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
+from isentrope.models.architecture import UnsupportedModelError
 from isentrope.policy import own_logits
-from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.slopes import logprob_jvp
 from tests import cases
@@ -19,7 +19,7 @@ DECLARED = {
     "cohere": {"logit_scale": 0.3},
     "granite": {"logits_scaling": 8.0},
 }
-NOT_A_HEAD = {"policy/logits.py", "policy/adapter.py", "training/models.py", "oracle/tabular.py"}
+NOT_A_HEAD = {"models/logits.py", "models/adapter.py", "training/models.py", "oracle/tabular.py"}
 """The head itself; and rows of a vocabulary, the rank of an adapter, and the table's own method."""
 
 

@@ -10,11 +10,12 @@ import isentrope as ise
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.supervised import supervised_loss_change
 from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.models import derivative_guard
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.derivative_guard import DerivativeError
 from isentrope.nouns import forward_mode
 from isentrope.nouns.differences import derivative_gap
-from isentrope.policy import derivative_guard
-from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
+from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
 from isentrope.policy.slopes import logprob_jvp

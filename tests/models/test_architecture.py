@@ -5,7 +5,7 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, MixtralConfig, MixtralForCausalLM
 
 import isentrope as ise
-from isentrope.policy.architecture import UnsupportedModelError, eager_experts
+from isentrope.models.architecture import UnsupportedModelError, eager_experts
 from isentrope.policy.scoring import score_along
 from tests import cases
 

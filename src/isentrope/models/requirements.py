@@ -5,15 +5,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from isentrope.nouns.sharded_tensors import local_part
-from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
-from isentrope.policy.batching import micro_batches
-from isentrope.policy.own_logits import device_of, random_sequences
-from isentrope.policy.precision import Precision, RoundingOperations
-from isentrope.policy.scorer import Scorer
 
 _DROPOUT = (
     nn.Dropout,
@@ -159,37 +153,3 @@ def require_plain_embeddings(model: nn.Module) -> None:
                 "gradient by how often a token is in the micro-batch: freeze it, or train with "
                 "scale_grad_by_freq=False."
             )
-
-
-def require_float64(scorer: Scorer, precision: Precision) -> None:
-    """Refuse a model that rounds to a shorter type somewhere inside a float64 forward pass.
-
-    Args:
-        scorer: The model with its head.
-        precision: A float64 precision.
-
-    Raises:
-        UnsupportedModelError: Naming the first operation that rounds.
-    """
-    if operations := rounding_operations(scorer, precision):
-        raise UnsupportedModelError(
-            f"{name_of(scorer.lm)} rounds inside float64: {operations[0]} "
-            f"({len(operations)} operations). "
-            "Use precision='float32', or attention 'sdpa' or 'eager' without custom kernels."
-        )
-
-
-def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
-    """The operations of a forward pass whose results are shorter than float64.
-
-    Args:
-        scorer: The model with its head.
-        precision: A float64 precision.
-
-    Returns:
-        One entry per operation, with its type.
-    """
-    recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
-    with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
-        scorer(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
-    return recorder.found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from isentrope.policy.adapter import ADAPTER, plain_tensor
+from isentrope.models.adapter import ADAPTER, plain_tensor
 from isentrope.system.reading import read_tensor_headers
 
 _TYPES = {

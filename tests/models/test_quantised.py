@@ -9,9 +9,9 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 import isentrope as ise
-from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.derivative_guard import DerivativeError
-from isentrope.policy.quantised import products_written_out
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.derivative_guard import DerivativeError
+from isentrope.models.quantised import products_written_out
 from tests import cases
 
 

@@ -7,8 +7,8 @@ import torch
 
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import score_batch
+from isentrope.models.precision import Precision, RoundingOperations, matmul_switches
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision, RoundingOperations, matmul_switches
 from isentrope.policy.scoring import score
 from tests import cases
 
@@ -25,7 +25,7 @@ SET_BEFORE = (
 )
 IN_A_FRESH_PROCESS = """
 import os, sys, torch
-from isentrope.policy.precision import Precision
+from isentrope.models.precision import Precision
 b = torch.backends
 leaves = [b.cuda.matmul, b.cudnn.conv, b.cudnn.rnn, b.mkldnn.matmul, b.mkldnn.conv, b.mkldnn.rnn]
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import get_max_memory
@@ -27,28 +27,23 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
+from isentrope.models.architecture import name_of
+from isentrope.models.layerwise import Moved, layers_at, moved_along
+from isentrope.models.padding import derivative_of_scores
+from isentrope.models.precision import Precision
+from isentrope.models.sharding import is_spread
 from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
-from isentrope.nouns.vectors import norm
-from isentrope.policy.architecture import name_of
-from isentrope.policy.batching import MicroBatch, micro_batches
-from isentrope.policy.layerwise import Moved, layers_at, moved_along
-from isentrope.policy.padding import derivative_of_scores
-from isentrope.policy.precision import Precision
+from isentrope.nouns.vectors import Vector, norm
 from isentrope.system.heap import give_back_free_memory, mapped_blocks
 
-if TYPE_CHECKING:
-    from isentrope.policy.language_model import Policy
-
 log = logging.getLogger("isentrope")
-
-TOKENS = 4
-"""Prompt tokens and response tokens that are kept of a sequence."""
 
 MASKED = 1e6
 """Inputs of a module from this size on are masks, and are not moved."""
 
+
+Arguments = tuple[Any, ...]
 
 _FIRST_ORDER = "Ask for the first order only (order=1; `measure.order: 1`). "
 
@@ -57,37 +52,51 @@ class DerivativeError(ValueError):
     """torch differentiates a part of the model wrongly."""
 
 
-def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forward") -> None:
-    """Refuse a policy whose derivatives are wrong. Later calls with the policy cost nothing.
+@dataclass(frozen=True)
+class _Pass:
+    """A pass whose derivatives are compared; the fields are arguments of `compare_derivatives`."""
+
+    model: nn.Module
+    scorer: Any
+    arguments: Arguments
+    mode: Mode
+
+    @property
+    def theta(self) -> Vector:
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.theta.values())).device
+
+
+def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mode: Mode) -> None:
+    """Refuse a model whose derivatives are wrong.
 
     Args:
-        policy: The policy.
-        rollouts: The first two sequences are used, cut short.
+        model: Whose trainable parameters move, and whose layers may be spread over processes.
+        scorer: The module that gives the scores (s, H) of the model, which it holds as `lm`;
+            `inner_names` are its names of the model's parameters.
+        arguments: What it is called with: a few short sequences first.
         mode: How derivatives are about to be computed.
 
     Raises:
         DerivativeError: If they are wrong, naming the class of the module at fault.
         RuntimeError: What torch raised, where layers are spread over processes.
     """
-    dtype_of_theta = next(iter(policy.theta.values())).dtype
-    known = {way for way, dtype in policy.compared_derivatives if dtype == dtype_of_theta}
-    if mode in known or (mode == "forward" and "forward over forward" in known):
-        return
-    policy.require_no_dropout()
-    (batch,) = micro_batches(_short(rollouts), 4 * TOKENS**2, padding=4 * TOKENS**2)
-    batch = batch.to(policy.device)
+    pass_of = _Pass(model, scorer, arguments, mode)
     first = mode in ("forward", "backward")
-    for dtype in _types(policy, first=first):
-        with mapped_blocks(), _precision(dtype), derivative_of_scores(policy.model):
+    for dtype in _types(model, first=first):
+        with mapped_blocks(), _precision(dtype), derivative_of_scores(model):
             try:
-                gap = _gap(policy, batch, dtype, mode)
+                gap = _gap(pass_of, dtype)
             except RuntimeError:  # an operation that has no such type, or no memory
-                if policy.sharded:  # the other processes go on, and would wait for this one
+                if is_spread(model):  # the other processes go on, and would wait for this one
                     raise
                 continue
             if gap.wrong:
                 raise DerivativeError(
-                    f"The derivatives of {_culprit(policy, batch, dtype, mode)} are wrong: {mode}, "
+                    f"The derivatives of {_culprit(pass_of, dtype)} are wrong: {mode}, "
                     f"on two short sequences, the model's are {gap.error:.1%} from differences. "
                     f"{'' if first else _FIRST_ORDER}Write that module in elementary operations of "
                     "torch, or load the model without custom kernels."
@@ -98,28 +107,19 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
             "Derivatives (%s) of %s are not compared with finite differences: that takes a copy in "
             "float64, or a model in float32.",
             mode,
-            name_of(policy.causal_lm),
+            name_of(scorer.lm),
         )
     give_back_free_memory()  # of the copy of all weights
-    policy.compared_derivatives.add((mode, dtype_of_theta))
 
 
-def _short(rollouts: Rollouts) -> Rollouts:
-    n = min(2, len(rollouts))
-    return Rollouts(
-        [p[-TOKENS:] for p in rollouts.prompt_ids[:n]],
-        [r[:TOKENS] for r in rollouts.response_ids[:n]],
-        torch.arange(n),
-    )
-
-
-def _types(policy: Policy, *, first: bool) -> Iterator[torch.dtype]:
+def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
     """float64 where there is room for a copy, then float32; that alone for first derivatives."""
-    tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
+    tensors = [p for p in model.parameters() if p.is_floating_point()]
     shorter = [p for p in tensors if p.dtype != torch.float64]
-    where: Any = policy.device.index or 0 if policy.device.type == "cuda" else "cpu"
+    device = tensors[0].device
+    where: Any = device.index or 0 if device.type == "cuda" else "cpu"
     # the layers of a sharded base are exchanged in their own type
-    room = 0 if policy.sharded else get_max_memory()[where] / 2
+    room = 0 if is_spread(model) else get_max_memory()[where] / 2
     if first and {p.dtype for p in tensors} == {torch.float32}:
         yield torch.float32
         return
@@ -133,29 +133,23 @@ def _precision(dtype: torch.dtype) -> AbstractContextManager[None]:
     return Precision("float64" if dtype == torch.float64 else "float32").active()
 
 
-def _gap(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> Gap:
+def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
     """The derivatives of the scores along the random direction."""
-    scorer = policy.scorer
-    tensors = _converted(scorer, dtype)
-    size = max(_size(p) for p in policy.theta.values())
-    along = {n: _noise(p, k, size) for k, (n, p) in enumerate(policy.theta.items())}
-
-    arguments = _arguments(policy, batch)
-
-    spread = {n for n, p in policy.theta.items() if is_sharded(p)}
+    theta, names = of.theta, of.scorer.inner_names
+    tensors = _converted(of.scorer, dtype)
+    size = max(_size(p) for p in theta.values())
+    along = {n: _noise(p, k, size) for k, (n, p) in enumerate(theta.items())}
+    spread = {n for n, p in theta.items() if is_sharded(p)}
 
     def scores(e: Tensor) -> Tensor:
         in_layers = {n: Moved(along[n], e) for n in spread}
-        names = {n: scorer.inner_names[n] for n in along.keys() - spread}
-        moved = {inner: moved_along(tensors[inner], along[n], e) for n, inner in names.items()}
-        with layers_at(policy.model, in_layers):
-            return torch.stack(functional_call(scorer, tensors | moved, arguments))
+        moved = {
+            names[n]: moved_along(tensors[names[n]], along[n], e) for n in along.keys() - spread
+        }
+        with layers_at(of.model, in_layers):
+            return torch.stack(functional_call(of.scorer, tensors | moved, of.arguments))  # (2, m)
 
-    return derivative_gap(scores, mode=mode, dtype=dtype, device=policy.device)
-
-
-def _arguments(policy: Policy, batch: MicroBatch) -> tuple[Any, ...]:
-    return batch, policy.temperature, policy.vocab_chunk, policy.precision.entropy
+    return derivative_gap(scores, mode=of.mode, dtype=dtype, device=of.device)
 
 
 def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -189,22 +183,22 @@ class _Call:
         return getattr(self.module, "original_name", type(self.module).__name__)
 
 
-def _culprit(policy: Policy, batch: MicroBatch, dtype: torch.dtype, mode: Mode) -> str:
+def _culprit(of: _Pass, dtype: torch.dtype) -> str:
     """The class of the smallest module whose derivatives by inputs and parameters are wrong."""
-    if policy.sharded:  # a module that is called alone is not gathered
+    if is_spread(of.model):  # a module that is called alone is not gathered
         return "the model"
-    options: dict[str, Any] = {"mode": mode, "dtype": dtype, "device": policy.device}
-    calls = _calls(policy, batch, dtype)
+    calls = _calls(of, dtype)
     for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
         try:
-            if derivative_gap(_of_module(call, dtype), **options).wrong:
+            alone = _of_module(call, dtype)
+            if derivative_gap(alone, mode=of.mode, dtype=dtype, device=of.device).wrong:
                 return f"{call.kind} ({call.name})"
         except (RuntimeError, TypeError):  # it gives no tensors, or refuses other inputs
             continue
     return "what the model does between its modules"
 
 
-def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]:
+def _calls(of: _Pass, dtype: torch.dtype) -> list[_Call]:
     """The first call of every module, while two short sequences are scored."""
     calls: dict[str, _Call] = {}
 
@@ -215,10 +209,10 @@ def _calls(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> list[_Call]
         return hook
 
     with ExitStack() as stack, torch.no_grad():
-        for name, module in policy.causal_lm.named_modules():
+        for name, module in of.scorer.lm.named_modules():
             handle = module.register_forward_pre_hook(keep(name), with_kwargs=True)
             stack.callback(handle.remove)
-        functional_call(policy.scorer, _converted(policy.scorer, dtype), _arguments(policy, batch))
+        functional_call(of.scorer, _converted(of.scorer, dtype), of.arguments)
     return list(calls.values())
 
 

@@ -3,10 +3,10 @@
 Each decoder layer is gathered when it is used and dropped afterwards, so a process holds its share
 of the layers, one whole layer, the embeddings and the adapter. Scores and both kinds of derivative
 are those of the whole model. Every process must run equally many forward passes, which
-`policy.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
+`models.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
 training each process has equally many sequences of its own.
 
-Where there is no adapter, trained layers are spread too (`policy.layerwise`).
+Where there is no adapter, trained layers are spread too (`models.layerwise`).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from isentrope.policy.architecture import UnsupportedModelError, decoder_of, name_of
+from isentrope.models.architecture import UnsupportedModelError, decoder_of, name_of
 from isentrope.system.processes import Ranks
 
 

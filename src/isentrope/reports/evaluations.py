@@ -6,26 +6,55 @@ is read where only that was copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
+from isentrope.config.io import ConfigError, read_yaml
 from isentrope.evaluation.pass_at_k import prompt_scores
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Source
-from isentrope.reports.run_config import Sections, provenance_of, read_sections
+from isentrope.reports.sentences import estimate_in
 from isentrope.results.columns import RECORDS
-from isentrope.runs.evaluation_folder import HEAD, columns_of, finished, rows_of
-from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.results.header import Provenance
+from isentrope.runs.evaluation_folder import (
+    HEAD,
+    NEW_TABLE,
+    TABLE,
+    columns_of,
+    finished,
+    rows_of,
+)
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
 from isentrope.system.reading import read_csv, read_table
 
-TABLES = ("consolidated_metrics.new.csv", "consolidated_metrics.csv")
-"""The first is there where another program held the second open."""
+Sections = Mapping[str, Mapping[str, Any]]
+"""Keys and values of a config.yaml by section."""
+
+
+def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
+    """The sections of a config.yaml, perhaps of an earlier version; empty if it is unreadable."""
+    path = folder / "config.yaml"
+    try:
+        content = read_yaml(path) if path.exists() else {}
+    except ConfigError as error:
+        content = {}
+        if missing is not None:
+            missing.append(str(error))
+    return {key: value for key, value in content.items() if isinstance(value, dict)}
+
+
+def provenance_of(config: Sections) -> Provenance:
+    """With what a run was made."""
+    known = {field.name for field in fields(Provenance)}
+    content = config.get("provenance", {})
+    return Provenance(**{key: value for key, value in content.items() if key in known and value})
 
 
 @dataclass(frozen=True)
@@ -35,7 +64,7 @@ class Evaluation:
     Attributes:
         folder: Where it is.
         table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
-        config: What was asked.
+        config: The content of its config.yaml.
         file: The table's name.
     """
 
@@ -48,6 +77,13 @@ class Evaluation:
         """Rows of sampled responses, by step; those of any decoding where there are none."""
         rows = self.table[self.table["decoding"] == "sampled"]
         return (rows if len(rows) else self.table).sort_values("step")
+
+    def along(self, metric: str) -> list[Estimate]:
+        """A metric of the sampled responses, by step; empty where it was not evaluated."""
+        rows = self.sampled()
+        prompts = rows["n_prompts"] if "n_prompts" in rows else [0] * len(rows)
+        pairs = zip(rows.iterrows(), prompts, strict=True)
+        return [estimate_in(row, metric, n=int(n)) for (_, row), n in pairs if metric in row]
 
     def scores(self, step: float, ks: Sequence[int]) -> dict[int, pd.Series]:
         """pass@k of each prompt by its key, of sampled responses; empty where keys are unknown."""
@@ -74,33 +110,32 @@ class Evaluation:
 def find_evaluations(
     run: Path, named: Sequence[str | Path], missing: list[str]
 ) -> list[Evaluation]:
-    """The evaluations of a run.
+    """The evaluations of a run: those named, that in its own folder, and those that name it.
 
     Returns:
-        In the order of their names.
+        In that order, and by name.
 
     Raises:
         FileNotFoundError: If a folder that was named has no table.
     """
-    folders = []
-    for folder in named:
-        if _table_file(Path(folder)) is None:
-            raise FileNotFoundError(f"{folder} has no {TABLES[1]}: give a folder of eval_runs/.")
-        folders.append(Path(folder))
+    folders = [Path(folder) for folder in named]
+    for folder in folders:
+        if _table_file(folder) is None:
+            raise FileNotFoundError(f"{folder} has no {TABLE}: give a folder of eval_runs/.")
     beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
-    own = run / "evaluation"
-    if _table_file(own) and own.resolve() not in {other.resolve() for other in folders}:
-        folders.append(own)
-    for folder in sorted({p.resolve() for base in beside for p in base.glob("*") if p.is_dir()}):
+    others = sorted({path.resolve() for base in beside for path in base.glob("*")})
+    of_run = [_short(p) for p in others if _table_file(p) and _names(read_sections(p), run)]
+    for folder in [run / "evaluation", *of_run]:
         known = {other.resolve() for other in folders}
-        if folder not in known and _table_file(folder) and _names(read_sections(folder), run):
-            folders.append(_short(folder))
+        if _table_file(folder) and folder.resolve() not in known:
+            folders.append(folder)
     read = (_read(run, folder, missing) for folder in folders)
     return [evaluation for evaluation in read if evaluation is not None]
 
 
 def _table_file(folder: Path) -> Path | None:
-    return next((folder / name for name in TABLES if (folder / name).exists()), None)
+    """The newer table is there where another program held the older one open."""
+    return next((folder / name for name in (NEW_TABLE, TABLE) if (folder / name).exists()), None)
 
 
 def _short(folder: Path) -> Path:
@@ -124,7 +159,12 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
         for result in results:
             name = result.checkpoint
             require_of_run(run, folder / name, name, result.made_from)
-        table = _table_of(results) if results else read_csv(path)
+        if results:
+            names = list(results[0].rows[0].metrics)
+            table = pd.DataFrame(rows_of(results, names), columns=columns_of(names))
+            table = table.astype(dict.fromkeys(set(table.columns) - set(HEAD), float))
+        else:
+            table = read_csv(path)
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
         return None
@@ -134,11 +174,3 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
     return Evaluation(folder, table, read_sections(folder), path.name)
-
-
-def _table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
-    """The numbers as they are in the verified metrics.json of each checkpoint."""
-    names = [*results[0].rows[0].metrics]
-    table = pd.DataFrame(rows_of(results, names), columns=columns_of(names))
-    numbers = [name for name in table.columns if name not in HEAD]
-    return table.astype(dict.fromkeys(numbers, float))

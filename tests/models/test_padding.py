@@ -10,7 +10,8 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.influence.closure import tolerance
-from isentrope.policy.padding import DerivativeOfTraining
+from isentrope.models.padding import DerivativeOfTraining
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from tests import cases
 
@@ -67,7 +68,7 @@ def test_the_kernel_has_the_derivative_in_its_rows_and_trainings_gradient_in_its
     kernel = fisher_kernel(policy, E, U).matrix
     for j in range(len(U)):
         one = U.select([j])
-        v = policy.weighted_gradient(one, score_sums(one).logprob_weights)
+        v = weighted_gradient(policy, one, score_sums(one).logprob_weights)
         slope = score_along(policy, E, v, 1)[1].logprobs.sum(1)
         torch.testing.assert_close(kernel[:, j], slope)
     # sixteen numbers per parameter: few of them share one; the other derivative is 6 % off
@@ -77,7 +78,7 @@ def test_the_kernel_has_the_derivative_in_its_rows_and_trainings_gradient_in_its
 def test_forward_mode_as_training_has_it_is_autograds_gradient():
     policy, batch = tied(), cases.ragged(5)
     v, a = cases.direction(policy), score(policy, batch).mask.double()
-    gradient = policy.weighted_gradient(batch, a)
+    gradient = weighted_gradient(policy, batch, a)
     expected = sum(float((gradient[n] * v[n]).sum()) for n in v)
     plain = float(score_along(policy, batch, v, 1)[1].logprobs.sum())
     with DerivativeOfTraining():

@@ -4,7 +4,7 @@
 
 Both are declared by the configuration (Gemma caps, Cohere multiplies, Granite divides). They become
 part of the head, a module that is differentiated like every other. What a model does beyond that
-is found by comparing with its own logits (`policy.requirements`).
+is found by comparing with its own logits (`models.requirements`).
 """
 
 from __future__ import annotations

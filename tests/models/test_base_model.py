@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from isentrope.models import base_model
+from isentrope.models.base_model import adapter_base, causal_lm
+from isentrope.models.checkpoint import load_tokenizer
 from isentrope.planning.shapes import shapes_of
-from isentrope.policy import base_model
-from isentrope.policy.base_model import adapter_base, causal_lm
-from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.trainers.convert.gathered import described_model
 from tests import cases
