@@ -5,7 +5,7 @@ import torch
 
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.options import ProbeOptions
-from tests.training import following
+from tests.probe import following
 
 
 def probe(**options):

@@ -10,7 +10,8 @@ from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.options import ProbeOptions
 from isentrope.recording.next_update import read_next_update
 from isentrope.update.step import optimizer_step
-from tests.training import following, runs
+from tests.probe import following
+from tests.training import runs
 
 
 def recorded(made):
