@@ -11,8 +11,8 @@ from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.probe.kept_gradient import KeptGradient
 from isentrope.verbs.train import resume, train
+from tests.probe.test_probe import Recorder
 from tests.training import runs
-from tests.training.test_probe import Recorder
 
 KEPT = ("kept_first_order", "kept_first_order_se", "kept_age")
 

@@ -1,6 +1,6 @@
 """The probe on TRL under DeepSpeed, or without it, on however many processes run this.
 
-torchrun --nproc_per_node 2 -m tests.training.zero_probe CASE FOLDER      (pip install deepspeed)
+torchrun --nproc_per_node 2 -m tests.probe.zero_probe CASE FOLDER      (pip install deepspeed)
 
 FOLDER/base holds the model; the readings go to FOLDER/CASE.json, what was trained to CASE.pt.
 """
@@ -13,7 +13,7 @@ import torch
 
 from isentrope.probe.callback import EntropyProbe
 from isentrope.system.processes import leave, rank
-from tests.training import following
+from tests.probe import following
 
 CASES = {
     "plain": {},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.probe.callback import EntropyProbe
-from tests.training import following
+from tests.probe import following
 
 
 def probe(**options):

@@ -9,7 +9,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.recording.next_update import read_next_update
 from isentrope.update.step import optimizer_step
-from tests.training import following, runs
+from tests.probe import following
+from tests.training import runs
 
 
 def recorded(made):
