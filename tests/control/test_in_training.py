@@ -24,8 +24,8 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.training.checkpoints import save_base_model
 from isentrope.update.step import optimizer_step
+from tests.adapters import save_base_model
 from tests.training import runs
 from tests.training.conftest import Short
 from tests.training.test_trainer import replayed
