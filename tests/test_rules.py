@@ -55,7 +55,7 @@ OF_NO_PACKAGE = {
 }
 """Folders of tests/ that mirror no package, and what they hold."""
 
-NOT_MIRRORED = {"config", "probe", "recording", "runs"}
+NOT_MIRRORED: set[str] = set()
 """Folders that only one of tests/ and src/ has."""
 
 NUMBERS = {"nouns", "models", "policy", "sampling", "update", "oracle", "estimators", "attribution"}

@@ -197,7 +197,7 @@ def test_two_processes_make_the_model_of_one_to_rounding(settings, tmp_path):
 
 @pytest.mark.slow
 def test_the_toy_learns_to_add_as_it_does_in_plain_torch(tmp_path):
-    from tests.verbs.test_examples import CONFIGS
+    from tests.config.test_examples import CONFIGS
 
     made = run(CONFIGS / "sft_toy.yaml", f'output.directory="{tmp_path / "toy"}"')
     policy, task = Policy.from_checkpoint(made.model, precision="float32"), Addition("test")

@@ -16,8 +16,8 @@ from isentrope.probe.coming_step import moving_parts
 from isentrope.probe.requirements import require_whole_parameters
 from isentrope.probe.zero_step import ZeroStep, zero_optimizer
 from tests import cases
-from tests.training import following
-from tests.training.zero_probe import CASES
+from tests.probe import following
+from tests.probe.zero_probe import CASES
 
 RATE, PADDING = 1e-2, 3
 
@@ -136,7 +136,7 @@ def test_moving_parts_of_a_step_that_was_skipped_are_none():
 
 def run(folder, case, *alone):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.training.zero_probe", case, str(folder), *alone]
+    command += ["-m", "tests.probe.zero_probe", case, str(folder), *alone]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     name = "_".join((case, *alone))

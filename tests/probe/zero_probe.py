@@ -1,6 +1,6 @@
 """The probe on TRL under DeepSpeed, or without it, on however many processes run this.
 
-torchrun --nproc_per_node 2 -m tests.training.zero_probe CASE FOLDER      (pip install deepspeed)
+torchrun --nproc_per_node 2 -m tests.probe.zero_probe CASE FOLDER      (pip install deepspeed)
 
 FOLDER/base holds the model; the readings go to FOLDER/CASE.json, what was trained to CASE.pt.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.system.processes import leave, rank
-from tests.training import following
+from tests.probe import following
 
 CASES = {
     "plain": {},
@@ -39,8 +40,8 @@ def main(case, folder, probed=True):
         if case == "short":  # and the first rate of its warmup is 0
             options |= {"bf16": True, "warmup_steps": 1, "lr_scheduler_type": "linear"}
     made = following.grpo(folder, steps=3, **options)
-    settings = {"every": 1, "size": 8, "second_order": True, "log_every": 1}
-    probe = EntropyProbe(["1+2=", "5+4="], **settings)
+    options = ProbeOptions(second_order=True, log_every=1)
+    probe = EntropyProbe(["1+2=", "5+4="], every=1, size=8, options=options)
     if probed:
         probe.attach(made)
     following.run(made)
