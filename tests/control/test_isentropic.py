@@ -269,7 +269,7 @@ def test_sharded_trainers_and_skipped_steps_are_refused(tmp_path):
     made = runs.trainer(tmp_path)
     control = IsentropicStep(["1+1="], options=IsentropicOptions(size=16))
     made.is_fsdp_enabled = True
-    with pytest.raises(ValueError, match="fsdp"):
+    with pytest.raises(ValueError, match="FSDP"):
         control.attach(made)
     made.is_fsdp_enabled, made.args.fp16 = False, True
     with pytest.raises(ValueError, match=r"trainer\.fp16=false"):
