@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import Caveats, Estimate
 
 KERNEL_UNIT = "nats per unit of η·w·A"
 """The unit of K: a step on t' changes log π(t) by η K(t, t') w A(t')."""
@@ -106,7 +106,9 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
     options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
     if not defined:
         nan = float("nan")
-        return Estimate.from_standard_error(float(value), nan, n, **options, warnings=[_NO_ERROR])
+        return Estimate.from_standard_error(
+            float(value), nan, n, caveats=Caveats((_NO_ERROR,)), **options
+        )
     influences = (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
     return Estimate.from_influences(float(value), influences, at_most=n, **options)
 

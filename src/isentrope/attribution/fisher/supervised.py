@@ -30,7 +30,7 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import METHOD, NoiseScale, noise_scale_of_gram
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import Caveats, Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -182,8 +182,7 @@ class SupervisedNoise:
             unit=f"{UNIT} per η²",
             method=METHOD,
             confidence=confidence,
-            warnings=noise.warnings,
-            trusted=math.isfinite(noise.ci_low),
+            caveats=Caveats(noise.warnings, math.isfinite(noise.ci_low)),
             degrees_of_freedom=noise.degrees_of_freedom,
         )
         return replace(both, ci_high=math.inf) if noise.ci_high == math.inf else both

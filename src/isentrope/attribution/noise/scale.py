@@ -47,7 +47,7 @@ from isentrope.estimators.tail import (
     too_few,
     uneven,
 )
-from isentrope.nouns.estimate import Estimate, freedom_of_units, participation, t_quantile
+from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, participation, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -95,7 +95,6 @@ def noise_scale(
     token_weights: Tensor | None = None,
     entropy_weights: Tensor | None = None,
     objective: str = "dr_grpo",
-    max_response_length: int | None = None,
     confidence: float = 0.95,
     gradients: GradientOptions = GradientOptions(),
 ) -> NoiseScale:
@@ -110,8 +109,8 @@ def noise_scale(
         token_weights: (n, t) c_ik of the gradient Σ (c_ik ∂s_ik + d_ik ∂H_ik);
             `Step.token_weights` will do.
         entropy_weights: (n, t) d_ik, `Step.entropy_weights` will do; None for 0.
-        objective: Where no weights are given, the objective they are made from.
-        max_response_length: L of "dr_grpo".
+        objective: Where no weights are given, the objective they are made from; L of "dr_grpo" is
+            the batch's `max_new_tokens`.
         confidence: Nominal coverage.
         gradients: How the groups' gradients are computed and held.
 
@@ -133,7 +132,7 @@ def noise_scale(
     if token_weights is None:
         if entropy_weights is not None:
             raise ValueError("entropy_weights belong to a step: give its token_weights too.")
-        token_weights = objective_weights(U, objective, max_response_length)
+        token_weights = objective_weights(U, objective)
         entropy_weights = of_entropies(U, objective)
     d = entropy_weights
     acting = (token_weights != 0) if d is None else (token_weights != 0) | (d != 0)
@@ -213,7 +212,7 @@ def noise_scale_of_gram(
     short = too_few(n, unit)
     warnings = (*uneven(noises, unit), *short, *(rare := no_upper_end(n, unit)))
 
-    def estimate(k: int, df: float, trusted: bool, warnings: tuple[str, ...]) -> Estimate:
+    def estimate(k: int, df: float, caveats: Caveats) -> Estimate:
         return Estimate.from_standard_error(
             float(value[k]),
             float(spread[k, k].clamp_min(0).sqrt()),
@@ -221,14 +220,13 @@ def noise_scale_of_gram(
             unit=square_unit,
             method=METHOD,
             confidence=confidence,
-            warnings=warnings,
-            trusted=trusted,
+            caveats=caveats,
             degrees_of_freedom=df,
         )
 
     rows = gram.sum(1) - gram.diagonal()
-    square = estimate(0, freedom_of_units(rows - rows.mean()), True, ())
-    trace = estimate(1, df, not short, warnings).on_log_scale(confidence)
+    square = estimate(0, freedom_of_units(rows - rows.mean()), Caveats())
+    trace = estimate(1, df, Caveats(warnings, not short)).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)
     if rare:

@@ -11,7 +11,7 @@ or in the sum of squares or of sizes. That number less one is the degrees of fre
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class AuditSample:
         measured: Column,
         proxies: Mapping[str, Column],
         halves: tuple[Column, Column] | None,
-        tops: tuple[float, ...],
+        tops: Sequence[float],
     ) -> None:
         """Store the columns, and compute over how many prompts each statistic is spread.
 
