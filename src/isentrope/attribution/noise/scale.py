@@ -47,7 +47,7 @@ from isentrope.estimators.tail import (
     too_few,
     uneven,
 )
-from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, participation, t_quantile
+from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -69,22 +69,13 @@ class NoiseScale:
         gradient_square: |G|², or Gᵀ P G.
         trace: tr Σ of one unit's gradient, or tr(P Σ).
         b_simple: Their ratio, in units; its upper end is infinite where |G|² may be zero.
-        effective_units: (Σ c)²/Σ c² with c_p = |g_p − ḡ|², at most n; small where few units
-            dominate the noise.
-        covariance: (2, 2) joint covariance of `gradient_square` and `trace`.
         gram: (n, n) inner products of the units' gradients.
     """
 
     gradient_square: Estimate
     trace: Estimate
     b_simple: Estimate
-    effective_units: float
-    covariance: Tensor = field(repr=False)
     gram: Tensor = field(repr=False)
-
-    def to_dict(self) -> dict[str, object]:
-        """The three estimates, ready for JSON."""
-        return {name: getattr(self, name).to_dict() for name in ESTIMATES}
 
 
 def noise_scale(
@@ -147,7 +138,15 @@ def noise_scale(
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
     silent = len(units) - len(kept)
-    return result if silent == 0 else _with_warning(result, silent, len(units))
+    if not silent:
+        return result
+    warning = (
+        f"{silent} of {len(units)} prompt groups have no advantage and are omitted, as in a batch "
+        "that rejects such groups."
+    )
+    estimates = {name: getattr(result, name) for name in ESTIMATES}
+    warned = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
+    return replace(result, **warned)
 
 
 def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
@@ -164,16 +163,6 @@ def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
     weighted = torch.zeros(len(units), dtype=torch.bool)
     weighted[place[acting.any(1).cpu()]] = True
     return weighted[place]
-
-
-def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
-    warning = (
-        f"{silent} of {of} prompt groups have no advantage and are omitted, as in a batch that "
-        "rejects such groups."
-    )
-    estimates = {name: getattr(scale, name) for name in ESTIMATES}
-    warned = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
-    return replace(scale, **warned)
 
 
 def noise_scale_of_gram(
@@ -233,7 +222,7 @@ def noise_scale_of_gram(
         trace, ratio = (
             x if math.isnan(x.ci_low) else replace(x, ci_high=math.inf) for x in (trace, ratio)
         )
-    return NoiseScale(square, trace, ratio, participation(noises), spread, gram)
+    return NoiseScale(square, trace, ratio, gram)
 
 
 def require_units(n: int, unit: str) -> None:

@@ -189,8 +189,7 @@ def audit(
         series = np.array([draw[proxy, name] for draw in drawn])
         estimate = _estimate(name, value, series, sample.n_prompts, quantile, warnings)
         statistics.setdefault(proxy, {})[name] = estimate
-    counts = dict(zip(options.top, top_counts(sample.n, options.top), strict=True))
-    return Audit(statistics, counts, sample.n, sample.n_prompts, unit)
+    return Audit(statistics, top_counts(sample.n, options.top), sample.n, sample.n_prompts, unit)
 
 
 def _estimate(
