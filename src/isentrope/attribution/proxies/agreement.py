@@ -136,7 +136,7 @@ def agreement(
         Numbers by name; NaN where one is not defined.
     """
     x, y = proxy.column, measured.column
-    found = dict.fromkeys(RANK_AND_SIGN, math.nan)
+    found: dict[str, float] = dict.fromkeys(RANK_AND_SIGN, math.nan)
     found["pearson_size"] = correlation(weights, x.sizes, y.sizes)
     found["spearman_size"] = correlation(weights, proxy.size_ranks, measured.size_ranks)
     if x.signed:
