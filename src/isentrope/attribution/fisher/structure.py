@@ -218,15 +218,14 @@ def _structure(
             continue
         mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
         spread = (square - mean.square()).clamp_min(0).sqrt()
-        of_cosines: list[Estimate | None] = [None, None]
+        mean_cosine = rms = None
         both = mask & defined
         if cosine is not None and bool(both.any()):
-            mean_cosine, squares = (pairs.means(x, both) for x in (cosine, cosine.square()))
-            root = squares.clamp_min(0).sqrt()
-            of_cosines = [pairs.estimate(mean_cosine, both, "cosine")]
-            of_cosines += [pairs.estimate(root, both, "rms cosine")]
-        of_entries = (pairs.estimate(x, mask, KERNEL_UNIT) for x in (mean, spread))
-        relations[name] = Relation(int(mask.sum()), *of_entries, *of_cosines)
+            mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
+            squares = pairs.means(cosine.square(), both).clamp_min(0)
+            rms = pairs.estimate(squares.sqrt(), both, "rms cosine")
+        means, spreads = (pairs.estimate(x, mask, KERNEL_UNIT) for x in (mean, spread))
+        relations[name] = Relation(int(mask.sum()), means, spreads, mean_cosine, rms)
     differences = _differences(matrix, cosine, pairs, masks, defined)
     return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings), differences)
 

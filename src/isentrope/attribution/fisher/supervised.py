@@ -90,7 +90,7 @@ def supervised_loss_change(
         jackknife.estimate(k, unit=unit, method=method, confidence=confidence)
         for k, unit in enumerate(units)
     )
-    return LossChange(*estimates, kernel)
+    return LossChange(*estimates, kernel=kernel)
 
 
 def supervised_noise_scale(

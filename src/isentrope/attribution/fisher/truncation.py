@@ -247,7 +247,7 @@ def compared(
         total, ratio, *correlations = statistics[:, :, k].unbind(1)  # (1 + P,) each
         sums = errors(total[0], total[1:], unit), errors(ratio[0], ratio[1:], "of the full sum")
         of_responses = (_correlation(x, errors) for x in correlations)
-        rows.append(Truncation(name, *sums, *of_responses, influences[k]))
+        rows.append(Truncation(name, *sums, *of_responses, influences=influences[k]))
     if not rows[-1].total.covers(0.0):
         return tuple(rows)
     none = {"ci_low": math.nan, "ci_high": math.nan, "warnings": (_NO_TARGET,)}
