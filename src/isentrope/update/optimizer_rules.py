@@ -85,11 +85,8 @@ def adam(
         second, averaged = beta2 * second + (1 - beta2) * total**2, tau
     root = (second / (1 - beta2**averaged)).sqrt() + float(group["eps"])
     scale = 1 / ((1 - beta1**tau) * root)
-    momentum, preconditioner = (
-        -beta1 * scale * _moment(state, "exp_avg", total),
-        (1 - beta1) * scale,
-    )
-    return RuleStep(momentum, -penalty if decoupled else -preconditioner * penalty, preconditioner)
+    momentum, P = -beta1 * scale * _moment(state, "exp_avg", total), (1 - beta1) * scale
+    return RuleStep(momentum, -penalty if decoupled else -P * penalty, P)
 
 
 adamw = partial(adam, decoupled=True)

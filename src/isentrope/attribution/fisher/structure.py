@@ -250,7 +250,7 @@ def _differences(
 
     add("mean", matrix, *sides, KERNEL_UNIT)
     if cosine is not None:
-        known = [side & defined for side in sides]
+        known = (sides[0] & defined, sides[1] & defined)
         add("mean_cosine", cosine, *known, "difference of cosines")
         add("rms_cosine", cosine.square(), *known, "difference of cosines")
     return estimates
