@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.toy_training import QUIET
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.control.controls import STEP, TOKEN, build
@@ -33,6 +32,7 @@ from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 
 VANILLA = "none"
+QUIET = ("output.report_to=[]", "output.log_level=WARNING")
 
 
 def timed(base: Path, folder: Path, control: str, steps: int) -> list[dict[str, float]]:

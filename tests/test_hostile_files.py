@@ -1,7 +1,7 @@
 """One hostile file per way in: nothing of it runs, and it ends in a sentence, in little memory.
 
 `tests/test_entry_points.py` lists the ways in. Chat templates are in
-`tests/sampling/test_chat_template.py`, configurations in `tests/verbs/test_strict_yaml.py`.
+`tests/sampling/test_chat_template.py`, configurations in `tests/config/test_strict_yaml.py`.
 """
 
 import io
@@ -22,13 +22,13 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 
-from isentrope.convert.distributed import require_inert
-from isentrope.convert.write import convert
 from isentrope.policy.language_model import Policy
 from isentrope.system import reading
 from isentrope.system.errors import IsentropeError
 from isentrope.system.inert import Inert, load_pickle, load_torch
-from isentrope.training.saved_arguments import read_training_arguments
+from isentrope.trainers.arguments import read_training_arguments
+from isentrope.trainers.convert.distributed import require_inert
+from isentrope.trainers.convert.write import convert
 from isentrope.update.optimizer_state import _read  # pyright: ignore[reportPrivateUsage]
 from tests.tiny_checkpoint import copied, tiny
 

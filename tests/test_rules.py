@@ -14,8 +14,8 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Checks Column Drawn Evaluation HeldOut Mean Measurement Report RoundingFloor Sampler
-    SamplingConfig Section Source Split Sums Work along bare columns_of converted decode differences
+    Column Drawn Evaluation HeldOut Mean Measurement Report Sampler
+    SamplingConfig Section Source Sums Work along bare columns_of decode differences
     encode evaluating find_change find_trial fine_tuning first_tokens joined listed lowest measured
     name_of names noise_scale optimizer_step part_of read_schema read_text require_finite
     require_steps resolved resume sequence_table sequence_weights token_table total training verdict
@@ -55,10 +55,10 @@ OF_NO_PACKAGE = {
 }
 """Folders of tests/ that mirror no package, and what they hold."""
 
-NOT_MIRRORED = {"benchmarks", "config", "probe", "recording", "results", "runs"}
+NOT_MIRRORED: set[str] = set()
 """Folders that only one of tests/ and src/ has."""
 
-NUMBERS = {"nouns", "policy", "sampling", "update", "oracle", "estimators", "attribution"}
+NUMBERS = {"nouns", "models", "policy", "sampling", "update", "oracle", "estimators", "attribution"}
 """Packages that compute the numbers: pyright checks them in strict mode."""
 
 NOT_STRICT = {"nouns", "attribution"}
@@ -130,6 +130,31 @@ def folders(root):
 
 def test_folders_of_the_tests_are_those_of_the_library():
     assert (folders(ROOT / "tests") - set(OF_NO_PACKAGE)) ^ folders(SOURCES) == NOT_MIRRORED
+
+
+MAY_IMPORT = {
+    "tests": set[str](),
+    "benchmarks": {"examples"},
+    "examples": {"tests"},
+    "validation": {"tests"},
+    "studies": {"tests", "examples", "validation"},
+}
+"""Folders beside src/, and which of each other they import: the cases of the tests are shared."""
+
+ALSO_IMPORTED = {"verbs.test_long_responses": {"benchmarks"}}
+"""Modules of tests/ that import more."""
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_what_proves_measures_and_studies_stays_apart(folder):
+    found = {}
+    for name, tree in modules(ROOT / folder):
+        nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        bases = {getattr(n, "module", None) or n.names[0].name for n in nodes}
+        rooms = {base.partition(".")[0] for base in bases} & set(MAY_IMPORT)
+        if more := rooms - {folder} - MAY_IMPORT[folder]:
+            found[name] = more
+    assert found == (ALSO_IMPORTED if folder == "tests" else {})
 
 
 def test_the_numbers_are_checked_in_strict_mode():

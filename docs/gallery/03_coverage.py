@@ -3,7 +3,7 @@
 #
 # A hundred evaluation batches of 128 responses, each with its own 95 % interval for ΔH(η),
 # against the exact value. About five of a hundred should miss it, at random. The table with a
-# thousand batches, three policies and every estimator is made by `python -m benchmarks.coverage`.
+# thousand batches, three policies and every estimator is made by `python -m validation.coverage`.
 
 # %%
 import matplotlib.pyplot as plt

@@ -79,7 +79,7 @@ def test_an_extra_that_is_installed_exists(command):
 
 def named_tests(text: str) -> list[str]:
     """Paths of tests in the running text of a page."""
-    return re.findall(r"`(tests/[\w/]+(?:\.py)?)`", text)
+    return re.findall(r"`((?:\w+/)?tests/[\w/]+(?:\.py)?)`", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -10,11 +10,10 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.prompts import Prompt, as_prompts
-from isentrope.training.checkpoints import save_base_model
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
-from isentrope.training.toy import with_lora
 from isentrope.training.update_batches import UpdateBatches
+from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import Short, small_policy
 
 STEPS, GROUPS, SIZE, LENGTH = 4, 4, 4, 3

@@ -6,7 +6,7 @@ All are computed from the batch itself, on its prefixes:
     EOS          the same of its count, if EOS is drawn f times as often
     filters      the weakest setting within which a sound batch is unlikely to stay
 
-benchmarks/power.py simulates the same faults.
+validation/power.py simulates the same faults.
 """
 
 from __future__ import annotations

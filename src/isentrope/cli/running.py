@@ -21,8 +21,8 @@ from isentrope.verbs.kinds import defaults, load_any
 from isentrope.verbs.loop import run_verb
 
 if TYPE_CHECKING:
-    from isentrope.convert.write import Converted
     from isentrope.reports.report import Report
+    from isentrope.trainers.convert.write import Converted
     from isentrope.verbs.sft import FineTuned
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from isentrope.config.given_batch import GivenBatch
 from isentrope.config.measure import MeasureConfig
-from isentrope.training.trainer_facts import Use
-from isentrope.training.trainer_fields import KEYS
-from isentrope.training.training_settings import TrainingSettings
+from isentrope.trainers.fields import KEYS
+from isentrope.trainers.settings import TrainingSettings
+from isentrope.trainers.step import Use
 
 _NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
 """Keys whose null leaves the value to others."""

@@ -1,7 +1,7 @@
 """A configuration beside the checkpoint it is for: unset keys as in training, others compared.
 
 A key that the configuration does not set has training's value, where a file of the checkpoint says
-it (`training.training_settings`). One that is set otherwise is refused, and so is what training's
+it (`trainers.settings`). One that is set otherwise is refused, and so is what training's
 step has and the computed one has not. `estimator.ignore_training_settings` lists what may differ
 all the same; each then leaves a warning in the result, and so does a default in place of a setting
 that no file says. The command line and `ise.optimizer_step` both go through `settle`.
@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from isentrope.config.acting import acting_keys, assumable_keys, given_keys, value_of
 from isentrope.config.estimator import ADVANTAGES_OF
 from isentrope.config.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.config.measure import MeasureConfig
-from isentrope.training.settings_rules import Obstacle
-from isentrope.training.trainer_facts import Use
-from isentrope.training.trainer_fields import KEYS
-from isentrope.training.training_settings import TrainingSettings, read_training_settings
+from isentrope.trainers.fields import KEYS
+from isentrope.trainers.rules import Obstacle
+from isentrope.trainers.settings import TrainingSettings, read_training_settings
+from isentrope.trainers.step import Use
 
 ASSUMED = "assumed"
 OURS = ("configuration", "default", ASSUMED)
@@ -40,7 +42,7 @@ class Origin:
     """
 
     value: Any
-    source: str
+    source: Annotated[str, Field(alias="from")]
     training: Any = None
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
 from isentrope.estimators.functional import EstimatorOptions, Method
-from isentrope.training.trainer_fields import require_known_settings
+from isentrope.trainers.fields import require_known_settings
 from isentrope.update.objective import Objective
 
 AnyObjective = Literal[Objective, "sft", "recorded"]

@@ -10,8 +10,8 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.reading import read_arrow, read_schema, read_text
 from isentrope.system.strict_json import parse_json
-from isentrope.training.settings_rules import Obstacle
-from isentrope.training.training_settings import TrainingSettings
+from isentrope.trainers.rules import Obstacle
+from isentrope.trainers.settings import TrainingSettings
 
 
 @dataclass(frozen=True)

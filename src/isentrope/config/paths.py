@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from isentrope.policy.adapter import adapter_settings
+from isentrope.models.adapter import adapter_settings
 from isentrope.system.manifest import verification
 
 PATHS = {

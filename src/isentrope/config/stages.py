@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from isentrope.config.values import Count, Name, PathText, Real, Temperature, Text, Whole
-from isentrope.policy.precision import Precision
+from isentrope.models.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
 from isentrope.sampling.tasks.chat import Conversations
 
@@ -63,7 +63,7 @@ class PromptsConfig(Section):
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
     dataset_options: dict[str, Any] = {}
-    """Options of the task of dataset_name, such as phase: 2 of relay."""
+    """Options of the task of dataset_name, such as digits: 3 of addition."""
 
     @model_validator(mode="before")
     @classmethod

@@ -119,22 +119,18 @@ class EntropyChange:
         import pandas as pd
 
         nan = math.nan
-        names = ("", "_se", "_ci_low", "_ci_high")
-
-        def columns(name: str, e: Estimate | None) -> dict[str, float]:
-            numbers = (e.value, e.se, e.ci_low, e.ci_high) if e else (nan,) * 4
-            return {name + part: x for part, x in zip(names, numbers, strict=True)}
+        unknown = Estimate(nan, nan, nan, nan, 0, "", "")
 
         return pd.DataFrame(
             {"eta": p.eta}
-            | columns("delta_h", p.change)
+            | p.change.columns("delta_h")
             | {"first_order": p.eta * self.first_order.value if self.first_order else nan}
             | {
                 "second_order": p.eta * p.eta * self.second_order.value
                 if self.second_order
                 else nan
             }
-            | columns("residual", p.residual)
+            | (p.residual or unknown).columns("residual")
             | {name: getattr(p, name) for name in ("ess", "ess_integrated", "khat", "verdict")}
             | {"residual_verdict": p.residual_trust.verdict if p.residual_trust else None}
             for p in self.points

@@ -17,9 +17,9 @@ import torch
 from packaging.version import Version
 
 from isentrope.evaluation.responses import Decoding
+from isentrope.models.adapter import adapter_settings
+from isentrope.models.base_model import adapter_base
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.adapter import adapter_settings
-from isentrope.policy.base_model import adapter_base
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt

@@ -26,10 +26,10 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.estimators.functional import Functional, Method
+from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.policy.sharding import is_spread
 from isentrope.probe.coming_step import StepControl, moving_parts
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, gradient_of_reading

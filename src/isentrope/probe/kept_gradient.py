@@ -19,10 +19,10 @@ from torch import Tensor
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.vectors import Vector, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, own_rows

@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isentrope.convert.gathered import split_flat
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.system.processes import gather, together
+from isentrope.trainers.convert.gathered import split_flat
 
 
 def zero_optimizer(optimizer: Any) -> Any:

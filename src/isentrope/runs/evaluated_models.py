@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.policy.adapter import adapter_settings
+from isentrope.models.adapter import adapter_settings
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.system.files import sha256_of_files
 from isentrope.system.reading import read_json, read_tensor_headers

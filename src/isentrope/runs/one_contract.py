@@ -14,8 +14,8 @@ from typing import Any
 from isentrope.recording.contract import CONTRACT, read_contract
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.origin import changed_parts
-from isentrope.training.settings_rules import Obstacle
-from isentrope.training.trainer_fields import FIELDS
+from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.rules import Obstacle
 
 _OF_THE_STEP = (
     *("objective", "plain_objective", "loss_type", "normaliser", "advantages", "control"),

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isentrope.policy.adapter import adapter_settings
-from isentrope.policy.base_model import adapter_base
+from isentrope.models.adapter import adapter_settings
+from isentrope.models.base_model import adapter_base
 from isentrope.recording.contract import CONTRACT
 from isentrope.sampling.tasks.python_file import NAME
 from isentrope.system.errors import FileError

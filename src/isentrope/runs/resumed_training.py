@@ -26,8 +26,8 @@ from isentrope.runs.origin import (
     tokenizer_digest,
 )
 from isentrope.system.reading import read_json
+from isentrope.trainers.arguments import TRAINING_ARGS, read_training_arguments
 from isentrope.training.models import TOY, find_model
-from isentrope.training.saved_arguments import TRAINING_ARGS, read_training_arguments
 
 MAY_CHANGE = (
     *("training.steps", "training.keep_last", "training.keep_every", "output."),

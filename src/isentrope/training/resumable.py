@@ -6,11 +6,11 @@ import operator
 from collections.abc import Iterator
 from pathlib import Path
 
-from isentrope.convert.distributed import METADATA, require_inert
 from isentrope.recording.contract import CONTRACT
 from isentrope.system.checkpoint_names import step_name
 from isentrope.system.reading import read_json, reading
 from isentrope.system.stated_steps import checkpoint_step
+from isentrope.trainers.convert.distributed import METADATA, require_inert
 
 STATE = "isentrope_state.json"
 CONTROL_STATE = "step_control.safetensors"

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 OF_OTHERS = {Task, Conversations, RewardedPrompts}
 """The protocol, what wraps a task, and a user's own function."""
 FILES = ("gsm8k", "gsm8k_r1_template", "prompts")
-GENERATED = [name for name in TASKS if name not in (*FILES, "addition_chat")]
+GENERATED = ["addition"]
 
 
 @pytest.fixture

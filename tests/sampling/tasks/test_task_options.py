@@ -5,30 +5,23 @@ import pytest
 from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import TaskConfig
 from isentrope.sampling.tasks import load_task
-from isentrope.sampling.tasks.relay import Relay
 
 
-def test_a_phase_is_chosen_by_the_configuration():
-    config = TaskConfig(dataset_name="relay", dataset_options={"phase": 2})
-    task = config.load_task(config.dataset_name, "train", None, None)
-    assert task.prompts == Relay(phase=2).prompts != Relay(phase=1).prompts
-
-
-def test_another_data_set_of_the_update_does_not_get_the_options():
+def test_options_reach_the_task_they_are_for_and_no_other():
     config = BatchConfig(
-        dataset_name="relay", U_dataset_name="addition", dataset_options={"phase": 2}
+        dataset_name="addition", U_dataset_name="mine.py:f", dataset_options={"digits": 1}
     )
-    E = config.load_task("relay", "test", None, None)
-    U = config.load_task("addition", "train", None, None)
-    assert any("c" in prompt.text for prompt in E.prompts)
-    assert U.prompts == load_task("addition").prompts
+    assert config.load_task("addition", "test", None, None).prompts[0].text == "0+8="
+    with pytest.raises(FileNotFoundError, match=r"mine\.py"):
+        config.load_task("mine.py:f", "train", None, None)
 
 
-def test_an_unknown_option_is_refused_with_those_that_exist():
-    config = TaskConfig(dataset_name="relay", dataset_options={"phases": 2})
-    with pytest.raises(ValueError, match=r"'relay' .*'phases': .*phase"):
-        config.load_task("relay", "train", None, None)
+def test_an_unknown_option_is_refused_with_those_that_exist(tmp_path):
+    (tmp_path / "mine.py").write_text("def f(text, reference): ...")
+    config = TaskConfig(dataset_name="addition", dataset_options={"digit": 2})
+    with pytest.raises(ValueError, match=r"'addition' .*'digit': .*digits"):
+        config.load_task("addition", "train", None, None)
     with pytest.raises(ValueError, match=r"'prompts' .*'seed'"):
         load_task("prompts", path="x.jsonl", seed=1)
-    with pytest.raises(ValueError, match=r"mine\.py:f .*seed"):
-        load_task("mine.py:f", seed=1)
+    with pytest.raises(ValueError, match=r"mine\.py:f' .*'seed': it has none"):
+        load_task(f"{tmp_path}/mine.py:f", seed=1)

@@ -115,8 +115,7 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
 
 def estimate_columns(estimate: Estimate) -> dict[str, Any]:
     """The columns value, se, ci_low, ci_high and prompts of a table."""
-    names = ("value", "se", "ci_low", "ci_high")
-    return {name: getattr(estimate, name) for name in names} | {"prompts": estimate.n}
+    return estimate.columns() | {"prompts": estimate.n}
 
 
 def estimate_table(rows: Iterable[tuple[dict[str, Any], Estimate | None]]) -> pd.DataFrame:

@@ -30,6 +30,7 @@ from isentrope.attribution.noise.scale import NoiseScale, noise_scale_of_gram
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
 
@@ -78,7 +79,7 @@ def supervised_loss_change(
         The change.
     """
     kernel = gram(policy, score_sums(E), score_sums(U).as_trained(), gradients=gradients)
-    v = policy.weighted_gradient(U, score_sums(U).logprob_weights / len(U))  # −∂L_U
+    v = weighted_gradient(policy, U, score_sums(U).logprob_weights / len(U))  # −∂L_U
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
     slope = kernel.mean(1)  # ∂_vS of each sequence of E
     squared, curved = slope.square() / 2, -(second + slope.square()) / 2

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from isentrope.sampling.tasks.python_file import NAME, load_python_task
+from isentrope.sampling.tasks.python_file import NAME, load_python_task, require_options
 from isentrope.sampling.tasks.task import Task
 
 __all__ = ["TASKS", "Task", "is_task", "load_task"]
 
-_GENERATED = ("addition", "addition_chat", "split", "shortcut", "relay", "countdown")
-
-TASKS = ("gsm8k", "gsm8k_r1_template", *_GENERATED, "prompts")
+TASKS = ("gsm8k", "gsm8k_r1_template", "addition", "addition_chat", "prompts")
 """Names that `load_task` accepts."""
 
 
@@ -34,14 +31,13 @@ def load_task(
     """Find a task by name.
 
     Args:
-        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "split", "shortcut",
-            "relay", "countdown", "prompts" for a jsonl file of your own, or "file.py:name" for a
-            reward function or a task of your own.
+        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "prompts" for a jsonl
+            file of your own, or "file.py:name" for a reward function or a task of your own.
         split: "train" or "test"; "prompts" has no splits and takes any.
         path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
-            "prompts" and for reward functions; the others are generated and take none.
+            "prompts" and for reward functions; "addition" is generated and takes none.
         tokenizer: Needed for "addition_chat", whose prompts depend on its chat template.
-        **options: Passed to the task (`digits`, `limit`, `seed`, `slip`; `template`, ...).
+        **options: Keyword-only arguments of the task's class (`digits`, `limit`, `template`, ...).
 
     Returns:
         The task.
@@ -50,49 +46,30 @@ def load_task(
         ValueError: If the name or an option is unknown, or `path` or `tokenizer` is missing or has
             no effect.
     """
-    if name in _GENERATED and path is not None:
+    # Imported here: a configuration asks for names alone.
+    from isentrope.sampling.tasks.addition import Addition, ChatAddition
+    from isentrope.sampling.tasks.custom import PromptFile
+    from isentrope.sampling.tasks.gsm8k import GSM8K
+
+    if name.startswith("addition") and path is not None:
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
     if name == "prompts" and path is None:
         raise ValueError('The task "prompts" needs the path of a jsonl file.')
     if NAME.fullmatch(name):
-        if options:
-            raise ValueError(f"The task {name} takes no options, got {', '.join(options)}.")
-        return load_python_task(name, split, path)
-    if name not in TASKS:
+        return load_python_task(name, split, path, options)
+    sources: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "gsm8k": (GSM8K, (split, path)),
+        "gsm8k_r1_template": (GSM8K, (split, path)),
+        "addition": (Addition, (split,)),
+        "addition_chat": (ChatAddition, (tokenizer, split)),
+        "prompts": (PromptFile, (path,)),
+    }
+    if name not in sources:
         nearest = get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
         raise ValueError(
             f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of "
             f"{', '.join(TASKS)}, or file.py:name."
         )
-    kind, source = _kind(name, split, path, tokenizer)
-    parameters = inspect.signature(kind).parameters.items()
-    accepted = [n for n, p in parameters if p.kind is p.KEYWORD_ONLY]
-    if unknown := [option for option in options if option not in accepted]:
-        has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
-        raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
-    return kind(*source, **options)
-
-
-def _kind(
-    name: str, split: str, path: str | Path | None, tokenizer: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    """The class of a task, and its arguments other than options."""
-    from isentrope.sampling.tasks.addition import Addition, ChatAddition
-    from isentrope.sampling.tasks.countdown import Countdown
-    from isentrope.sampling.tasks.custom import PromptFile
-    from isentrope.sampling.tasks.gsm8k import GSM8K
-    from isentrope.sampling.tasks.relay import Relay
-    from isentrope.sampling.tasks.shortcut import Shortcut
-    from isentrope.sampling.tasks.split import Split
-
-    return {
-        "gsm8k": (GSM8K, (split, path)),
-        "gsm8k_r1_template": (GSM8K, (split, path)),
-        "addition": (Addition, (split,)),
-        "addition_chat": (ChatAddition, (tokenizer, split)),
-        "split": (Split, (split,)),
-        "shortcut": (Shortcut, (split,)),
-        "relay": (Relay, (split,)),
-        "countdown": (Countdown, (split,)),
-        "prompts": (PromptFile, (path,)),
-    }[name]
+    kind, arguments = sources[name]
+    require_options(name, kind, options)
+    return kind(*arguments, **options)

@@ -5,8 +5,9 @@ A function rewards the prompts of a jsonl file. It has one of two forms:
     def reward(response_text: str, reference: str | None) -> float
     def reward(completions: list[str], reference: list, **kwargs) -> list[float]      as in TRL
 
-A class (called with the split, if it takes one argument) or an object with `prompts` and `reward`
-is a whole task. The file is run when the task is loaded, as any script of the user's own.
+A class (called with the split, if it takes an argument, and with options by keyword) or an object
+with `prompts` and `reward` is a whole task. The file is run when the task is loaded, as any script
+of the user's own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,20 +26,24 @@ from isentrope.sampling.tasks.task import Task
 NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 
 
-def load_python_task(name: str, split: str, path: str | Path | None) -> Task:
+def load_python_task(
+    name: str, split: str, path: str | Path | None, options: Mapping[str, Any]
+) -> Task:
     """Load a task from a Python file.
 
     Args:
         name: "file.py:name".
         split: Split that a class is called with.
         path: jsonl file with the prompts of a reward function.
+        options: Keyword arguments of a class.
 
     Returns:
         The task.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file does not run, has no such name, or the name is not a task.
+        ValueError: If the file does not run, has no such name, the name is not a task, or an option
+            is unknown.
     """
     match = NAME.fullmatch(name)
     assert match is not None
@@ -46,8 +51,10 @@ def load_python_task(name: str, split: str, path: str | Path | None) -> Task:
     target = getattr(_run(file, name), match["name"], None)
     if target is None:
         raise ValueError(f"{file} defines no {match['name']!r} (task {name}).")
+    require_options(name, target, options)
     if isinstance(target, type):
-        target = target(split) if inspect.signature(target).parameters else target()
+        takes_split = len(_parameters(target)) > len(_keywords(target))
+        target = target(split, **options) if takes_split else target(**options)
     if isinstance(target, Task):
         return target
     if not callable(target):
@@ -60,6 +67,31 @@ def load_python_task(name: str, split: str, path: str | Path | None) -> Task:
             'jsonl file of {"prompt": ..., "reference": ...}.'
         )
     return RewardedPrompts(path, target, name)
+
+
+def require_options(name: str, target: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options that a task does not have.
+
+    Args:
+        name: The task's name.
+        target: Its class, whose keyword-only arguments are its options; anything else has none.
+        options: Options by name.
+
+    Raises:
+        ValueError: Naming the first unknown option, and those that exist.
+    """
+    accepted = _keywords(target) if isinstance(target, type) else []
+    if unknown := [option for option in options if option not in accepted]:
+        has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
+        raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
+def _keywords(target: Any) -> list[str]:
+    return [n for n, p in _parameters(target).items() if p.kind is p.KEYWORD_ONLY]
 
 
 class RewardedPrompts(PromptFile):
@@ -78,7 +110,7 @@ class RewardedPrompts(PromptFile):
         """
         super().__init__(path)
         self._function, self._name = function, name
-        parameters = inspect.signature(function).parameters
+        parameters = _parameters(function)
         self._lists = "completions" in parameters
         arguments = {"completions", "reference"} if self._lists else set(list(parameters)[:2])
         needed = [
@@ -118,7 +150,7 @@ class RewardedPrompts(PromptFile):
         if not self._lists:
             return self._function(text, reference)
         arguments = {"completions": [text], "reference": [reference]}
-        parameters = inspect.signature(self._function).parameters
+        parameters = _parameters(self._function)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         return self._function(
             **{k: v for k, v in arguments.items() if takes_all or k in parameters}

@@ -53,16 +53,3 @@ class Demonstrator(Protocol):
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
         """N (prompt, response text) pairs, fixed by the seed."""
         ...
-
-
-@runtime_checkable
-class ManyAnswers(Protocol):
-    """A task whose prompts have several correct answers, all of them known."""
-
-    def answer(self, response_text: str, reference: str | None) -> str | None:
-        """Canonical form of the answer that a response gives; None where it is not correct."""
-        ...
-
-    def answers(self, reference: str) -> frozenset[str]:
-        """Canonical forms of all correct answers to the prompt with this reference."""
-        ...

@@ -1,0 +1,139 @@
+"""Reader of training_args.bin of transformers and TRL that runs no code of the file.
+
+The file is a pickle, and `inert` reads it: its attributes are read as plain values. So files of
+other versions of TRL and of subclasses of its configuration are read, and TRL does not have to be
+installed. A call of anything but an enum, a device, a path or a container does not occur in
+training arguments, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from isentrope.system.inert import Inert, load_torch
+from isentrope.system.secrets import secrets_in
+
+TRAINING_ARGS = "training_args.bin"
+_LARGEST = 16 * 2**20
+"""Largest size in bytes; the file of a real run has a few thousand."""
+
+_LIBRARIES = (
+    "trl",
+    "transformers",
+    "accelerate",
+    "peft",
+    "datasets",
+    "deepspeed",
+    "huggingface_hub",
+)
+_CALLABLE = {
+    ("torch", "device"),
+    ("datetime", "timedelta"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("pathlib", "PureWindowsPath"),
+    ("pathlib._local", "PosixPath"),
+    ("pathlib._local", "WindowsPath"),
+}
+
+
+@dataclass(frozen=True)
+class SavedArguments:
+    """The arguments of a trainer.
+
+    Attributes:
+        kind: Name of their class, such as "GRPOConfig".
+        fields: Value of every argument by name; an enum by its value. Values that are not plain
+            (a device, a plug-in) are omitted.
+        processes: Number of training processes; 1 if the file does not contain it.
+    """
+
+    kind: str
+    fields: Mapping[str, Any]
+    processes: int = 1
+
+    @property
+    def trainer(self) -> Literal["grpo", "rloo", "sft", "other"]:
+        """The trainer, by class or, for a subclass, by fields; "other" if unknown."""
+        names = set(self.fields)
+        if self.kind == "GRPOConfig" or {"num_generations", "loss_type"} <= names:
+            return "grpo"
+        if {"num_generations", "normalize_advantages"} <= names:
+            return "rloo"
+        plain = self.kind in ("TrainingArguments", "Seq2SeqTrainingArguments")
+        return "sft" if plain or "completion_only_loss" in names else "other"
+
+
+def read_training_arguments(path: Path) -> SavedArguments:
+    """Read training_args.bin.
+
+    Returns:
+        The arguments.
+
+    Raises:
+        ValueError: If the file does not hold arguments of a trainer, or would run code.
+    """
+    try:
+        if (size := path.stat().st_size) > _LARGEST:
+            raise ValueError(f"{size} bytes are too many")
+        loaded = load_torch(path)
+    except Exception as error:  # a truncated or foreign file fails in many ways
+        raise ValueError(
+            f"{path} cannot be read as training arguments ({type(error).__name__}: {error}): "
+            "remove the file, and set the training settings in the configuration."
+        ) from error
+    if unknown := sorted(call for call in loaded.calls if not _occurs(*call)):
+        raise ValueError(
+            f"{path} is not read: it calls {'.'.join(unknown[0])}, which training arguments never "
+            "do, so it may be meant to run code. Remove the file, and set the training settings in "
+            "the configuration."
+        )
+    content = loaded.value
+    if not isinstance(content, Inert):
+        raise ValueError(
+            f"{path} holds a {type(content).__name__}, not training arguments: remove the file, "
+            "and set the training settings in the configuration."
+        )
+    state = content.attributes()
+    fields = {key: _plain(value) for key, value in state.items()}
+    fields = {k: v for k, v in fields.items() if v is not _OPAQUE and not any(secrets_in({k: v}))}
+    return SavedArguments(content.name, fields, _processes(state))
+
+
+def _occurs(module: str, name: str) -> bool:
+    """Whether training arguments hold such calls."""
+    of_class = module.split(".")[0] in _LIBRARIES and name[:1].isupper()
+    return of_class or (module, name) in _CALLABLE
+
+
+_OPAQUE = object()
+
+
+def _plain(value: Any) -> Any:
+    """A value as plain JSON; `_OPAQUE` if it is not plain."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, Inert):  # an enum is called with its value
+        enum = len(value.arguments) == 1 and value.module.split(".")[0] in _LIBRARIES
+        return _plain(value.arguments[0]) if enum else _OPAQUE
+    if isinstance(value, dict):
+        plain = {str(key): _plain(item) for key, item in value.items()}
+        return {key: item for key, item in plain.items() if item is not _OPAQUE}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [v for item in value if (v := _plain(item)) is not _OPAQUE]
+    return _OPAQUE
+
+
+def _processes(state: Mapping[str, Any]) -> int:
+    distributed = state.get("distributed_state")
+    held = distributed.attributes() if isinstance(distributed, Inert) else {}
+    number = held.get("num_processes", 1)
+    return number if isinstance(number, int) else 1

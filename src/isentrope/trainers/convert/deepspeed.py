@@ -1,0 +1,186 @@
+"""DeepSpeed's ZeRO checkpoints, stages 1 to 3: flat vectors, cut into one part per process.
+
+    *mp_rank_00_model_states.pt      param_shapes: per group {name: shape}, in the vector's order
+    *_optim_states.pt                one per process: float32 weights and the optimizer's vectors
+
+Stages 1 and 2 concatenate a group's parameters, with `parameter_alignment` each padded, and cut the
+whole into equal parts. Stage 3 cuts each parameter into equal parts, the last one padded, and
+concatenates the parts of a process.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.system.reading import UnreadableError, read_text, read_torch_as_data
+from isentrope.trainers.convert.gathered import Gathered, Shapes, split_flat
+
+
+def is_deepspeed(folder: Path) -> bool:
+    """Whether a folder is a ZeRO checkpoint, or holds the step that its `latest` names."""
+    return any(_step(folder).glob("*_optim_states.pt"))
+
+
+def read_deepspeed(folder: Path) -> Gathered:
+    """Weights and optimizer of a ZeRO checkpoint.
+
+    Args:
+        folder: A checkpoint of DeepSpeed, or a step of it.
+
+    Returns:
+        Float32 weights, and the optimizer by name.
+
+    Raises:
+        FileNotFoundError: If the model's file, or that of a process, is missing.
+        ValueError: If a vector does not have the length of its parameters.
+    """
+    folder = _step(folder)
+    saved = [
+        read_torch_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")
+    ]
+    models = [read_torch_as_data(f) for f in _ordered(folder, "model_states")]
+    if not models:
+        raise FileNotFoundError(f"{folder} has no *_model_states.pt: names and shapes are in it.")
+    count = saved[0]["partition_count"]
+    count = max(count) if isinstance(count, (list, tuple)) else count
+    if count != len(saved):
+        raise FileNotFoundError(
+            f"{folder} has {len(saved)} *_optim_states.pt of {count}: copy those of all processes."
+        )
+    read = _third_stage if "fp32_flat_groups" in saved[0] else _first_stages
+    weights, moments, groups = read(saved, models)
+    for name, of in models[0].get("shared_params", {}).items():
+        weights[name] = weights[of]
+    optimizer = {
+        "state": moments,
+        "param_groups": [
+            {**group, "params": list(shapes)}
+            for group, shapes in zip(groups, models[0]["param_shapes"], strict=True)
+        ],
+    }
+    return Gathered("DeepSpeed ZeRO", weights, optimizer, training=_clipping(saved[0], models[0]))
+
+
+def _clipping(state: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, float | None]:
+    """The largest norm of a gradient, None for any, where a file has it."""
+    config = model.get("ds_config")
+    in_config = config.get("gradient_clipping") if isinstance(config, Mapping) else None
+    found = state.get("clip_grad", in_config)
+    return {"max_grad_norm": found or None} if isinstance(found, (int, float)) else {}
+
+
+Content = tuple[dict[str, Tensor], dict[str, dict[str, Any]], list[dict[str, Any]]]
+
+
+def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
+    """Stages 1 and 2: one vector per param group, cut across processes."""
+    states = [content["base_optimizer_state"] for content in saved]
+    groups = _groups(states[0])
+    weights = {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}
+    moments: dict[str, dict[str, Any]] = {}
+    paddings = saved[0].get("param_alignment_paddings")
+    for k, shapes in enumerate(models[0]["param_shapes"]):
+        split = partial(split_flat, behind=paddings[k] if paddings else None)
+        weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
+        of_group = [_states(state, [k])[0] for state in states]
+        _add(moments, of_group, shapes, split)
+    return weights, moments, groups
+
+
+def _third_stage(saved: Sequence[Any], models: Sequence[Any]) -> Content:
+    """Stage 3: all parameters in one row per process, which DeepSpeed keeps in several vectors."""
+    states = [content["optimizer_state_dict"] for content in saved]
+    groups = _groups(states[0])
+    shapes = {name: shape for group in models[0]["param_shapes"] for name, shape in group.items()}
+    weights = _split_third([torch.cat([*s["fp32_flat_groups"]]) for s in saved], shapes)
+    if frozen := models[0].get("frozen_param_shapes"):
+        for name, shape in frozen.items():
+            parts = [model["frozen_param_fragments"][name] for model in models]
+            weights |= _split_third(parts, {name: shape})
+    rows = [_row(_states(state, range(len(groups)))) for state in states]
+    moments: dict[str, dict[str, Any]] = {}
+    _add(moments, rows, shapes, _split_third)
+    return weights, moments, groups
+
+
+def _row(vectors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The states of several vectors as that of one."""
+    return {
+        key: torch.cat([v[key] for v in vectors]) if _is_vector(first) else first
+        for key, first in vectors[0].items()
+    }
+
+
+def _add(
+    moments: dict[str, dict[str, Any]],
+    states: Sequence[Mapping[str, Any]],
+    shapes: Shapes,
+    split: Callable[[Sequence[Tensor], Shapes], dict[str, Tensor]],
+) -> None:
+    """Cut what the processes remember of a vector into what they remember of each parameter."""
+    for key, first in states[0].items():
+        entries: Mapping[str, Any] = (
+            split([state[key] for state in states], shapes)
+            if _is_vector(first)
+            else dict.fromkeys(shapes, first)
+        )
+        for name, entry in entries.items():
+            moments.setdefault(name, {})[key] = entry
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _step(folder: Path) -> Path:
+    """The folder of the step that `latest` names; the folder itself where there is none."""
+    latest = folder / "latest"
+    if not latest.exists():
+        return folder
+    name = read_text(latest).strip()
+    if name != Path(name).name:
+        raise UnreadableError(latest, "it should hold the name of a folder beside it")
+    return folder / name
+
+
+def _ordered(folder: Path, kind: str) -> list[Path]:
+    """Files of a kind, in the order of their processes."""
+    files = folder.glob(f"*_{kind}.pt")
+    return sorted(files, key=lambda f: [int(n) for n in re.findall(r"\d+", f.name)])
+
+
+def _groups(state: Any) -> list[dict[str, Any]]:
+    """Settings of the param groups, without what only DeepSpeed knows."""
+    if isinstance(state, list):  # elastic checkpoints keep states alone
+        raise ValueError(
+            "The checkpoint was written with elastic_checkpoint, which keeps no settings of the "
+            "optimizer: save it with zero_optimization.elastic_checkpoint=false."
+        )
+    return [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
+
+
+def _states(state: Any, groups: Iterable[int]) -> list[Mapping[str, Any]]:
+    """What the optimizer remembers of each flat vector of some groups."""
+    numbers = [n for k in groups for n in state["param_groups"][k]["params"]]
+    return [state["state"].get(n, {}) for n in numbers]
+
+
+def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
+    """Stage 3: each parameter from one equal part per process."""
+    sizes = [math.ceil(math.prod(shape) / len(parts)) for shape in shapes.values()]
+    if any(part.numel() < sum(sizes) for part in parts):
+        raise ValueError("A flat vector is shorter than the parameters of its group.")
+    pieces = [part.flatten()[: sum(sizes)].split(sizes) for part in parts]
+    joined = [torch.cat(of) for of in zip(*pieces, strict=True)]
+    return {
+        name: whole[: math.prod(shape)].view(tuple(shape)).clone()
+        for (name, shape), whole in zip(shapes.items(), joined, strict=True)
+    }

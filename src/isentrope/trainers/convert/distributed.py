@@ -1,0 +1,238 @@
+"""torch.distributed.checkpoint (DCP), alone and as accelerate and transformers use it for FSDP.
+
+dcp folder                  .metadata, __0_0.distcp, ...        {"model": ..., "optim": ...}
+pytorch_model_fsdp_0/       a dcp folder of weights alone
+optimizer_0/                a dcp folder of the optimizer alone, by name
+pytorch_model_fsdp.bin, optimizer.bin    the same, gathered by the trainer
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
+from isentrope.system.reading import UnreadableError, read_torch, reading
+from isentrope.trainers.convert.gathered import Gathered
+
+METADATA = ".metadata"
+_BYTES = "BytesStorageMetadata"
+_OF_DCP = {
+    *[
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", _BYTES),
+            *("TensorStorageMetadata", "ChunkStorageMetadata", "_MEM_FORMAT_ENCODING"),
+        )
+    ],
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    *[(module, "PosixPath") for module in ("pathlib", "pathlib._local")],
+}
+"""What torch itself writes into .metadata."""
+FSDP_WEIGHTS, FSDP_OPTIMIZER = "pytorch_model_fsdp", "optimizer"
+
+
+def is_dcp(folder: Path) -> bool:
+    """Whether a folder is a checkpoint of torch.distributed.checkpoint."""
+    return (folder / METADATA).exists()
+
+
+def read_dcp(folder: Path) -> Gathered:
+    """Weights and optimizer of a DCP folder.
+
+    Args:
+        folder: With .metadata.
+
+    Returns:
+        Both, wherever in its content they are.
+
+    Raises:
+        ValueError: If it does not hold one model.
+    """
+    content = _content(folder)
+    return Gathered(
+        "torch.distributed.checkpoint", _weights(content, folder), _optimizer(content, folder)
+    )
+
+
+def is_fsdp(folder: Path) -> bool:
+    """Whether a folder is an FSDP checkpoint of accelerate or transformers."""
+    return bool([*folder.glob(f"{FSDP_WEIGHTS}*")])
+
+
+def read_fsdp(folder: Path) -> Gathered:
+    """Weights and optimizer of an FSDP checkpoint of accelerate or transformers.
+
+    Args:
+        folder: With pytorch_model_fsdp_0 or pytorch_model_fsdp.bin.
+
+    Returns:
+        Both; no optimizer where none was saved.
+
+    Raises:
+        ValueError: If it does not hold one model.
+    """
+    weights = _part(folder, FSDP_WEIGHTS)
+    if weights is None:
+        raise ValueError(f"{folder} holds no weights of FSDP.")
+    optimizer = _part(folder, FSDP_OPTIMIZER)
+    found = None if optimizer is None else _optimizer(optimizer, folder)
+    return Gathered("FSDP of accelerate or transformers", _weights(weights, folder), found)
+
+
+def _part(folder: Path, name: str) -> Any:
+    """The content of a dcp folder NAME_0 or of the file NAME.bin; None if neither is there."""
+    if is_dcp(folder / f"{name}_0"):
+        return _content(folder / f"{name}_0")
+    file = folder / f"{name}.bin"
+    return read_torch(file) if file.exists() else None
+
+
+def require_inert(folder: Path) -> None:
+    """Refuse a DCP folder of which torch, which unpickles it freely, would run code.
+
+    Raises:
+        UnreadableError: Naming what it would call.
+    """
+    with reading(folder / METADATA) as path:
+        saved = _Saved(folder)
+        named = set(saved.classes)
+        for name, entry in saved.entries.items():
+            named |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
+        if unknown := sorted(named - _OF_DCP):
+            raise UnreadableError(path, f"it names {'.'.join(unknown[0])}, which could run code")
+
+
+def _content(folder: Path) -> Any:
+    """What was saved, whole."""
+    with reading(folder / METADATA):
+        saved = _Saved(folder)
+        return _nested(
+            {saved.paths.get(n, (n,)): saved.value(n, entry) for n, entry in saved.entries.items()}
+        )
+
+
+class _Saved:
+    """What a DCP folder says of itself, and what its data files hold.
+
+    Raises:
+        ValueError: If items overlap, or are outside of the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with (folder / METADATA).open("rb") as file:
+            loaded = load_pickle(file)
+        metadata, self.folder, self.classes = loaded.value.attributes(), folder, loaded.classes
+        self.entries: Mapping[str, Inert] = metadata["state_dict_metadata"]
+        self.paths = metadata.get("planner_data") or {}
+        self.places = {
+            (index.attributes()["fqn"], index.attributes().get("offset")): place.attributes()
+            for index, place in metadata["storage_data"].items()
+        }
+        files = {place["relative_path"] for place in self.places.values()}
+        if bad := [f for f in files if Path(f).is_absolute() or ".." in Path(f).parts]:
+            raise ValueError(f"it names a file outside of the folder, {bad[0]!r}")
+        self.sizes = {name: _size(folder / name) for name in files}
+        if sum(place["length"] for place in self.places.values()) > sum(self.sizes.values()):
+            raise ValueError("it names more bytes than the data files have")
+
+    def value(self, name: str, entry: Inert) -> Any:
+        """A tensor, or another value."""
+        if entry.name == _BYTES:
+            return self.loaded(name, None).value
+        saved = entry.attributes()
+        size, dtype = tuple(saved["size"]), saved["properties"].state[0]
+        chunks = [chunk.attributes() for chunk in saved["chunks"]]
+        parts = [self.loaded(name, chunk["offsets"]).value for chunk in chunks]
+        fits = all(
+            isinstance(part, Tensor) and part.dtype == dtype and part.shape == chunk["sizes"]
+            for part, chunk in zip(parts, chunks, strict=True)
+        )
+        if not fits or sum(part.numel() for part in parts) != math.prod(size):
+            raise ValueError(f"the parts of {name!r} are not those of a tensor of shape {size}")
+        whole = torch.empty(size, dtype=dtype)
+        for part, chunk in zip(parts, chunks, strict=True):
+            here = zip(chunk["offsets"], part.shape, strict=True)
+            whole[tuple(slice(start, start + length) for start, length in here)].copy_(part)
+        return whole
+
+    def loaded(self, name: str, offset: Any) -> Loaded:
+        """One item of the data files."""
+        place = self.places[name, offset]
+        if place.get("transform_descriptors"):
+            raise ValueError(f"{name!r} was written through an extension of torch")
+        path, start, length = place["relative_path"], place["offset"], place["length"]
+        if not 0 <= start <= start + length <= self.sizes[path]:
+            raise ValueError(f"{path} is shorter than it was written")
+        with reading(self.folder / path) as whole, whole.open("rb") as file:
+            file.seek(start)
+            return load_torch(io.BytesIO(file.read(length)))
+
+
+def _size(file: Path) -> int:
+    with reading(file):
+        return file.stat().st_size
+
+
+class _Node(dict[Any, Any]):
+    """A mapping or a list of the saved content, by key or index."""
+
+
+def _nested(values: Mapping[tuple[Any, ...], Any]) -> Any:
+    """Mappings and lists of values by their paths; a number in a path is an index."""
+    root = _Node()
+    for path, value in values.items():
+        here = root
+        for key in path[:-1]:
+            here = here.setdefault(key, _Node())
+        here[path[-1]] = value
+    return _plain(root)
+
+
+def _plain(node: Any) -> Any:
+    if not isinstance(node, _Node):
+        return node
+    plain = {key: _plain(value) for key, value in node.items()}
+    is_list = bool(plain) and all(isinstance(key, int) for key in plain)
+    return [plain[i] for i in range(len(plain))] if is_list else plain
+
+
+def _weights(content: Any, folder: Path) -> Mapping[str, Tensor]:
+    found = [part for part in _parts(content) if _is_weights(part)]
+    if len(found) != 1:
+        raise ValueError(
+            f"{folder} holds {len(found)} sets of weights by name, where one model was expected."
+        )
+    return found[0]
+
+
+def _optimizer(content: Any, folder: Path) -> Mapping[str, Any] | None:
+    found = [part for part in _parts(content) if _is_optimizer(part)]
+    if len(found) > 1:
+        raise ValueError(f"{folder} holds the states of {len(found)} optimizers, not of one.")
+    return found[0] if found else None
+
+
+def _parts(content: Any) -> Iterator[Mapping[str, Any]]:
+    """Every mapping from the root on, without those inside weights and optimizer states."""
+    if isinstance(content, Mapping):
+        yield content
+        if not (_is_weights(content) or _is_optimizer(content)):
+            for part in content.values():
+                yield from _parts(part)
+
+
+def _is_weights(part: Mapping[str, Any]) -> bool:
+    return bool(part) and all(isinstance(value, Tensor) for value in part.values())
+
+
+def _is_optimizer(part: Mapping[str, Any]) -> bool:
+    flat = any(str(key).startswith("state.") for key in part)
+    return flat or {"state", "param_groups"} <= part.keys()

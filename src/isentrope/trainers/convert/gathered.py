@@ -1,0 +1,121 @@
+"""A checkpoint whose tensors are whole: what is read from each layout.
+
+Names are those of the training process. Wrappers' prefixes are taken off where the checkpoint is
+written (weights) or read (optimizer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.models.base_model import model_config
+from isentrope.system.reading import reading
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Weights and optimizer state of one checkpoint.
+
+    Attributes:
+        layout: Name of the layout, for messages.
+        weights: Tensor by name.
+        optimizer: A state_dict of torch whose "params" are names; None where none was saved.
+        config: Folder with config.json and the tokenizer, where the checkpoint has one.
+        training: Settings of the step, by their names in a contract, where the checkpoint has any.
+    """
+
+    layout: str
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Any] | None
+    config: Path | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+def by_name(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    """A state_dict by position as one by name.
+
+    Args:
+        optimizer: A state_dict of torch; its numbers count the parameters from 0.
+        names: Name of each parameter.
+
+    Returns:
+        The same with names in place of numbers.
+
+    Raises:
+        ValueError: If the numbers are not those of the names.
+    """
+    numbers = [n for group in optimizer["param_groups"] for n in group["params"]]
+    if sorted(numbers) != list(range(len(names))):
+        raise ValueError(
+            f"The optimizer counts {len(numbers)} parameters and the model has {len(names)}: they "
+            "are of different checkpoints, or part of the model is frozen and left out."
+        )
+    return {
+        "state": {names[n]: state for n, state in optimizer["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[n] for n in group["params"]]}
+            for group in optimizer["param_groups"]
+        ],
+    }
+
+
+Shapes = Mapping[str, torch.Size]
+
+
+def split_flat(
+    parts: Sequence[Tensor], shapes: Shapes, behind: Sequence[int] | None = None
+) -> dict[str, Tensor]:
+    """Parameters that several processes hold as one flat vector, of which each has a part.
+
+    Args:
+        parts: One vector per process.
+        shapes: Shape by name, in the vector's order.
+        behind: Numbers of padding behind each parameter, None for none; more may be at the vector's
+            end.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        ValueError: If the vector does not have the length of the parameters.
+    """
+    vector = torch.cat([part.flatten() for part in parts])
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    padded = [
+        size + padding for size, padding in zip(sizes, behind or [0] * len(sizes), strict=True)
+    ]
+    if not 0 <= vector.numel() - sum(padded) <= 2 * len(parts):
+        raise ValueError(
+            f"A flat vector has {vector.numel()} numbers and the parameters of its group "
+            f"{sum(padded)}: files are of different checkpoints."
+        )
+    pieces = vector[: sum(padded)].split(padded)
+    return {
+        name: piece[:size].view(tuple(shape)).clone()
+        for (name, shape), size, piece in zip(shapes.items(), sizes, pieces, strict=True)
+    }
+
+
+def described_model(config: Path) -> nn.Module:
+    """The model of a config.json, without numbers; a tied weight is one parameter of it.
+
+    Args:
+        config: The file's folder.
+
+    Returns:
+        A causal LM on the meta device.
+
+    Raises:
+        FileError: If the file does not describe one.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"), reading(config):
+        return AutoModelForCausalLM.from_config(model_config(config), trust_remote_code=False)

@@ -1,0 +1,203 @@
+"""A gathered checkpoint written in the layout of Hugging Face, with the optimizer by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.system.files import whole_folder, write_json
+from isentrope.system.inert import without_stand_ins
+from isentrope.system.outputs import require_apart
+from isentrope.system.reading import read_json, reading
+from isentrope.trainers.convert.deepspeed import is_deepspeed, read_deepspeed
+from isentrope.trainers.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
+from isentrope.trainers.convert.gathered import Gathered, described_model
+from isentrope.trainers.convert.verl import is_verl, read_verl
+from isentrope.update.name_spelling import plain_name, unwrapped
+
+ADAPTER = "adapter_config.json"
+_KEPT = (
+    *("config.json", ADAPTER, "generation_config.json", "*token*", "vocab*", "merges.txt"),
+    *("*.model", "chat_template*"),
+)
+"""Beside the weights: configuration and tokenizer."""
+TRAINING_ARGS, TRAINER_STATE = "training_args.bin", "trainer_state.json"
+_OF_TRAINING = (TRAINING_ARGS, TRAINER_STATE, "scheduler.pt")
+"""What the verbs read of a trainer's settings."""
+
+_AGAIN = "Copy the checkpoint anew, or let its trainer save it again."
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        folder: The checkpoint.
+        layout: What it was read from.
+        tensors: Number of weights written.
+        parameters: Parameters with an optimizer state; None where the source has no optimizer.
+    """
+
+    folder: Path
+    layout: str
+    tensors: int
+    parameters: int | None
+
+
+def convert(source: str | Path, out: str | Path, model: str | Path | None = None) -> Converted:
+    """Write a checkpoint of another trainer as one that every verb reads.
+
+    Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl (FSDP2), and
+    DeepSpeed's ZeRO stages 1 to 3, which OpenRLHF writes too.
+
+    Args:
+        source: The checkpoint's folder.
+        out: Folder to create.
+        model: Folder with config.json and the tokenizer, or with adapter_config.json where an
+            adapter was trained; None where the checkpoint has them itself.
+
+    Returns:
+        The folder and what is in it.
+
+    Raises:
+        FileNotFoundError: If the source is not there, incomplete or of no known layout.
+        FileExistsError: If `out` exists.
+        FileError: If `out` is in the source or the model.
+        ValueError: If weights and configuration do not fit.
+    """
+    folder, out = Path(source), Path(out)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+    require_apart(out, [folder] if model is None else [folder, model])
+    gathered = _read(folder)
+    config = _config(folder, gathered, None if model is None else Path(model))
+    adapter = (config / ADAPTER).is_file()
+    weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
+    weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
+    with whole_folder(out) as here:
+        _save(weights, here, adapter=adapter)
+        for pattern in _KEPT:
+            for file in config.glob(pattern):
+                if file.is_file():
+                    shutil.copy(file, here)
+        for name in _OF_TRAINING:
+            if (folder / name).is_file():
+                shutil.copy(folder / name, here)
+        if gathered.training and not (here / TRAINING_ARGS).is_file():
+            _add_settings(gathered.training, here / TRAINER_STATE)
+        if gathered.optimizer is not None:
+            torch.save(gathered.optimizer, here / "optimizer.pt")
+    states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
+    return Converted(out, gathered.layout, len(weights), states)
+
+
+def _read(folder: Path) -> Gathered:
+    actor = folder / "actor"
+    for known, read in LAYOUTS:
+        for place in (folder, actor):
+            with reading(place, _AGAIN):
+                if place.is_dir() and known(place):
+                    return _checked(read(place))
+    raise FileNotFoundError(
+        f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
+        "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
+        "*_optim_states.pt (DeepSpeed)."
+    )
+
+
+def _checked(gathered: Gathered) -> Gathered:
+    """The same, without objects of other classes; refused where it is no optimizer's state."""
+    if not all(isinstance(n, str) and isinstance(x, Tensor) for n, x in gathered.weights.items()):
+        raise ValueError("its weights are not tensors by name")
+    if (optimizer := gathered.optimizer) is None:
+        return gathered
+    optimizer = without_stand_ins(optimizer)
+    for group in optimizer.get("param_groups", ()):
+        group["params"] = [*map(str, group["params"])]
+    return replace(gathered, optimizer=optimizer)
+
+
+LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] = (
+    (is_verl, read_verl),
+    (is_fsdp, read_fsdp),
+    (is_dcp, read_dcp),
+    (is_deepspeed, read_deepspeed),
+)
+
+
+def _add_settings(settings: Mapping[str, Any], file: Path) -> None:
+    """Settings of training's step, beside what a trainer wrote."""
+    written = read_json(file, finite=False) if file.is_file() else {}
+    write_json(file, {**settings, **written})
+
+
+def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
+    places = [model] if model is not None else [gathered.config, folder]
+    for place in places:
+        if place is not None and any((place / n).is_file() for n in ("config.json", ADAPTER)):
+            return place
+    raise FileNotFoundError(
+        f"{model or folder} has no config.json or {ADAPTER}: give --model, the folder of the base "
+        "model that was trained, or of an adapter of the same shape."
+    )
+
+
+def _adapter_weights(weights: Mapping[str, Tensor], gathered: Gathered) -> dict[str, Tensor]:
+    """The adapter's tensors by the names that PEFT gives them in a file."""
+    groups = (gathered.optimizer or {}).get("param_groups", ())
+    trained = {plain_name(name) for group in groups for name in group["params"]}
+    chosen = {
+        name: tensor
+        for name, tensor in weights.items()
+        if "lora_" in name or plain_name(name) in trained
+    }
+    if not chosen:
+        raise ValueError("The checkpoint holds no weights of an adapter: give the model's folder.")
+    saved = {}
+    for name, tensor in chosen.items():
+        short = name.replace(".modules_to_save.default", "").replace(".default", "")
+        saved[short if short.startswith("base_model.") else f"base_model.model.{short}"] = tensor
+    return saved
+
+
+def _model_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Tensor]:
+    """All weights of the model that config.json describes, checked by name and shape."""
+    model = described_model(config)
+    wanted = model.state_dict()
+    of_modules = [*model.named_parameters(), *model.named_buffers()]  # a tied weight once
+    needed = {name for name, _ in of_modules if name in wanted}
+    if missing := sorted(needed - weights.keys()):
+        raise ValueError(
+            f"The checkpoint has no weights {missing[0]!r} ({len(missing)} are missing): give the "
+            "folder of the model that was trained, with --model."
+        )
+    if strange := sorted(weights.keys() - wanted.keys()):
+        raise ValueError(
+            f"The checkpoint has weights {strange[0]!r}, which the model of {config} has not: give "
+            "the folder of the model that was trained, or of its adapter, with --model."
+        )
+    for name in sorted(needed):
+        if weights[name].shape != wanted[name].shape:
+            raise ValueError(
+                f"{name!r} has shape {tuple(weights[name].shape)} in the checkpoint and "
+                f"{tuple(wanted[name].shape)} in {config}."
+            )
+    return {name: weights[name] for name in wanted if name in needed}
+
+
+def _save(weights: dict[str, Tensor], folder: Path, *, adapter: bool) -> None:
+    from huggingface_hub import save_torch_state_dict
+    from safetensors.torch import save_file
+
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    if adapter:
+        save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    else:
+        save_torch_state_dict(weights, folder)

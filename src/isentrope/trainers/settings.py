@@ -1,0 +1,161 @@
+"""The training settings in a checkpoint's files, which determine its next step.
+
+A setting is read from the first file that has it: `contract.json` of `isentrope train`, then
+`training_args.bin` of TRL and transformers (`arguments`), then `trainer_state.json` if a
+script wrote such keys there. Parts of training's step that the computed step lacks (a KL term,
+filtered sampling, a stale batch) are obstacles; they depend on how the step is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.system.reading import read_json
+from isentrope.system.stated_steps import checkpoint_step
+from isentrope.trainers.arguments import (
+    TRAINING_ARGS,
+    SavedArguments,
+    read_training_arguments,
+)
+from isentrope.trainers.rules import Obstacle, notes_of, obstacles_of
+from isentrope.trainers.step import Use
+from isentrope.update.objective import OBJECTIVES, SFT
+
+TRAINER_STATE = "trainer_state.json"
+
+_NAMES = {
+    "temperature": "sampling.temperature",
+    "max_new_tokens": "sampling.max_new_tokens",
+    "max_grad_norm": "estimator.max_grad_norm",
+    "objective": "estimator.objective",
+    "advantages": "estimator.advantages",
+    "clip": "estimator.clip",
+    "group_size": "batch_config.G",
+}
+"""Keys of the configuration, by those of a contract."""
+
+_SCALED = {"group": "grpo", True: "grpo", "none": "dr_grpo", False: "dr_grpo"}
+"""Rule of advantages, by the value of TRL's scale_rewards."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The training settings in a checkpoint's files.
+
+    Attributes:
+        keys: Value by key of the configuration, such as "sampling.temperature".
+        sources: Name of the file that each key was read from.
+        replayable: False if, according to the contract, recorded weights do not replay the step.
+        arguments: The trainer's own arguments, or None if the checkpoint does not have them.
+        uncontrolled: The objective without the run's control; None without a control, or if the
+            objective has no name.
+        step: The training step of the checkpoint; None where no file and no name says it.
+    """
+
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    replayable: bool = True
+    arguments: SavedArguments | None = None
+    uncontrolled: str | None = None
+    step: int | None = None
+
+    def obstacles(self, use: Use) -> list[Obstacle]:
+        """The parts of training's step that the computed step lacks, one obstacle per field."""
+        obstacles = []
+        if not self.replayable:
+            words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
+            obstacles.append(Obstacle("replayable", words))
+        return obstacles + ([] if self.arguments is None else obstacles_of(self.arguments, use))
+
+    def notes(self, use: Use) -> list[str]:
+        """Sentences on small or unknown differences of training's step and the computed one."""
+        return [] if self.arguments is None else notes_of(self.arguments, use)
+
+
+def read_training_settings(checkpoint: Path, *, without_control: bool = False) -> TrainingSettings:
+    """Read the training settings of a checkpoint.
+
+    Args:
+        checkpoint: Its folder.
+        without_control: Whether to read the objective without the run's control, which the
+            contract must contain.
+
+    Returns:
+        The settings; empty if no file contains any.
+    """
+    keys: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+
+    def add(settings: Mapping[str, Any], source: str) -> None:
+        for key, value in settings.items():
+            if key not in keys:
+                keys[key], sources[key] = value, source
+
+    contract = _json(checkpoint / CONTRACT)
+    uncontrolled = _uncontrolled(contract)
+    if without_control:
+        contract["objective"] = uncontrolled
+    add(_contract_keys(contract), CONTRACT)
+    arguments = None
+    if (path := checkpoint / TRAINING_ARGS).is_file():
+        arguments = read_training_arguments(path)
+        add(_argument_keys(arguments, keys.get("estimator.objective")), TRAINING_ARGS)
+    state = _json(checkpoint / TRAINER_STATE)
+    add(_contract_keys(state), TRAINER_STATE)
+    replayable = contract.get("replayable", True)
+    return TrainingSettings(
+        keys, sources, replayable, arguments, uncontrolled, checkpoint_step(checkpoint)
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; of one with NaN too, which transformers writes."""
+    if not path.is_file():
+        return {}
+    if path.name == CONTRACT:
+        return read_contract(path.parent)
+    return read_json(path, "Restore it, or remove it.", finite=False)
+
+
+def _uncontrolled(contract: Mapping[str, Any]) -> str | None:
+    plain = contract.get("plain_objective")
+    return plain if contract.get("control") and plain in OBJECTIVES else None
+
+
+def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
+    keys = {_NAMES[name]: contract[name] for name in _NAMES if name in contract}
+    if contract.get("objective") == "dr_grpo" and "max_new_tokens" in contract:
+        keys["estimator.max_response_length"] = contract["max_new_tokens"]
+    return keys
+
+
+def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
+    """Keys of the configuration and their values, from a trainer's arguments."""
+    a, trainer = arguments.fields, arguments.trainer
+    keys: dict[str, Any] = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}
+    if trainer == "sft":
+        return keys | {"estimator.objective": SFT, "sampling.temperature": 1.0}
+    if trainer == "other":
+        return keys
+    loss = objective or ("rloo" if trainer == "rloo" else a.get("loss_type", "grpo"))
+    keys["sampling.temperature"] = a.get("temperature")
+    keys["sampling.max_new_tokens"] = a.get("max_completion_length")
+    keys["batch_config.G"] = a.get("num_generations")
+    low = a.get("epsilon")
+    high = low if a.get("epsilon_high") is None else a["epsilon_high"]
+    keys["estimator.clip"] = None if low is None else (min(low, 1.0), high)
+    scaled = _SCALED.get(a.get("scale_rewards", "group"))
+    keys["estimator.advantages"] = "rloo" if trainer == "rloo" else scaled
+    if loss in OBJECTIVES:
+        keys["estimator.objective"] = loss
+    if loss == "dr_grpo":
+        keys["estimator.max_response_length"] = a.get("max_completion_length")
+    several = arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1
+    if several:
+        keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")
+    nullable = {"estimator.max_grad_norm"}  # null means no clipping
+    return {key: value for key, value in keys.items() if value is not None or key in nullable}
