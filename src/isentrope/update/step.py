@@ -158,7 +158,9 @@ def optimizer_step(
     state = optimizer if read else load_optimizer_state(policy, optimizer)
     of_entropies = entropy_weights(rollouts, objective)
     negative = None if of_entropies is None else -of_entropies
-    loss_gradient = weighted_gradient(policy, rollouts, -coefficients, negative, micro_batch)
+    loss_gradient = weighted_gradient(
+        policy, rollouts, -coefficients, negative, micro_batch=micro_batch
+    )
     size = norm(loss_gradient)
     clip = clip_factor(size, max_grad_norm)
     with mapped_blocks():  # the pieces of one parameter leave no room for those of the next
