@@ -49,6 +49,7 @@ _HOMES = {
     "entropy_noise_scale": "isentrope.attribution.noise.entropy_noise",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
+    "ProbeOptions": "isentrope.probe.options",
     "EntropyMeasurements": "isentrope.verbs.legacy",
     "Evaluation": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
@@ -89,6 +90,7 @@ else:
     from isentrope.policy.scoring import score
     from isentrope.policy.token_statistics import Scores
     from isentrope.probe.callback import EntropyProbe
+    from isentrope.probe.options import ProbeOptions
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
     from isentrope.sampling.prompts import Prompt
@@ -114,6 +116,7 @@ __all__ = [
     "NoiseScale",
     "Policy",
     "Precision",
+    "ProbeOptions",
     "Prompt",
     "Rollouts",
     "Scores",

@@ -8,6 +8,7 @@ from transformers import PrinterCallback
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.prompt_sampler import PromptSampler
@@ -90,9 +91,9 @@ def trainer(
     return made
 
 
-def probe(**options):
-    settings = {"every": 2, "size": 8, "seed": 5, **options}
-    return EntropyProbe([f"{i}+2=" for i in range(5)], **settings)
+def probe(every=2, size=8, path=None, **options):
+    prompts, options = [f"{i}+2=" for i in range(5)], ProbeOptions(**{"seed": 5, **options})
+    return EntropyProbe(prompts, every=every, size=size, path=path, options=options)
 
 
 def lines(folder):
