@@ -5,8 +5,7 @@ from torch import nn
 from transformers import PrinterCallback, set_seed
 
 from isentrope.policy.language_model import Policy
-from isentrope.training.checkpoints import save_base_model
-from isentrope.training.toy import with_lora
+from tests.adapters import save_base_model, with_lora
 from tests.training import runs
 from tests.training.conftest import small_policy
 

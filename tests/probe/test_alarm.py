@@ -139,7 +139,7 @@ def config(folder, *changes, **sections):
 def spent(monkeypatch):
     """Every probed step spends about a tenth of the entropy, as far as the alarm can see."""
     monkeypatch.setattr(
-        Alarm, "_rate_of", lambda self, _: (-0.1 + 0.004 * (-1) ** len(self._rates), 0.004)
+        Alarm, "_rate_of", lambda self, _: (-0.1 + 0.004 * (-1) ** len(self._readings), 0.004)
     )
 
 

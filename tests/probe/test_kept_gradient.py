@@ -10,6 +10,7 @@ import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.probe.kept_gradient import KeptGradient
+from isentrope.probe.options import ProbeOptions
 from isentrope.verbs.train import resume, train
 from tests.probe.test_probe import Recorder
 from tests.training import runs
@@ -28,13 +29,14 @@ def at_theta(made, theta):
 
 @pytest.mark.parametrize("functional", ["per_token", "per_sequence"])
 def test_the_kept_gradient_is_the_derivative_of_the_reading(tmp_path, functional):
-    probe = Recorder(["1+2=", "5+4="], every=1, log_every=1, size=16, functional=functional)
+    options = ProbeOptions(log_every=1, functional=functional)
+    probe = Recorder(["1+2=", "5+4="], every=1, size=16, options=options)
     made = runs.trainer(tmp_path, probe=probe, steps=2)
     made.train()
     reading, gradient = probe.history[-1], probe.kept.tensors()
     v = {n: (probe.moved[n].double() - p) / reading.eta for n, p in probe.theta.items()}
     policy = at_theta(made, probe.theta)
-    change = ise.entropy_change(policy, probe.E, v, [], functional=functional, order=1)
+    change = ise.entropy_change(policy, probe.E, v, [], ise.EstimatorOptions(functional), order=1)
     by_gradient = sum(float((gradient[n].double() * v[n]).sum()) for n in v)
     assert by_gradient == pytest.approx(change.first_order.value, rel=1e-3)
 

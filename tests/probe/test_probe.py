@@ -5,8 +5,10 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.estimators.functional import Functionals
 from isentrope.probe import scoring
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.probe.reading import read
 from tests import cases
 from tests.training import runs
@@ -26,7 +28,7 @@ class Recorder(EntropyProbe):
 
 
 def test_a_reading_is_the_entropy_change_of_the_step_that_was_taken(tmp_path):
-    probe = Recorder(["1+2=", "5+4="], every=1, size=16, second_order=True)
+    probe = Recorder(["1+2=", "5+4="], every=1, size=16, options=ProbeOptions(second_order=True))
     made = runs.trainer(tmp_path, probe=probe, steps=2, weight_decay=0.5)
     made.train()
     reading = probe.history[-1]
@@ -154,8 +156,8 @@ def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_inter
     hot = ise.sample(cases.policy("qwen2", temperature=4.0), [[1, 2], [3]], 64, max_new_tokens=12)
     before = scoring.look_ahead(policy, hot, {"gradient": v}, True)
     after = ise.score(policy, hot, policy.parameters_along(v, 1e-4))
-    choice = {"functional": "per_token", "method": "prefix"}
-    reading = read(1, 1e-4, before, after, **choice)
+    f = Functionals("per_token", "prefix", before.base.mask.double())
+    reading = read(1, 1e-4, before, after, f)
     found = [reading.per_token, reading.per_sequence, reading.first_order, reading.predicted]
     for one in (*found, *reading.components.values(), reading.second_order, reading.change):
         assert math.isnan(one.ci_low)
@@ -191,14 +193,14 @@ def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path, caplog):
     made = runs.trainer(tmp_path, steps=1)
     model, state = made.policy.model, type("State", (), {"global_step": 0})
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    probe = EntropyProbe(["1+1="], temperature=1.0, max_new_tokens=2)
+    probe = EntropyProbe(["1+1="], options=ProbeOptions(temperature=1.0, max_new_tokens=2))
     hooked = {"model": model, "processing_class": made.policy.tokenizer, "optimizer": optimizer}
     probe.on_pre_optimizer_step(object(), state, None, **hooked)
     assert "has no gradient on this process" in caplog.text
 
 
 def test_a_gradient_that_is_not_finite_is_no_reading_and_no_crash(tmp_path, caplog):
-    probe = EntropyProbe(["1+1="], temperature=1.0, max_new_tokens=2)
+    probe = EntropyProbe(["1+1="], options=ProbeOptions(temperature=1.0, max_new_tokens=2))
     made = runs.trainer(tmp_path, steps=1)
     model, state = made.policy.model, type("State", (), {"global_step": 0})
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])

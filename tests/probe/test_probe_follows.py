@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from tests.probe import following
 
 
 def probe(**options):
-    return EntropyProbe(["1+2=", "5+4="], **{"every": 1, "size": 8, **options})
+    return EntropyProbe(["1+2=", "5+4="], every=1, size=8, options=ProbeOptions(**options))
 
 
 def test_dropout_is_in_the_gradient_and_not_in_the_reading_and_the_run_is_the_same(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.system.processes import leave, rank
 from tests.probe import following
 
@@ -39,8 +40,8 @@ def main(case, folder, probed=True):
         if case == "short":  # and the first rate of its warmup is 0
             options |= {"bf16": True, "warmup_steps": 1, "lr_scheduler_type": "linear"}
     made = following.grpo(folder, steps=3, **options)
-    settings = {"every": 1, "size": 8, "second_order": True, "log_every": 1}
-    probe = EntropyProbe(["1+2=", "5+4="], **settings)
+    options = ProbeOptions(second_order=True, log_every=1)
+    probe = EntropyProbe(["1+2=", "5+4="], every=1, size=8, options=options)
     if probed:
         probe.attach(made)
     following.run(made)

@@ -7,6 +7,7 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.recording.next_update import read_next_update
 from isentrope.update.step import optimizer_step
 from tests.probe import following
@@ -15,8 +16,9 @@ from tests.training import runs
 
 def recorded(made):
     asked = {"temperature": 1.0} if not hasattr(made.args, "temperature") else {}
-    options = {"every": 99, "size": 8, "max_new_tokens": 2, "record": True, **asked}
-    EntropyProbe(["1+2=", "5+4="], **options).attach(made)
+    options = ProbeOptions(max_new_tokens=2, **asked)
+    prompts = ["1+2=", "5+4="]
+    EntropyProbe(prompts, every=99, size=8, record=True, options=options).attach(made)
     return following.run(made)
 
 

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from isentrope.training.checkpoints import require_new_run, save_base_model, save_checkpoint
-from isentrope.training.toy import with_lora
+from examples.checkpoints import require_new_run, save_base_model, save_checkpoint, with_lora
 from tests.training.conftest import small_policy
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
+from examples.checkpoints import require_new_run, save_checkpoint
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import update_batch
 from isentrope.sampling.tasks import Task
 from isentrope.system.checkpoint_names import step_name
-from isentrope.training.checkpoints import require_new_run, save_checkpoint
-from isentrope.training.metrics import metrics
+from isentrope.training.step_log import metrics
 from isentrope.update.objective import token_weights
 
 

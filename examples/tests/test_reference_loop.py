@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
+from examples.reference_loop import reference_loop
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import update_batch
-from isentrope.training.reference_loop import reference_loop
 from isentrope.update.step import optimizer_step
 
 OPTIONS = {"prompts_per_step": 3, "group_size": 4, "max_new_tokens": 3, "save_every": 2}

@@ -1,4 +1,4 @@
-"""Checkpoint folders in the layout of Hugging Face and TRL, written completely or not at all.
+"""Adapters and checkpoint folders in the layout of Hugging Face and TRL, complete or absent.
 
 base_model/                 config.json, model.safetensors, tokenizer files
 training_state/step_N/      adapter_config.json, adapter_model.safetensors, tokenizer files,
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from isentrope.policy.language_model import Policy
 from isentrope.system.files import whole_folder
+from isentrope.training.models import fresh_adapter
 
 
 def save_base_model(policy: Policy, folder: str | Path) -> Path:
@@ -77,3 +78,21 @@ def save_checkpoint(
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         (partial / "trainer_state.json").write_text(json.dumps(state, indent=2) + "\n")
     return folder
+
+
+def with_lora(policy: Policy, rank: int = 16, *, seed: int, scale: int = 2) -> Policy:
+    """Add a new LoRA adapter to every linear layer; the base is frozen.
+
+    Args:
+        policy: A policy without adapter; its model is changed in place.
+        rank: Rank r.
+        seed: Seed of the adapter's random matrices.
+        scale: alpha / r, the factor of the adapter's output.
+
+    Returns:
+        The policy over the adapter's parameters, without dropout.
+    """
+    model = fresh_adapter(policy.model, rank, scale * rank, seed=seed)
+    return Policy(
+        model, policy.tokenizer, temperature=policy.temperature, precision=policy.precision
+    )
