@@ -20,7 +20,7 @@ from isentrope.control.gradients import (
     entropy_of,
     weighted_rows,
 )
-from isentrope.control.measured import HeldOut
+from isentrope.control.measured import HeldOutSample
 from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -50,7 +50,7 @@ class EntropyDraw:
     tokens: int
 
 
-def draw_entropy(policy: Policy, source: HeldOut, step: int) -> EntropyDraw:
+def draw_entropy(policy: Policy, source: HeldOutSample, step: int) -> EntropyDraw:
     """Draw E and differentiate h on it; every process must call this.
 
     Args:

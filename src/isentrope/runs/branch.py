@@ -131,7 +131,7 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
     return {key: [then.get(key), now.get(key)] for key in keys}
 
 
-def require_steps(step: int, last: int, trainer: Mapping[str, Any]) -> None:
+def require_branch_steps(step: int, last: int, trainer: Mapping[str, Any]) -> None:
     """Refuse a branch without a step of its own, or that begins in the middle of a batch's uses.
 
     Args:

@@ -18,7 +18,7 @@ from isentrope.config.io import ConfigError, all_keys, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import RESULTS
 from isentrope.results.results import load_result
-from isentrope.runs.folder import differences
+from isentrope.runs.folder import content_differences
 from isentrope.runs.origin import (
     changed_parts,
     checkpoint_digests,
@@ -131,7 +131,7 @@ def require_same_measurement(
             "to be of the files that are there now.",
             target,
         )
-    for difference in differences(vars(made_with)):
+    for difference in content_differences(vars(made_with)):
         log.warning("%s was made with %s.", target, difference)
 
 

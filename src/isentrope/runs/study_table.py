@@ -98,11 +98,11 @@ def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
     if len(study.items) == 1:
         return
     folder = study.folder / "measurements"
-    write_bytes(folder / f"{name}.parquet", parquet(joined(study, table)))
+    write_bytes(folder / f"{name}.parquet", parquet(joined_tables(study, table)))
     write_bytes(folder / f"{verb}_study.csv", csv(study_table(verb, study)))
 
 
-def joined(study: Study, name: str) -> pd.DataFrame:
+def joined_tables(study: Study, name: str) -> pd.DataFrame:
     """A table that every item has, one below the other."""
     parts = [Tables(i.target)[name].assign(**_place(i)) for i in study.items]
     return pd.concat(parts, ignore_index=True)

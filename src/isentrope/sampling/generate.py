@@ -121,7 +121,7 @@ def respond(
         response_ids=drawn.responses,
         sampler_logprobs=drawn.logprobs,
         sampler_entropies=drawn.entropies,
-        response_texts=decode(policy, drawn.responses),
+        response_texts=texts_of(policy, drawn.responses),
         max_new_tokens=max_new_tokens,
     )
 
@@ -147,7 +147,7 @@ def rollouts_of(prompts: Sequence[Prompt], prompt_index: Tensor, **columns: Any)
     )
 
 
-def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
+def texts_of(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     """Text of each response without its EOS; other special tokens stay, rewards may need them.
 
     Args:
@@ -163,7 +163,7 @@ def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     return [policy.tokenizer.decode(body.tolist()) for body in bodies]
 
 
-class Drawn(NamedTuple):
+class DrawnResponses(NamedTuple):
     """n responses as they were drawn, one 1-D tensor per response.
 
     Attributes:
@@ -185,7 +185,7 @@ def sample_responses(
     max_new_tokens: int,
     batch_size: int = 64,
     progress: Report | None = None,
-) -> Drawn:
+) -> DrawnResponses:
     """Map uniforms to responses by the inverse CDF of the policy.
 
     Inside `policy.shifted(v, η)` the same uniforms give the coupled responses of θ + ηv.
@@ -228,7 +228,7 @@ def sample_responses(
             sequences[i] = sequence
         give_back_free_memory()
         (progress or silent)(min(start + size * ranks.size, n), n)
-    return Drawn(*(list(column) for column in zip(*sequences, strict=True)))
+    return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
 
 
 def _generate(

@@ -21,7 +21,7 @@ import torch
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import decode, rollouts_of
+from isentrope.sampling.generate import rollouts_of, texts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
 from isentrope.sampling.tasks.custom_fields import require_field
 from isentrope.sampling.tasks.splits import shuffled_epochs
@@ -123,7 +123,7 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
             "responses of one step."
         )
     rollouts = rollouts_of(prompts, runs_of(prompts), response_ids=responses, **columns)
-    return rollouts.with_columns(response_texts=decode(policy, rollouts.response_ids))
+    return rollouts.with_columns(response_texts=texts_of(policy, rollouts.response_ids))
 
 
 def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
