@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 
 from isentrope.cli.console import say
-from isentrope.cli.layout import Column, print_table
+from isentrope.cli.layout import print_table
 from isentrope.planning.plan import Plan, gigabytes
 from isentrope.planning.stages import Stage
+from isentrope.verbs.printed import Column, Table
 
 ROUGH = "Times are rough: a factor of two or three either way; memory is of the longest responses."
 
@@ -47,14 +48,13 @@ def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: b
 
 
 def _print(out: Console, plan: Plan) -> None:
-    stages = plan.stages
     columns = [
-        Column("stage", [stage.name for stage in stages], left=True),
-        Column("memory", [gigabytes(stage.peak) for stage in stages]),
-        Column("largest terms", [_terms(stage) for stage in stages], left=True),
-        Column("time", [_time(plan, stage) for stage in stages]),
+        Column("stage", "name", left=True),
+        Column("memory", lambda stage: gigabytes(stage.peak)),
+        Column("largest terms", _terms, left=True),
+        Column("time", lambda stage: _time(plan, stage)),
     ]
-    print_table(out, f"{plan.verb} of {plan.checkpoint}", columns)
+    print_table(out, Table(f"{plan.verb} of {plan.checkpoint}", plan.stages, columns))
     say(
         f"  peak    {gigabytes(plan.peak)} ({plan.largest.name}, with {gigabytes(plan.libraries)} "
         f"for Python and its libraries) of {gigabytes(plan.memory)}\n",

@@ -26,6 +26,16 @@ from isentrope.results.coding import ResultsError
 from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.result import RESULTS, Result, read_schema
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
+from isentrope.results.verbs import (
+    AUDIT,
+    ENTROPIES,
+    INFLUENCE,
+    KERNEL,
+    MEASURE,
+    NOISE,
+    TRY,
+    VARIANCE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +55,7 @@ class MeasureResult(Result):
         reward: ΔJ(η) likewise; None where E has no rewards.
     """
 
-    verb: ClassVar[str] = "measure"
+    verb: ClassVar[str] = MEASURE.name
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -129,7 +139,7 @@ class InfluenceResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "influence"
+    verb: ClassVar[str] = INFLUENCE.name
 
     how: str
     groups: int
@@ -155,7 +165,7 @@ class KernelResult(Result):
         truncations: How much of δH₁ each truncation predicts.
     """
 
-    verb: ClassVar[str] = "kernel"
+    verb: ClassVar[str] = KERNEL.name
 
     preconditioned: bool
     blocks: dict[str, BlockRecord]
@@ -174,7 +184,7 @@ class NoiseResult(Result):
         supervised: The same of a supervised loss, if it was asked for.
     """
 
-    verb: ClassVar[str] = "noise"
+    verb: ClassVar[str] = NOISE.name
 
     gradient: dict[str, Estimate]
     preconditioned: dict[str, Estimate]
@@ -199,7 +209,7 @@ class VarianceResult(Result):
         seconds: Per response of E, by stage; "batches" draws U too.
     """
 
-    verb: ClassVar[str] = "variance"
+    verb: ClassVar[str] = VARIANCE.name
 
     eta: FiniteFloat
     wanted_error: FiniteFloat
@@ -219,7 +229,7 @@ class AuditResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "audit"
+    verb: ClassVar[str] = AUDIT.name
 
     off_policy: bool
     reliability: dict[str, Estimate]
@@ -238,7 +248,7 @@ class TrialResult(Result):
         tried: By control and strength.
     """
 
-    verb: ClassVar[str] = "try"
+    verb: ClassVar[str] = TRY.name
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
@@ -255,7 +265,7 @@ class EntropiesResult(Result):
         rows: One per batch and definition.
     """
 
-    verb: ClassVar[str] = "entropies"
+    verb: ClassVar[str] = ENTROPIES.name
 
     logged: float | None
     logged_from: str | None

@@ -40,6 +40,7 @@ from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import Column, Printed, Table, ends
 
 EXACT = "per_token"
 TOP = 0.2
@@ -269,3 +270,45 @@ def _flat(row: EntropyRecord) -> dict[str, str | float]:
     place: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
     place["unit"] = row.value.unit
     return place | row.value.columns() | (row.difference or nothing).columns("difference")
+
+
+WORDS = {
+    "per_token": "per token",
+    "micro_batch_means": "mean of micro-batches",
+    "response_means": "mean of responses",
+    "per_response": "per response",
+    "surprisal": "surprisal",
+    "sampler_surprisal": "surprisal, sampler's",
+    "sampler_entropy": "per token, sampler's",
+    "without_end": "without end tokens",
+    "finished": "finished responses",
+    "top_tokens": "top 20 % of tokens",
+    "temperature_1": "temperature 1",
+    "truncated": "after top-k and top-p",
+    "bfloat16": "in bfloat16",
+}
+
+
+def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
+    """Value and difference to the exact one of each definition, and which was logged."""
+    rows = result.rows
+    columns = [
+        Column("on", "batch", left=True),
+        Column("definition", lambda row: WORDS[row.definition], left=True),
+        Column("value", lambda row: f"{row.value.value:.5g} ± {row.value.se:.1g}"),
+        Column("95 % interval", lambda row: ends(row.value), 1),
+        Column("minus exact", "difference"),
+    ]
+    if result.logged is not None:
+        columns.append(Column("logged", lambda row: "yes" if row.agrees else ""))
+    title = f"{result.policy.name}: entropies in nats; the first row is exact"
+    yield Table(title, rows, columns, sections={sum(row.batch == "E" for row in rows) - 1})
+    yield "  E, U         E is unfiltered, from this policy; U is the update batch"
+    if result.logged is None:
+        yield "  logged       no value: give --logged, or a trainer_state.json that has it"
+        return
+    same = [f"{WORDS[row.definition]} on {row.batch}" for row in rows if row.agrees]
+    yield (
+        f"  logged       {result.logged:.6g} ({result.logged_from}) agrees within errors with "
+        f"{', '.join(same) or 'none of these'}"
+    )
