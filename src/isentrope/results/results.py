@@ -13,6 +13,7 @@ from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.results import verbs
 from isentrope.results.attributions import (
     Budget,
     Changes,
@@ -26,16 +27,6 @@ from isentrope.results.coding import ResultsError
 from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.result import RESULTS, Result, read_schema
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
-from isentrope.results.verbs import (
-    AUDIT,
-    ENTROPIES,
-    INFLUENCE,
-    KERNEL,
-    MEASURE,
-    NOISE,
-    TRY,
-    VARIANCE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +46,7 @@ class MeasureResult(Result):
         reward: ΔJ(η) likewise; None where E has no rewards.
     """
 
-    verb: ClassVar[str] = MEASURE.name
+    verb: ClassVar[str] = verbs.MEASURE.name
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -139,7 +130,7 @@ class InfluenceResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = INFLUENCE.name
+    verb: ClassVar[str] = verbs.INFLUENCE.name
 
     how: str
     groups: int
@@ -165,7 +156,7 @@ class KernelResult(Result):
         truncations: How much of δH₁ each truncation predicts.
     """
 
-    verb: ClassVar[str] = KERNEL.name
+    verb: ClassVar[str] = verbs.KERNEL.name
 
     preconditioned: bool
     blocks: dict[str, BlockRecord]
@@ -184,7 +175,7 @@ class NoiseResult(Result):
         supervised: The same of a supervised loss, if it was asked for.
     """
 
-    verb: ClassVar[str] = NOISE.name
+    verb: ClassVar[str] = verbs.NOISE.name
 
     gradient: dict[str, Estimate]
     preconditioned: dict[str, Estimate]
@@ -209,7 +200,7 @@ class VarianceResult(Result):
         seconds: Per response of E, by stage; "batches" draws U too.
     """
 
-    verb: ClassVar[str] = VARIANCE.name
+    verb: ClassVar[str] = verbs.VARIANCE.name
 
     eta: FiniteFloat
     wanted_error: FiniteFloat
@@ -229,7 +220,7 @@ class AuditResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = AUDIT.name
+    verb: ClassVar[str] = verbs.AUDIT.name
 
     off_policy: bool
     reliability: dict[str, Estimate]
@@ -248,7 +239,7 @@ class TrialResult(Result):
         tried: By control and strength.
     """
 
-    verb: ClassVar[str] = TRY.name
+    verb: ClassVar[str] = verbs.TRY.name
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
@@ -265,7 +256,7 @@ class EntropiesResult(Result):
         rows: One per batch and definition.
     """
 
-    verb: ClassVar[str] = ENTROPIES.name
+    verb: ClassVar[str] = verbs.ENTROPIES.name
 
     logged: float | None
     logged_from: str | None

@@ -30,8 +30,7 @@ from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.own_logits import own_logits
+from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
@@ -47,8 +46,6 @@ TOP = 0.2
 """Share of the tokens that `top_tokens` is of."""
 PARTITIONS = 16
 """Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
-POSITIONS = 256
-"""Distributions that are sorted at a time: one of a large vocabulary takes megabytes."""
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
 
@@ -154,26 +151,13 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
         finally:
             policy.temperature = temperature
     if section.top_k or section.top_p < 1:
-        yield "truncated", truncated_entropies(policy, batch, section.top_k, section.top_p)
+        filters = section.top_k, section.top_p
+        H = truncated_entropies(policy.scorer, batch, policy.precision, temperature, *filters)
+        yield "truncated", H
     trained = bool(arguments.get("bf16") or arguments.get("fp16"))
     if trained if section.bfloat16 is None else section.bfloat16:
         with at_precision(policy, "bfloat16"):
             yield "bfloat16", score(policy, batch).entropies
-
-
-def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: float) -> Tensor:
-    """Entropy (n, t) of what top-k, 0 for all, and then top-p leave of each distribution."""
-    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
-    for i in range(len(batch)):
-        logits = own_logits(policy.scorer, batch.select(torch.tensor([i])), policy.precision)
-        for first in range(0, len(logits), POSITIONS):
-            here = logits[first : first + POSITIONS].double() / policy.temperature
-            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
-            p = p / p.sum(-1, keepdim=True)
-            p = p * (p.cumsum(-1) - p < top_p)
-            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
-            found[i, first : first + len(p)] = entropy.cpu()
-    return found * batch.mask
 
 
 def _micro_batches(ready: Prepared, n: int) -> Tensor | None:
