@@ -50,7 +50,6 @@ SECOND_PLACES = {
     "reports/panels/audit.py": {"audit"},
     "reports/panels/kernel.py": {"kernel"},
     "reports/panels/study.py": {"kernel"},
-    "reports/read_run.py": {"measure", "kernel", "noise", "audit"},
     "reports/report.py": {"kernel", "audit"},
     "verbs/kernel.py": {"kernel"},
     "verbs/kinds.py": {"measure"},
