@@ -34,7 +34,6 @@ LONG_FILES = {
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "planning/measuring.py",
     "policy/language_model.py",
     "probe/callback.py",
     "sampling/generate.py",

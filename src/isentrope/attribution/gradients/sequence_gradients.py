@@ -40,6 +40,7 @@ from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.limits import at_once
 from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.policy.precision import Precision
 from isentrope.policy.requirements import require_no_checkpointing
@@ -149,7 +150,7 @@ class SequenceGradients:
         def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
             for name, part, size in layer.parts():
                 visited.add(name)
-                step = max(1, ELEMENTS_HELD // size)
+                step = max(1, at_once(ELEMENTS_HELD) // size)
                 for start in range(0, len(of), step):
                     here = slice(start, start + step)
                     visit(name, of[here], part(x[here], g[here]))
