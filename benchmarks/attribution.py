@@ -22,7 +22,7 @@ import torch
 
 import isentrope as ise
 from benchmarks.cost import SHAPES, random_policy, random_rollouts, ratio, timed
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
 from isentrope.update.step import Step
 
 GROUPS, SIZE, N_E = 64, 8, 256

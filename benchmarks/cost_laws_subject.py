@@ -16,7 +16,8 @@ import isentrope as ise
 from isentrope.attribution.proxies.audit import audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.checks import Finding, check_instrument, check_sampler
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
+from isentrope.policy.gradient import weighted_gradient
 
 VERBS = ("measure", "influence", "kernel", "noise", "audit", "check", "evaluate")
 PROMPT, GROUP = 8, 4
@@ -133,7 +134,7 @@ class Subject:
         """Step, scorer and sampler; the log-probabilities of E's sampler are the scorer's."""
         p, weights = self.policy, self.step.token_weights
         assert weights is not None
-        gradient = p.weighted_gradient(self.U, weights)
+        gradient = weighted_gradient(p, self.U, weights)
         ise.optimizer_step(p, self.U, self.optimizer)
         return [*check_instrument(p, self.drawn, gradient), *check_sampler(p, self.drawn, gradient)]
 

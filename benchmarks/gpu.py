@@ -33,7 +33,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
 
 
 @dataclass(frozen=True)

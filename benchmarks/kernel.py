@@ -37,7 +37,7 @@ import isentrope as ise
 from benchmarks import peers
 from benchmarks.cost import peak_megabytes, ratio, timed
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.policy.batching import MicroBatch, micro_batches, tokens_read
+from isentrope.models.batching import MicroBatch, micro_batches, tokens_read
 
 MAX_TOKENS = 1024
 OURS, OURS_P, NAIVE = "ours", "ours, diagonal P", "naive, one backward a sequence"

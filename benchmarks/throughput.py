@@ -31,15 +31,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
-from isentrope.nouns.vectors import Vector
-from isentrope.policy import chi_square, scoring
-from isentrope.policy.batching import (
+from isentrope.models.batching import (
     PADDING,
     PADDING_OF_SLOPES,
     MicroBatch,
     micro_batches,
     tokens_read,
 )
+from isentrope.nouns.vectors import Vector
+from isentrope.policy import chi_square, scoring
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp
 

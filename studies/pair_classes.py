@@ -28,10 +28,11 @@ import torch
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
+from isentrope.attribution.influence.classes import Classes
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
-from isentrope.results.class_records import ClassesRecord, is_it_all
+from isentrope.results.criterion import is_it_all
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock, Progress
@@ -63,7 +64,7 @@ def prepared(path: Path, B_E: int, B_U: int, repeat: int = 0) -> tuple[Prepared,
     return prepare_checkpoint(config, subject, Progress(), Clock()), config
 
 
-def classes_at(path: Path, B_E: int) -> dict[str, ClassesRecord]:
+def classes_at(path: Path, B_E: int) -> dict[str, Classes]:
     """The classes of tokens and sequences of a batch of 64 prompts."""
     ready, config = prepared(path, B_E, 64)
     with at_precision(ready.policy, config.precision.measuring):
@@ -116,7 +117,7 @@ def law(values: dict[int, list[float]]) -> Law:
     return Law(means.tolist(), errors.tolist(), slope, float((weights * x**2).sum() ** -0.5))
 
 
-def table(of: str, classes: ClassesRecord) -> str:
+def table(of: str, classes: Classes) -> str:
     """Markdown rows of classes."""
     rows = []
     for name, part in classes.parts.items():

@@ -42,9 +42,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import isentrope as ise
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.estimators.functional import Functionals, along
+from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.architecture import name_of
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from tests.architectures import KINDS, settings

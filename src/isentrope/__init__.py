@@ -11,7 +11,7 @@ from isentrope._version import __version__
 _HOMES = {
     # What a policy says, and the batches it says it in
     "Policy": "isentrope.policy.language_model",
-    "Precision": "isentrope.policy.precision",
+    "Precision": "isentrope.models.precision",
     "Scores": "isentrope.policy.token_statistics",
     "score": "isentrope.policy.scoring",
     "Rollouts": "isentrope.nouns.rollouts",
@@ -46,6 +46,7 @@ _HOMES = {
     "entropy_noise_scale": "isentrope.attribution.noise.entropy_noise",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
+    "ProbeOptions": "isentrope.probe.options",
     "EntropyMeasurements": "isentrope.verbs.legacy",
     "Evaluation": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
@@ -77,13 +78,14 @@ else:
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
     from isentrope.evaluation.evaluate import Evaluation, evaluate
     from isentrope.evaluation.pass_at_k import pass_at_k
+    from isentrope.models.precision import Precision
     from isentrope.nouns.estimate import Estimate
     from isentrope.nouns.rollouts import Rollouts
     from isentrope.policy.language_model import Policy
-    from isentrope.policy.precision import Precision
     from isentrope.policy.scoring import score
     from isentrope.policy.token_statistics import Scores
     from isentrope.probe.callback import EntropyProbe
+    from isentrope.probe.options import ProbeOptions
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
     from isentrope.sampling.prompts import Prompt
@@ -106,6 +108,7 @@ __all__ = [
     "NoiseScale",
     "Policy",
     "Precision",
+    "ProbeOptions",
     "Prompt",
     "Rollouts",
     "Scores",

@@ -12,7 +12,7 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
-from isentrope.results.class_records import classes_record, is_it_all
+from isentrope.results.criterion import is_it_all
 from isentrope.system.formatting import TERMINAL
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, setting, step_on
@@ -164,16 +164,16 @@ def test_tokens_of_the_entropy_term_alone_are_a_class_of_their_own(table):
 
 def test_a_batch_without_advantages_has_classes_and_no_criterion(table):
     bare = replace(table, U=table.U.with_columns(advantages=None))
-    record = classes_record(token_classes(bare))
+    record = token_classes(bare)
     assert record.parts
     assert not record.criterion
     assert is_it_all(record, TERMINAL) == ""
 
 
 def test_the_answer_names_shares_and_what_is_missed(table):
-    record = classes_record(token_classes(table, criterion=(0.02, 0.3)))
+    record = token_classes(table, criterion=(0.02, 0.3))
     said = is_it_all(record, TERMINAL)
-    found = record.criterion["0.02"]
+    found = record.criterion[0.02]
     assert "the 2.0\u00a0% of tokens that it selects carry" in said
     assert f"“{found.missed_class}” costs most, {found.missed.delta_h.value:.3g}" in said
     share, missed = found.selected.share_h, found.missed.delta_h
@@ -220,13 +220,13 @@ def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
 
 
 def test_a_class_that_costs_entropy_among_the_rest_says_no(table):
-    record = classes_record(token_classes(table, criterion=(0.02,)))
-    found = record.criterion["0.02"]
+    record = token_classes(table, criterion=(0.02,))
+    found = record.criterion[0.02]
     one = replace(found.selected.share_h, value=1.0, ci_low=0.5, ci_high=1.5)
     zero = replace(found.missed.delta_h, ci_low=-1.0, ci_high=1.0)
     for cost, said in ((replace(zero, ci_high=-0.1), "is not"), (zero, "may be")):
         selected = replace(found.selected, share_h=one)
         missed = replace(found.missed, delta_h=cost)
         part = replace(found, selected=selected, missed=missed)
-        answer = is_it_all(replace(record, criterion={"0.02": part}), TERMINAL)
+        answer = is_it_all(replace(record, criterion={0.02: part}), TERMINAL)
         assert answer.startswith(f"The published criterion {said} the whole story")

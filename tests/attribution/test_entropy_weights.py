@@ -11,6 +11,7 @@ from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import axpy, dot, multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
 from tests import cases
@@ -162,7 +163,7 @@ def test_the_noise_scale_is_t8_of_dense_group_gradients_with_both_terms():
 
         @staticmethod
         def weighted_gradient(some, stacked):
-            return policy.weighted_gradient(some, stacked[..., 0], stacked[..., 1])
+            return weighted_gradient(policy, some, stacked[..., 0], stacked[..., 1])
 
     P = {n: torch.ones_like(x) for n, x in cases.direction(policy).items()}
     square, trace = of_dense_gradients(Both, U, torch.stack([c, d], -1), P)

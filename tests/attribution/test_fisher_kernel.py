@@ -8,6 +8,7 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from tests import cases
 from tests.attribution.test_gram import dense
@@ -29,7 +30,7 @@ def test_a_step_on_u_moves_log_pi_as_the_kernel_says(name):
     policy = cases.lora_policy(name)
     P, x = positive(policy), torch.linspace(-1, 1, 6, dtype=torch.float64)
     K = fisher_kernel(policy, E, U, preconditioner=P)
-    step = policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
+    step = weighted_gradient(policy, U, x[:, None] * score_sums(U).logprob_weights)
     _, slope = score_along(policy, E, multiply(P, step), 1)
     assert torch.allclose(K.matrix @ x, slope.logprobs.sum(1), rtol=1e-9)
 

@@ -16,6 +16,7 @@ from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
 from tests import cases
@@ -150,7 +151,7 @@ def test_reward_influence_equals_the_gradient_of_the_exact_mean_reward(name):
 
 
 def _batches(exact):
-    from isentrope.policy.batching import micro_batches
+    from isentrope.models.batching import micro_batches
 
     return micro_batches(exact.rollouts, exact.policy.max_tokens)
 
@@ -164,7 +165,7 @@ def test_the_kernel_form_is_the_surprisal_form():
     weights = step.token_weights[:, 0]
     by_kernel = -float(centred @ K @ weights)
     mask = score_sums(E).logprob_weights
-    surprisal = policy.weighted_gradient(E, -centred[:, None] * mask)
+    surprisal = weighted_gradient(policy, E, -centred[:, None] * mask)
     assert by_kernel == pytest.approx(dot(surprisal, step.components["gradient"]), rel=1e-9)
 
 

@@ -6,6 +6,7 @@ import torch
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from tests import cases
 
@@ -34,7 +35,7 @@ def setting(name: str):
 
 def sgd_direction(policy, U):
     """−∂L_U."""
-    return policy.weighted_gradient(U, score(policy, U).mask.double() / len(U))
+    return weighted_gradient(policy, U, score(policy, U).mask.double() / len(U))
 
 
 @pytest.mark.parametrize(("name", "backend"), POLICIES)
@@ -106,7 +107,7 @@ def test_noise_scales_are_those_of_dense_gradients_and_a_dense_fisher_matrix():
 
 def _flat(policy, rollouts, i):
     one = rollouts.select([i])
-    gradient = policy.weighted_gradient(one, torch.ones(1, len(one.response_ids[0])))
+    gradient = weighted_gradient(policy, one, torch.ones(1, len(one.response_ids[0])))
     return torch.cat([g.flatten() for g in gradient.values()])
 
 

@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.policy.checkpoint import load_policy
+from isentrope.policy.language_model import Policy
 from isentrope.verbs import plan as pipeline
 from isentrope.verbs.dry_run import Batch
 from isentrope.verbs.kinds import load_any
@@ -109,7 +109,7 @@ def test_responses_given_as_ids_are_as_long_as_they_are(asked, tiny, tmp_path):
     rows = [{"prompt_ids": [2, 3, 4], "response_ids": list(range(2, 2 + n))} for n in (5, 7)]
     file.write_text("\n".join(map(json.dumps, rows)))
     given = [f"batch_config.{name}_file={file}" for name in "EU"]
-    policy = load_policy(tiny / "step_4")
+    policy = Policy.from_checkpoint(tiny / "step_4")
     for batch in pipeline.batches_of(load_any(asked, given), policy, None):
         assert sorted(batch.lengths) == [(3, 5), (3, 7)]
         assert not batch.drawn

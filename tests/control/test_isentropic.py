@@ -23,7 +23,8 @@ from isentrope.verbs.measure import measure
 from isentrope.verbs.train import resume, train
 from isentrope.verbs.training_step import with_control
 from isentrope.verbs.trial import find_trial
-from tests.training import following, runs
+from tests.probe import following
+from tests.training import runs
 
 OPTIONS = {"size": 32, "every": 1, "start_size": 32, "average": 3}
 HOLD = {"name": "isentropic", "target": {"kind": "hold"}, "options": OPTIONS}

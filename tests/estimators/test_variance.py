@@ -58,29 +58,29 @@ def test_errors_are_those_of_leaving_prompts_out(quantity):
         left = [without_prompt(method, p, quantity, samples, moved) for p in range(n)]
         errors[method] = math.sqrt(sum((x - whole) ** 2 for x in left) * (n - 1) / n)
         of = found.methods[quantity][method]
-        assert of.value.value == pytest.approx(whole, rel=1e-6)
-        assert of.value.se == pytest.approx(errors[method], rel=0.1)  # two kinds of jackknife
+        assert of.estimate.value == pytest.approx(whole, rel=1e-6)
+        assert of.estimate.se == pytest.approx(errors[method], rel=0.1)  # two kinds of jackknife
     for method in METHODS:
-        ratio = found.methods[quantity][method].ratio
+        ratio = found.methods[quantity][method].variance_ratio
         assert ratio.value == pytest.approx((errors[method] / errors["prefix"]) ** 2, rel=0.2)
         assert ratio.ci_low <= ratio.value <= ratio.ci_high
-    assert found.methods[quantity]["prefix"].ratio.se == 0.0
+    assert found.methods[quantity]["prefix"].variance_ratio.se == 0.0
 
 
 def test_prompts_needed_follow_the_error_that_is_wanted():
     needed = [study(wanted=q)[2].methods["entropy"]["prefix"] for q in (0.1, 0.05)]
-    assert needed[1].needed.value == pytest.approx(4 * needed[0].needed.value)
-    value = needed[0].value  # the square of F is larger than that of its mean by SE²
+    assert needed[1].prompts_needed.value == pytest.approx(4 * needed[0].prompts_needed.value)
+    value = needed[0].estimate  # the square of F is larger than that of its mean by SE²
     square = value.value**2 - value.se**2
-    assert needed[0].needed.value == pytest.approx(value.n * value.se**2 / (0.01 * square))
+    assert needed[0].prompts_needed.value == pytest.approx(value.n * value.se**2 / (0.01 * square))
 
 
 def test_a_value_within_four_errors_of_zero_names_no_size_but_a_bound():
     for by_method in study()[2].methods.values():
         for of in by_method.values():
-            within = abs(of.value.value) <= 4 * of.value.se
-            assert math.isnan(of.needed.value) == within
-            assert math.isinf(of.needed.ci_high) or not within
+            within = abs(of.estimate.value) <= 4 * of.estimate.se
+            assert math.isnan(of.prompts_needed.value) == within
+            assert math.isinf(of.prompts_needed.ci_high) or not within
 
 
 @pytest.mark.parametrize("errors", [2, 4, 8])
@@ -123,8 +123,8 @@ def test_surprisal_is_noisier_where_entropies_are_even():
     }
     here = flat["prefix"].series[0]
     found = variance_study(flat, ETA, here, None).methods["entropy"]
-    assert found["prefix"].value.se == pytest.approx(0.0, abs=1e-12)
-    assert found["surprisal"].value.se > 0.01
+    assert found["prefix"].estimate.se == pytest.approx(0.0, abs=1e-12)
+    assert found["surprisal"].estimate.se > 0.01
 
 
 def test_one_prompt_has_no_errors():
@@ -171,8 +171,10 @@ def test_errors_of_grouped_responses_are_by_prompt_and_those_by_response_too_sma
     covered = [0, 0]
     for methods in found:
         of = methods["first_order"]["prefix"]
-        covered[0] += of.value.covers(truth)
-        covered[1] += abs(of.value.value - truth) < 2 * of.value.se / of.design_effect.value**0.5
+        covered[0] += of.estimate.covers(truth)
+        covered[1] += (
+            abs(of.estimate.value - truth) < 2 * of.estimate.se / of.design_effect.value**0.5
+        )
     assert covered[0] > 0.88 * len(found) > 0.75 * len(found) > covered[1]
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.models.precision import Precision
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
-from isentrope.policy.precision import Precision
 from isentrope.update.step import optimizer_step
 from tests import cases
 

@@ -5,12 +5,12 @@ import torch
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.models.precision import Precision
 from isentrope.planning.gauge import RESIDENT, Alive, Meter
 from isentrope.planning.held import STEP_VECTORS, Rows, held, weights
 from isentrope.planning.plan import Plan, Stage, bytes_of, on_line
 from isentrope.planning.shapes import shapes_of
-from isentrope.policy.checkpoint import load_policy
-from isentrope.policy.precision import Precision
+from isentrope.policy.language_model import Policy
 
 FLOAT32, FLOAT64 = Precision("float32"), Precision("float64")
 
@@ -22,7 +22,7 @@ def shapes(tiny):
 
 @pytest.fixture(scope="module")
 def policy(tiny):
-    return load_policy(tiny / "step_4", precision="float64")
+    return Policy.from_checkpoint(tiny / "step_4", precision="float64")
 
 
 def sizes(terms):
@@ -39,7 +39,7 @@ def test_trainable_patterns_are_those_of_the_checkpoint(tiny):
     whole = shapes_of(tiny / "base")
     assert whole.trainable == whole.parameters
     some = shapes_of(tiny / "base", trainable_patterns=["*layernorm*"])
-    model = load_policy(tiny / "base").model
+    model = Policy.from_checkpoint(tiny / "base").model
     norms = sum(p.numel() for n, p in model.named_parameters() if "layernorm" in n)
     assert some.trainable == norms
 

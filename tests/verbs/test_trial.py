@@ -18,7 +18,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.results.attribution_records import Tried
+from isentrope.results.attributions import Tried
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.trial import find_trial, on_frontier

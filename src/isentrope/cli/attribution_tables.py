@@ -17,8 +17,7 @@ from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate, t_quantile
-from isentrope.results.attribution_records import SharesRecord
-from isentrope.results.momentum_records import MomentumRecord
+from isentrope.results.attributions import MomentumRecord, SharesRecord
 from isentrope.results.results import AuditResult, InfluenceResult, NoiseResult
 from isentrope.system.formatting import TERMINAL, known
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
+from isentrope.attribution.influence.classes import Classes
 from isentrope.cli.layout import Column, print_table
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.class_records import ClassesRecord, is_it_all
+from isentrope.results.criterion import is_it_all
 from isentrope.system.formatting import MISSING, TERMINAL, known
 
 
-def print_classes(console: Console, name: str, classes: Mapping[str, ClassesRecord]) -> None:
+def print_classes(console: Console, name: str, classes: Mapping[str, Classes]) -> None:
     """Print the table of the tokens' classes; without one, that of the sequences."""
     of = "tokens" if "tokens" in classes else "sequences"
     if of not in classes:
@@ -31,7 +32,7 @@ def print_classes(console: Console, name: str, classes: Mapping[str, ClassesReco
     print_table(console, f"{name}: classes of {of}, per unit η", columns)
 
 
-def class_lines(classes: Mapping[str, ClassesRecord]) -> list[str]:
+def class_lines(classes: Mapping[str, Classes]) -> list[str]:
     """Where classes are split, and whether the published criterion is the whole story."""
     found = classes.get("tokens", classes.get("sequences"))
     if found is None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
-from isentrope.results.entropy_records import EntropiesResult
+from isentrope.results.results import EntropiesResult
 
 WORDS = {
     "per_token": "per token",

@@ -8,15 +8,15 @@ from pathlib import Path
 from rich.console import Console
 
 from isentrope.attribution.fisher.pair_classes import HELD_OUT
+from isentrope.attribution.fisher.structure import Relation
+from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.cli.attribution_tables import measured, print_lines
 from isentrope.cli.layout import Column, print_table
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.kernel_records import (
+from isentrope.results.kernel import (
     BlockRecord,
     ClusterRecord,
     PairClassRecord,
-    RelationRecord,
-    TruncationRecord,
 )
 from isentrope.results.results import KernelResult
 from isentrope.system.formatting import TERMINAL
@@ -96,7 +96,7 @@ def _difference(estimates: Mapping[str, Estimate]) -> str:
 _SHARES = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 
 
-def _print_structure(console: Console, title: str, structure: Mapping[str, RelationRecord]) -> None:
+def _print_structure(console: Console, title: str, structure: Mapping[str, Relation]) -> None:
     columns = [
         Column("relation", list(structure), left=True),
         Column("entries", [str(row.entries) for row in structure.values()], rank=3),
@@ -108,7 +108,7 @@ def _print_structure(console: Console, title: str, structure: Mapping[str, Relat
 
 
 def _print_truncations(
-    console: Console, name: str, where: str, rows: Mapping[str, TruncationRecord]
+    console: Console, name: str, where: str, rows: Mapping[str, Prediction]
 ) -> None:
     """Totals and correlations; a ratio of two totals would depend on the size of the batch."""
     columns = [Column("truncation", list(rows), left=True)]

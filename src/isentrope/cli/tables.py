@@ -12,8 +12,8 @@ from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.config.as_trained import ASSUMED, OURS
 from isentrope.estimators.identities import in_words, p_value
-from isentrope.results.measure_records import Checks, SweepRow
 from isentrope.results.results import MeasureResult
+from isentrope.results.sweep import Checks, SweepRow
 from isentrope.system.formatting import TERMINAL, known
 
 COLUMNS = {

@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from isentrope.config.acting import acting_keys, assumable_keys, given_keys, value_of
 from isentrope.config.estimator import ADVANTAGES_OF
 from isentrope.config.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.config.measure import MeasureConfig
-from isentrope.trainers.facts import Use
 from isentrope.trainers.fields import KEYS
 from isentrope.trainers.rules import Obstacle
 from isentrope.trainers.settings import TrainingSettings, read_training_settings
+from isentrope.trainers.step import Use
 
 ASSUMED = "assumed"
 OURS = ("configuration", "default", ASSUMED)
@@ -40,7 +42,7 @@ class Origin:
     """
 
     value: Any
-    source: str
+    source: Annotated[str, Field(alias="from")]
     training: Any = None
 
 

@@ -21,14 +21,7 @@ from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.run_control import RunControl
 from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
-
-_ENTROPY_FIELDS = ("entropy_coef", "use_adaptive_entropy", "top_entropy_quantile")
-"""Controls of TRL, which go by names of their own here."""
-_NAMES = {
-    "entropy_coef": "bonus",
-    "use_adaptive_entropy": "adaptive",
-    "top_entropy_quantile": "entropy_mask",
-}
+from isentrope.trainers.passed import CONTROLS
 
 
 def trainer_fields(config: TrainConfig) -> dict[str, Any]:
@@ -44,11 +37,11 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
     if control is None:
         return {}
     given = config.trainer
-    for field in _ENTROPY_FIELDS:
+    for field, name in CONTROLS.items():
         if field in given:
             raise ConfigError(
                 f"control.name={config.control.name} and trainer.{field} would both act on "
-                f"entropy: choose one (control.name={_NAMES[field]} is the control of that kind)."
+                f"entropy: choose one (control.name={name} is the control of that kind)."
             )
     if isinstance(control, TokenRule):
         _require_token_weights(config, control, given)

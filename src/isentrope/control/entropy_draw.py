@@ -21,10 +21,10 @@ from isentrope.control.gradients import (
     entropy_of,
     weighted_rows,
 )
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.streams import draw_plan, generator_of

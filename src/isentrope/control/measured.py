@@ -19,11 +19,12 @@ from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents
 from isentrope.estimators.sample import score_batch
+from isentrope.models.batching import micro_batches
+from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
-from isentrope.policy.batching import micro_batches
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.sampling.advantages import RewardFunction, with_rewards
@@ -154,7 +155,7 @@ def _shared_gradient(
     here = rollouts.select(mine)
     t = int(here.lengths.max())
     of_entropies = None if b is None else b[mine, :t]
-    gradient = together(lambda: policy.weighted_gradient(here, a[mine, :t], of_entropies))
+    gradient = together(lambda: weighted_gradient(policy, here, a[mine, :t], of_entropies))
     if world_size() > 1:
         for part in gradient.values():
             dist.all_reduce(part)

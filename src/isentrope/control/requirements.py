@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from isentrope.policy.sharding import is_spread
+from isentrope.models.sharding import is_spread
 from isentrope.probe.requirements import require_known_optimizer
 
 

@@ -28,6 +28,7 @@ from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Absent
 
 REWARD = "reward"
 """Unit of J."""
@@ -100,25 +101,34 @@ class RewardMean(Functionals):
         return shift + weights @ (self.rewards - shift) / weights.sum()
 
 
-@dataclass(frozen=True)
-class RewardChange:
-    """A sweep of ΔJ over learning rates, with its predictions.
+@dataclass(frozen=True, kw_only=True)
+class RewardOrders:
+    """What the first two orders say of ΔJ(η).
 
     Attributes:
-        reward: J at θ.
         first_order: δJ₁ per unit η, or None if order was 0.
         second_order: δJ₂ per unit η², or None if order was below 2.
         top: η_top, the rate at which the parabola is highest; None where none follows.
         no_top: Why there is none; None where there is one, or order was below 2.
+    """
+
+    first_order: Estimate | None
+    second_order: Estimate | None
+    top: Absent[Estimate] = None
+    no_top: Absent[str] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardChange(RewardOrders):
+    """A sweep of ΔJ over learning rates, with its predictions.
+
+    Attributes:
+        reward: J at θ.
         points: ΔJ and its residual, one per learning rate.
         influences: (P,) of each prompt draw, as those of `EntropyChange`.
     """
 
     reward: Estimate
-    first_order: Estimate | None
-    second_order: Estimate | None
-    top: Estimate | None
-    no_top: str | None
     points: list[Point]
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 

@@ -37,6 +37,7 @@ from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import CHANGES, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate
+from isentrope.nouns.saved import Absent
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
@@ -57,18 +58,18 @@ class MethodVariance:
     """One estimator of one quantity.
 
     Attributes:
-        value: On the whole batch, with its error.
-        ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
-        needed: Prompts for the relative error that is wanted. Within `CERTAIN` errors of 0 its
+        estimate: On the whole batch, with its error.
+        variance_ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
+        prompts_needed: For the relative error that is wanted. Within `CERTAIN` errors of 0 its
             value is NaN, and its interval has a lower end at most.
         design_effect: Its variance over that of as many prompts with one response each; None where
             they have one.
     """
 
-    value: Estimate
-    ratio: Estimate
-    needed: Estimate
-    design_effect: Estimate | None = None
+    estimate: Estimate
+    variance_ratio: Estimate
+    prompts_needed: Estimate
+    design_effect: Absent[Estimate] = None
 
 
 @dataclass(frozen=True)

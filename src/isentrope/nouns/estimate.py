@@ -17,7 +17,7 @@ agree does not show the error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -146,6 +146,14 @@ def require_confidence(confidence: float) -> None:
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence}.")
+
+
+COLUMNS = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
+"""Fields of an estimate in a table, and how the columns of a quantity with a name end."""
+
+
+def _columns_of(name: str) -> dict[str, str]:
+    return {field: name + end if name else field for field, end in COLUMNS.items()}
 
 
 @dataclass(frozen=True)
@@ -296,6 +304,35 @@ class Estimate:
     def covers(self, truth: float) -> bool:
         """Whether the interval contains `truth`; False where there is no interval."""
         return self.ci_low <= truth <= self.ci_high
+
+    def columns(self, name: str = "") -> dict[str, float]:
+        """Value, error and interval, for a table.
+
+        Args:
+            name: Of the value's column, and of the others before _se, _ci_low and _ci_high.
+
+        Returns:
+            Number by column; value, se, ci_low and ci_high without a name.
+        """
+        return {column: getattr(self, key) for key, column in _columns_of(name).items()}
+
+    @classmethod
+    def of_columns(
+        cls, name: str, row: Mapping[str, Any], n: int, unit: str, method: str
+    ) -> Estimate:
+        """The estimate in the columns of a row.
+
+        Args:
+            name: Of the value's column.
+            row: Number by column.
+            n: Number of independent units.
+            unit: Of the numbers.
+            method: The estimator.
+
+        Returns:
+            What `columns` was made of, as far as the columns say it.
+        """
+        return cls(*(row[column] for column in _columns_of(name).values()), n, unit, method)
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""

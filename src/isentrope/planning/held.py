@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
+from isentrope.models.precision import Precision
 from isentrope.planning.shapes import Shapes
-from isentrope.policy.precision import Precision
 
 STEP_VECTORS = 5
 """v, P, and the components momentum, decay and gradient."""

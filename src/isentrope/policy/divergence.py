@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.batching import MicroBatch
-from isentrope.policy.limits import at_once
+from isentrope.models.batching import MicroBatch
+from isentrope.models.limits import at_once
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.token_statistics import logit_chunks
 

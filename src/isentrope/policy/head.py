@@ -17,7 +17,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.limits import at_once
+from isentrope.models.limits import at_once
 from isentrope.policy.token_statistics import LOGITS_HELD
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import FiniteFloat
 
-from isentrope.policy.precision import Precision
-from isentrope.results.result_coding import OPTIONAL, Number, number_or_nan
+from isentrope.config.as_trained import Origin
+from isentrope.models.precision import Precision
+from isentrope.nouns.saved import Absent
+from isentrope.trainers.rules import Obstacle
+from isentrope.update.rounding import Rounded
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class PolicyRecord:
     optimizer: str
     trainable_tensors: int
     trainable_parameters: int
-    temperature: float
+    temperature: FiniteFloat
     device: str
     precision: dict[str, Precision]
     manifest_sha256: str | None = None
@@ -61,14 +63,14 @@ class BatchRecord:
     sequences: int
     prompt_draws: int
     distinct_prompts: int
-    mean_length: float
+    mean_length: FiniteFloat
     longest: int
-    mean_reward: Annotated[float | None, BeforeValidator(number_or_nan), OPTIONAL] = None
-    drawn: Annotated[int | None, OPTIONAL] = None
-    rejected: Annotated[int | None, OPTIONAL] = None
-    all_right: Annotated[int | None, OPTIONAL] = None
-    all_wrong: Annotated[int | None, OPTIONAL] = None
-    entropy_drawn: Annotated[float | None, BeforeValidator(number_or_nan), OPTIONAL] = None
+    mean_reward: Absent[float] = None
+    drawn: Absent[int] = None
+    rejected: Absent[int] = None
+    all_right: Absent[int] = None
+    all_wrong: Absent[int] = None
+    entropy_drawn: Absent[float] = None
 
 
 @dataclass(frozen=True)
@@ -104,37 +106,9 @@ class EstimatorRecord:
 
     functional: str
     method: str
-    confidence: float
-    order: Annotated[int | None, OPTIONAL] = None
-    unit: Annotated[str | None, OPTIONAL] = None
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where a setting came from.
-
-    Attributes:
-        value: What was in force.
-        source: "configuration", "default", "assumed", or the checkpoint's file.
-        training: Training's own value; None where it is not known.
-    """
-
-    value: object
-    source: Annotated[str, Field(alias="from")]
-    training: object = None
-
-
-@dataclass(frozen=True)
-class Departure:
-    """One way in which the step is not training's.
-
-    Attributes:
-        name: The key, or what training had beside.
-        what: What it is, a clause.
-    """
-
-    name: str
-    what: str
+    confidence: FiniteFloat
+    order: Absent[int] = None
+    unit: Absent[str] = None
 
 
 @dataclass(frozen=True)
@@ -147,26 +121,9 @@ class SettingsRecord:
         ignored: Names that were allowed to differ.
     """
 
-    keys: dict[str, Setting] = field(default_factory=dict)
-    differs: tuple[Departure, ...] = ()
+    keys: dict[str, Origin] = field(default_factory=dict)
+    differs: tuple[Obstacle, ...] = ()
     ignored: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RoundingRecord:
-    """What rounding to the type of the weights does to the step.
-
-    Attributes:
-        dtype: Of the weights.
-        moved: Share of the parameters that the step moves at all.
-        error: Size of what rounding changes, relative to the step.
-        eta: The learning rate at which that was computed.
-    """
-
-    dtype: str
-    moved: Number
-    error: Number
-    eta: Number
 
 
 @dataclass(frozen=True)
@@ -187,15 +144,15 @@ class StepRecord:
     """
 
     objective: str
-    learning_rate: Number
-    gradient_norm: Number
-    clip_factor: Number
-    direction_norm: Number
+    learning_rate: float
+    gradient_norm: float
+    clip_factor: float
+    direction_norm: float
     matched_by: str
     param_groups: tuple[dict[str, object], ...] = ()
     order_confirmed: bool | None = None
-    rounding: Annotated[RoundingRecord | None, OPTIONAL] = None
-    rate_of_interest: Annotated[float | None, OPTIONAL] = None
+    rounding: Absent[Rounded] = None
+    rate_of_interest: Absent[float] = None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
     results.json      schema, header, what the verb found, warnings, timing
     <table>.parquet   `tables`; of a result that was loaded they are read when they are asked for
 
-This is the only module that reads or writes results.json. Keys of the file are names of fields; a
-number that was renamed has its former key too (`former_names`).
+This is the only module that reads or writes results.json. Keys of the file are names of fields.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import pandas as pd
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
 
 from isentrope.config.measure import repeat_of
-from isentrope.results.former_names import today
+from isentrope.results.coding import CURE, ResultsError, decode, encode, our_name
+from isentrope.results.columns import SCHEMAS
 from isentrope.results.header import Header
-from isentrope.results.result_coding import ResultsError, decode, encode
-from isentrope.results.table_schemas import SCHEMAS
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_json
 from isentrope.system.manifest import verify
@@ -31,7 +29,6 @@ from isentrope.system.stated_steps import require_own_name
 from isentrope.system.strict_json import parse_json
 
 RESULTS = "results.json"
-_CURE = "Run the command that made it again."
 
 
 class Tables(Mapping[str, pd.DataFrame]):
@@ -45,7 +42,7 @@ class Tables(Mapping[str, pd.DataFrame]):
             raise KeyError(name)
         verify(self.folder)
         path, schema = self.folder / f"{name}.parquet", SCHEMAS[name]
-        return read_table(path, _CURE, schema=schema, today=today)
+        return read_table(path, CURE, schema=schema, today=our_name)
 
     def __contains__(self, name: object) -> bool:
         return name in SCHEMAS and (self.folder / f"{name}.parquet").is_file()
@@ -77,7 +74,7 @@ class Result(Header):
     verb: ClassVar[str] = ""
 
     warnings: tuple[str, ...] = ()
-    timing: dict[str, float] = field(default_factory=dict)
+    timing: dict[str, FiniteFloat] = field(default_factory=dict)
     tables: Annotated[Mapping[str, pd.DataFrame], Field(exclude=True)] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -141,8 +138,8 @@ def read_schema(folder: Path) -> tuple[str, str]:
     """
     path = folder / RESULTS
     try:
-        text = read_text(path, _CURE)
-        with reading(path, _CURE):
+        text = read_text(path, CURE)
+        with reading(path, CURE):
             return text, str(parse_json(text)["schema"])
     except (FileNotFoundError, FileError) as error:
         raise ResultsError(str(error)) from error

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
+from pydantic import FiniteFloat
+
+from isentrope.attribution.fisher.truncation import Prediction
+from isentrope.attribution.influence.classes import Classes
+from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.attribution_records import (
+from isentrope.nouns.saved import Absent
+from isentrope.results.attributions import (
     Budget,
     Changes,
+    EntropyRecord,
+    MomentumRecord,
     ProxyRecord,
     SharesRecord,
     Tried,
 )
-from isentrope.results.class_records import ClassesRecord
-from isentrope.results.entropy_records import EntropiesResult
-from isentrope.results.kernel_records import BlockRecord, SecondOrder, TruncationRecord
-from isentrope.results.measure_records import ChecksValue, RangeValue, RowValue, SweepRow
-from isentrope.results.momentum_records import MomentumRecord
+from isentrope.results.coding import ResultsError
+from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.result import RESULTS, Result, read_schema
-from isentrope.results.result_coding import OPTIONAL, Number, ResultsError, Value
-from isentrope.results.reward_records import RewardRecord
-from isentrope.results.variance_records import MethodRecord
+from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +47,15 @@ class MeasureResult(Result):
 
     verb: ClassVar[str] = "measure"
 
-    entropy: dict[str, Value]
-    first_order: Value | None
-    pathwise: Value | None
-    second_order: Value | None
-    sweep: tuple[RowValue, ...]
-    linear_range: RangeValue | None
-    budget: dict[str, Number]
-    checks: ChecksValue
-    reward: Annotated[RewardRecord | None, OPTIONAL] = None
+    entropy: dict[str, Estimate]
+    first_order: Estimate | None
+    pathwise: Estimate | None
+    second_order: Estimate | None
+    sweep: tuple[SavedRow, ...]
+    linear_range: LinearRange | None
+    budget: dict[str, float]
+    checks: Checks
+    reward: Absent[RewardRecord] = None
 
     @property
     def unit(self) -> str:
@@ -81,15 +84,7 @@ class MeasureResult(Result):
 
     def measured_at(self, row: SweepRow) -> Estimate:
         """ΔH(η) of a row as measured on E; no interval where the weights cannot be trusted."""
-        return Estimate(
-            row.delta_h,
-            row.delta_h_se,
-            row.delta_h_ci_low,
-            row.delta_h_ci_high,
-            self.at_theta.n,
-            self.unit,
-            row.method,
-        )
+        return Estimate.of_columns("delta_h", vars(row), self.at_theta.n, self.unit, row.method)
 
     def part(self, name: str) -> Estimate | None:
         """A part of δH₁ per unit η, with its interval over the prompts of E.
@@ -142,11 +137,11 @@ class InfluenceResult(Result):
     measured_on: str = "E"
     entropy: Budget
     reward: Budget | None
-    reliability: dict[str, Value]
-    listed_share: dict[str, Number] = field(default_factory=dict)
-    shares: Annotated[SharesRecord | None, OPTIONAL] = None
-    past: Annotated[MomentumRecord | None, OPTIONAL] = None
-    classes: dict[str, ClassesRecord] = field(default_factory=dict)
+    reliability: dict[str, Estimate]
+    listed_share: dict[str, float] = field(default_factory=dict)
+    shares: Absent[SharesRecord] = None
+    past: Absent[MomentumRecord] = None
+    classes: dict[str, Classes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +159,8 @@ class KernelResult(Result):
 
     preconditioned: bool
     blocks: dict[str, BlockRecord]
-    second_order: Annotated[SecondOrder | None, OPTIONAL] = None
-    truncations: Annotated[dict[str, TruncationRecord] | None, OPTIONAL] = None
+    second_order: Absent[SecondOrder] = None
+    truncations: Absent[dict[str, Prediction]] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,13 +176,13 @@ class NoiseResult(Result):
 
     verb: ClassVar[str] = "noise"
 
-    gradient: dict[str, Value]
-    preconditioned: dict[str, Value]
-    entropy: dict[str, Value]
-    supervised: Annotated[dict[str, Value] | None, OPTIONAL] = None
+    gradient: dict[str, Estimate]
+    preconditioned: dict[str, Estimate]
+    entropy: dict[str, Estimate]
+    supervised: Absent[dict[str, Estimate]] = None
 
     @property
-    def scales(self) -> dict[str, dict[str, Value]]:
+    def scales(self) -> dict[str, dict[str, Estimate]]:
         """All of them by name, those that were asked for."""
         names = ("gradient", "preconditioned", "entropy", "supervised")
         return {name: scale for name in names if (scale := getattr(self, name)) is not None}
@@ -206,10 +201,10 @@ class VarianceResult(Result):
 
     verb: ClassVar[str] = "variance"
 
-    eta: float
-    wanted_error: float
-    methods: dict[str, dict[str, MethodRecord]]
-    seconds: dict[str, Number]
+    eta: FiniteFloat
+    wanted_error: FiniteFloat
+    methods: dict[str, dict[str, MethodVariance]]
+    seconds: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +222,10 @@ class AuditResult(Result):
     verb: ClassVar[str] = "audit"
 
     off_policy: bool
-    reliability: dict[str, Value]
+    reliability: dict[str, Estimate]
     tokens: ProxyRecord
     sequences: ProxyRecord
-    classes: dict[str, ClassesRecord] = field(default_factory=dict)
+    classes: dict[str, Classes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,9 +240,26 @@ class TrialResult(Result):
 
     verb: ClassVar[str] = "try"
 
-    eta: float
+    eta: FiniteFloat
     vanilla: dict[str, Changes]
     tried: dict[str, Tried]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropiesResult(Result):
+    """Every definition of entropy at one checkpoint. Table: entropies.
+
+    Attributes:
+        logged: What the trainer logged; None where it is not known.
+        logged_from: Where that was found.
+        rows: One per batch and definition.
+    """
+
+    verb: ClassVar[str] = "entropies"
+
+    logged: float | None
+    logged_from: str | None
+    rows: tuple[EntropyRecord, ...]
 
 
 KINDS: tuple[type[Result], ...] = (

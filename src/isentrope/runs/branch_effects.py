@@ -27,7 +27,7 @@ from torch import Tensor
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import t_of_two_errors
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.table_schemas import RECORDS
+from isentrope.results.columns import RECORDS
 from isentrope.runs.branch_study import UNCHANGED
 from isentrope.system.reading import read_table
 

@@ -26,8 +26,8 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.results.result_coding import ResultsError
-from isentrope.results.table_schemas import RECORDS
+from isentrope.results.coding import ResultsError
+from isentrope.results.columns import RECORDS
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.resume import require_same_origin
 from isentrope.system.errors import FileError

@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from isentrope.results.result_coding import Value, decode, encode
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.coding import decode, encode
 from isentrope.system.files import write_json
 from isentrope.system.reading import read_text
 
@@ -42,7 +43,7 @@ class EvaluatedRow:
     decoding: str
     n_prompts: int
     samples_per_prompt: int
-    metrics: dict[str, Value | None]
+    metrics: dict[str, Estimate | None]
     rewards: RewardCounts
 
 

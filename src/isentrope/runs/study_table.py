@@ -31,11 +31,9 @@ from torch import Tensor
 
 from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
 from isentrope.nouns.estimate import Estimate, freedom_of_units, within_bounds
-from isentrope.results.attribution_records import IN_FILE
-from isentrope.results.entropy_records import EntropyRecord
-from isentrope.results.measure_records import SweepRow
+from isentrope.results.attributions import IN_FILE, EntropyRecord
 from isentrope.results.result import Result, Tables
-from isentrope.results.reward_records import RewardRow
+from isentrope.results.sweep import RewardRow, SweepRow
 from isentrope.runs.study import Item, Study
 from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import write_bytes

@@ -44,18 +44,16 @@ _OPTIMIZERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class RoundedStep:
-    """A step as training takes it, per unit learning rate.
+class Rounded:
+    """What rounding to the type of the weights does to a step.
 
     Attributes:
-        direction: Δθ/η, float64.
         eta: The rate it was taken at.
         dtype: Type that training keeps its parameters in, such as "bfloat16".
         moved: Share of the parameters of that type that change at all.
         error: |v − Δθ/η| over |Δθ/η|; infinite where nothing moves.
     """
 
-    direction: Vector
     eta: float
     dtype: str
     moved: float
@@ -69,6 +67,17 @@ class RoundedStep:
         )
 
 
+@dataclass(frozen=True)
+class RoundedStep(Rounded):
+    """A step as training takes it, per unit learning rate.
+
+    Attributes:
+        direction: Δθ/η, float64.
+    """
+
+    direction: Vector
+
+
 def short_types(
     policy: Policy, state: OptimizerState, stored: Mapping[str, torch.dtype]
 ) -> dict[str, torch.dtype]:
@@ -77,7 +86,7 @@ def short_types(
     Args:
         policy: The policy at θ.
         state: The optimizer's state, with the types of its moments.
-        stored: Type of each parameter on disk (`policy.stored_types`).
+        stored: Type of each parameter on disk (`models.stored_types`).
 
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.heap import mapped_blocks
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -160,7 +161,7 @@ def optimizer_step(
     state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
     of_entropies = entropy_weights(rollouts, objective)
     negative = None if of_entropies is None else -of_entropies
-    loss_gradient = policy.weighted_gradient(rollouts, -coefficients, negative, micro_batch)
+    loss_gradient = weighted_gradient(policy, rollouts, -coefficients, negative, micro_batch)
     size = norm(loss_gradient)
     clip = clip_factor(size, max_grad_norm)
     with mapped_blocks():  # the pieces of one parameter leave no room for those of the next

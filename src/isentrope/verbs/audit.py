@@ -14,7 +14,7 @@ import torch
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
-from isentrope.results.attribution_records import ProxyRecord
+from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
 from isentrope.system.progress import Progress
 from isentrope.verbs.influence import classes_of, influence_of

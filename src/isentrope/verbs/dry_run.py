@@ -17,11 +17,11 @@ import torch
 from isentrope._lazy import load
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
+from isentrope.models.limits import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import Stage, on_line
 from isentrope.policy.language_model import Policy
-from isentrope.policy.limits import share_of_limits
 from isentrope.policy.scoring import score
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses

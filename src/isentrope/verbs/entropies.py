@@ -33,7 +33,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import own_logits
 from isentrope.policy.scoring import score
-from isentrope.results.entropy_records import EntropiesResult, EntropyRecord
+from isentrope.results.attributions import EntropyRecord
+from isentrope.results.results import EntropiesResult
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json
@@ -264,11 +265,7 @@ def _entropy_at(folder: Path, step: int) -> float | None:
 
 
 def _flat(row: EntropyRecord) -> dict[str, str | float]:
-    value, less = row.value, row.difference
-    flat: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
-    flat["unit"] = value.unit
-    for name, of in (("", value), ("difference_", less)):
-        for x in ("value", "se", "ci_low", "ci_high"):
-            column = (name + x).removesuffix("_value")
-            flat[column] = math.nan if of is None else getattr(of, x)
-    return flat
+    nothing = Estimate(*[math.nan] * 4, 0, "", "")
+    place: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
+    place["unit"] = row.value.unit
+    return place | row.value.columns() | (row.difference or nothing).columns("difference")

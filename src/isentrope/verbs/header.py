@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from isentrope.config.as_trained import AsTrained
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import PrecisionConfig
 from isentrope.nouns.rollouts import Rollouts
@@ -13,13 +12,10 @@ from isentrope.policy.language_model import Policy
 from isentrope.results.header import (
     BatchesRecord,
     BatchRecord,
-    Departure,
     EstimatorRecord,
     Header,
     PolicyRecord,
     Provenance,
-    RoundingRecord,
-    Setting,
     SettingsRecord,
     StepRecord,
 )
@@ -42,11 +38,12 @@ def header_of(
     precision: PrecisionConfig,
 ) -> Header:
     """The header of the results of one checkpoint."""
+    settled = subject.as_trained
     return Header(
         policy=_policy(sampler.policy, subject, precision),
         batches=_batches(batches),
         estimator=EstimatorRecord(estimator.functional, estimator.method, estimator.confidence),
-        settings=_settings(subject.as_trained),
+        settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
         step=_step(estimator.objective, step, facts),
         provenance=Provenance(
             **versions(), seeds=sampler.data.seeds, made_from=dict(subject.made_from)
@@ -97,16 +94,7 @@ def _statistics(rollouts: Rollouts) -> dict[str, Any]:
     }
 
 
-def _settings(settled: AsTrained) -> SettingsRecord:
-    return SettingsRecord(
-        keys={k: Setting(o.value, o.source, o.training) for k, o in settled.origins.items()},
-        differs=tuple(Departure(o.name, o.words) for o in settled.obstacles),
-        ignored=settled.ignored,
-    )
-
-
 def _step(objective: str, step: Step, facts: dict[str, Any]) -> StepRecord:
-    rounding = facts.get("rounding")
     return StepRecord(
         objective=objective,
         learning_rate=step.learning_rate,
@@ -114,7 +102,5 @@ def _step(objective: str, step: Step, facts: dict[str, Any]) -> StepRecord:
         clip_factor=step.clip_factor,
         direction_norm=norm(step.direction),
         matched_by=step.matched_by,
-        param_groups=tuple(facts["param_groups"]),
-        order_confirmed=facts["order_confirmed"],
-        rounding=None if rounding is None else RoundingRecord(**rounding),
+        **facts,
     )

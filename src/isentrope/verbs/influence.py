@@ -8,7 +8,7 @@ sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 
 from __future__ import annotations
 
-from isentrope.attribution.influence.classes import sequence_classes, token_classes
+from isentrope.attribution.influence.classes import Classes, sequence_classes, token_classes
 from isentrope.attribution.influence.contributions import (
     Attribution,
     Influence,
@@ -18,8 +18,7 @@ from isentrope.attribution.influence.contributions import (
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.results.attribution_records import Budget, SharesRecord
-from isentrope.results.class_records import ClassesRecord, classes_record
+from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.progress import Progress
@@ -85,7 +84,7 @@ def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: b
         )
 
 
-def classes_of(ready: Prepared, table: Influence) -> dict[str, ClassesRecord]:
+def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
     """Classes of tokens, where they were attributed, and of sequences; none where none acts."""
     if not bool(table.acting.any()):
         return {}
@@ -95,7 +94,7 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, ClassesRecord]:
         classes["tokens"] = token_classes(
             table, share=section.class_share, criterion=section.top, confidence=confidence
         )
-    return {of: classes_record(found) for of, found in classes.items()}
+    return classes
 
 
 def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:

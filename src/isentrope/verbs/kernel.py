@@ -20,18 +20,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import block_model
-from isentrope.attribution.fisher.clusters import cluster_sequences
+from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
-from isentrope.attribution.fisher.spectrum import Spectrum
+from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.saved import fields_of
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
-from isentrope.results.kernel_records import (
+from isentrope.results.kernel import (
     BlockRecord,
-    NullRecord,
-    RelationRecord,
+    ClustersRecord,
     SecondOrder,
     SketchRecord,
     SpectrumRecord,
@@ -42,10 +43,8 @@ from isentrope.system.progress import Progress
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.kernel_block import (
     UNEQUAL,
-    clusters_record,
     describe_pairs,
     sequence_weights,
-    truncations_record,
 )
 from isentrope.verbs.prepare import Prepared
 
@@ -96,7 +95,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
             warnings.append(f"No truncations: {rows}")
         else:
             joined["truncations"] = rows.to_frame()
-            truncated = truncations_record(rows)
+            truncated = rows.by_name
 
     def save(folder: Path) -> None:
         if (tiles := _tiles(ready)) is not None:
@@ -169,11 +168,7 @@ def _describe(
         return record, {}, [*warnings, "There is one prompt only, so there is no structure."]
     rewarded = K.symmetric and not K.rows["reward"].isna().any()
     structure = K.structure(section.right_above if rewarded else None)
-    relations = {
-        name: RelationRecord(r.entries, r.mean, r.spread, r.mean_cosine, r.rms_cosine)
-        for name, r in structure.relations.items()
-    }
-    differences = dict(structure.differences)
+    relations, differences = dict(structure.relations), dict(structure.differences)
     record = replace(record, structure=relations, same_less_other_prompt=differences)
     tables = {"structure": structure.to_frame()}
     warnings += [x for x in structure.warnings if K.symmetric or x != "same_prompt: no such pair."]
@@ -185,11 +180,16 @@ def _describe(
     fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
     tables["block_model"] = fitted.to_frame()
     constants = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
-    record = replace(record, spectrum=_spectrum(spectrum), block_model=constants)
+    eigenvalues = SpectrumRecord(
+        **fields_of(Eigenvalues, spectrum),
+        leading_carriers=tuple(spectrum.carriers(0)),
+        norm_outliers=tuple(spectrum.norm_outliers()),
+    )
+    record = replace(record, spectrum=eigenvalues, block_model=constants)
     count = min(section.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
     if count >= 3:
         clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
-        record = replace(record, clusters=clusters_record(clusters))
+        record = replace(record, clusters=ClustersRecord(**fields_of(Clustering, clusters)))
         warnings += clusters.warnings
     return record, tables, [*warnings, *spectrum.warnings]
 
@@ -198,26 +198,13 @@ _SILENT = "no response has a weight in the step, which is momentum and decay alo
 _FEW = "U has fewer than three prompts, and errors are over prompts."
 
 
-def _spectrum(spectrum: Spectrum) -> SpectrumRecord:
-    return SpectrumRecord(
-        eigenvalues=tuple(spectrum.eigenvalues.tolist()),
-        effective_rank=spectrum.effective_rank,
-        shares={str(k): share for k, share in spectrum.shares.items()},
-        fitted_dimension=spectrum.fitted_dimension,
-        participation=tuple(spectrum.participation.tolist()),
-        leading_carriers=tuple(spectrum.carriers(0)),
-        norm_outliers=tuple(spectrum.norm_outliers()),
-        nulls=tuple(NullRecord(**vars(null)) for null in spectrum.nulls),
-    )
-
-
 def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
     x = sequence_weights(ready)
     assert x is not None  # find_kernel has asked
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
-    direction = policy.weighted_gradient(U, weights)
+    direction = weighted_gradient(policy, U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2
 

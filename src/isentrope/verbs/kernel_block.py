@@ -8,29 +8,26 @@ that move the rows alike, and truncations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_truncation import block_truncations
-from isentrope.attribution.fisher.clusters import Clusters, cluster_sequences
+from isentrope.attribution.fisher.clusters import Clustering, Clusters, cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
-from isentrope.attribution.fisher.singular import SingularSpectrum, singular_spectrum
-from isentrope.attribution.fisher.truncation import Truncations
+from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.saved import fields_of
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
-from isentrope.results.kernel_records import (
+from isentrope.results.kernel import (
     ClusterRecord,
     ClustersRecord,
     KernelFormRecord,
-    NullRecord,
     PairClassRecord,
-    SingularRecord,
-    TruncationRecord,
 )
 from isentrope.verbs.prepare import Prepared
 
@@ -66,9 +63,7 @@ def describe_pairs(
     rectangular = not K.symmetric
     if rectangular and bool(K.matrix.any()):
         seed = ready.sampler.data.seed
-        fields["singular"] = _singular(
-            singular_spectrum(K.matrix, *K.identities, K.diagonals, seed=seed)
-        )
+        fields["singular"] = singular_spectrum(K.matrix, *K.identities, K.diagonals, seed=seed)
     if columns is not ready.batches.U:
         return fields, []
     x = sequence_weights(ready)
@@ -98,7 +93,7 @@ def _of_two_batches(
     step, estimator = ready.step, ready.estimator
     direction = step.components["gradient"]
     if not ready.kernel.preconditioned:
-        direction = ready.policy.weighted_gradient(ready.batches.U, step.token_weights)
+        direction = weighted_gradient(ready.policy, ready.batches.U, step.token_weights)
     change = entropy_change(
         ready.policy,
         rows,
@@ -111,7 +106,7 @@ def _of_two_batches(
     assert change.first_order is not None
     form = kernel_form(K.matrix, S, x, rows.prompt_index)
     fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
-    fields["predictions"] = truncations_record(block_truncations(K.matrix, S, x, *K.identities))
+    fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities).by_name
     pushed = int((K.matrix != 0).any(0).sum())
     count = min(ready.kernel.clusters or ready.batches.U.n_prompts, pushed)
     if count >= 3:
@@ -132,7 +127,7 @@ def _with_parts(
         change = kernel_form(K.matrix[:, here], S, x[here], rows.prompt_index)
         mean = float(reward[here].mean())
         parts.append(ClusterRecord(int(here.sum()), mean, float(x[here].sum()), change))
-    return replace(clusters_record(clusters), parts=tuple(parts))
+    return ClustersRecord(**fields_of(Clustering, clusters), parts=tuple(parts))
 
 
 def sequence_weights(ready: Prepared) -> Tensor | None:
@@ -142,32 +137,3 @@ def sequence_weights(ready: Prepared) -> Tensor | None:
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
     return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None
-
-
-def truncations_record(found: Truncations) -> dict[str, TruncationRecord]:
-    """Truncations as they are written."""
-    return {
-        row.name: TruncationRecord(row.total, row.ratio, row.pearson, row.spearman)
-        for row in found.rows
-    }
-
-
-def clusters_record(clusters: Clusters) -> ClustersRecord:
-    """Clusters as they are written."""
-    return ClustersRecord(
-        count=clusters.count,
-        labels=tuple(clusters.labels.tolist()),
-        order=tuple(clusters.order.tolist()),
-        cophenetic_correlation=clusters.cophenetic_correlation,
-        prompt_agreement=clusters.prompt_agreement,
-    )
-
-
-def _singular(found: SingularSpectrum) -> SingularRecord:
-    return SingularRecord(
-        values=tuple(found.values.tolist()),
-        effective_rank=found.effective_rank,
-        shares={str(k): share for k, share in found.shares.items()},
-        fitted_dimension=found.fitted_dimension,
-        null=None if found.null is None else NullRecord(**vars(found.null)),
-    )

@@ -14,14 +14,15 @@ A folder appears when its measurement is complete, and not before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pandas as pd
 
 from isentrope.config.measure import MeasureConfig
+from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import MeasureResult
 from isentrope.runs.study import Run
 from isentrope.system.progress import Progress
@@ -110,14 +111,10 @@ def sweep_table(result: MeasureResult) -> pd.DataFrame:
         One row per learning rate: `checkpoint`, then the columns of `sweep`, then delta_j with its
         error and reward_verdict where ΔJ was measured.
     """
-    rows = [asdict(row) | _gained(result, row.eta) for row in result.sweep]
-    table = pd.DataFrame([{"checkpoint": result.policy.name, **row} for row in rows])
-    return table.drop(columns="resampled")
-
-
-def _gained(result: MeasureResult, eta: float) -> dict[str, Any]:
-    row = result.reward.at(eta) if result.reward else None
-    if row is None:
-        return {}
-    names = ("delta_j", "delta_j_se", "delta_j_ci_low", "delta_j_ci_high")
-    return {name: getattr(row, name) for name in names} | {"reward_verdict": row.verdict}
+    rows = []
+    for row in result.sweep:
+        gained = result.reward.at(row.eta) if result.reward else None
+        of_reward = {} if gained is None else vars(gained) | {"reward_verdict": gained.verdict}
+        rows.append({"checkpoint": result.policy.name} | of_reward | vars(row))
+    table = pd.DataFrame(rows)
+    return table[[name for name in SCHEMAS["sweep"].columns if name in table]]

@@ -18,33 +18,25 @@ from isentrope.attribution.influence.closure import require_agreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
 from isentrope.estimators.functional import Functional, Functionals
-from isentrope.estimators.identities import martingale_z, score_identity_z
+from isentrope.estimators.identities import (
+    adjusted,
+    martingale_z,
+    p_value,
+    score_identity_z,
+    verdict,
+)
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
-from isentrope.estimators.rounding import RoundingFloor, rounding_floor
+from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
+from isentrope.results.sweep import Checks, FloorOfStep
 from isentrope.runs.checkpoints import Subject
 from isentrope.system.progress import Progress, Report, part_of
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Batches
 from isentrope.verbs.prepare import Prepared
-
-
-@dataclass(frozen=True)
-class Checks:
-    """Whether the instrument is sound.
-
-    Attributes:
-        martingale_z: E[S + Σ H] = 0, as a z-score.
-        score_identity_z: E[Σ ∂_v s] = 0, as a z-score; None without derivatives.
-        floor: What rounding alone does to the numbers.
-    """
-
-    martingale_z: float
-    score_identity_z: float | None
-    floor: RoundingFloor
 
 
 @dataclass(frozen=True)
@@ -252,11 +244,23 @@ def _budget(
 
 
 def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange) -> Checks:
-    known = len(change.sample.series) > 1
+    known, first = len(change.sample.series) > 1, change.first_order
+    score = score_identity_z(change.sample) if known else None
+    martingale = martingale_z(change.sample)
+    floor = rounding_floor(policy, batches.E, step.direction, change.sample)
+    of_score, of_martingale = p_value(score), p_value(martingale)
     return Checks(
-        martingale_z=martingale_z(change.sample),
-        score_identity_z=score_identity_z(change.sample) if known else None,
-        floor=rounding_floor(policy, batches.E, step.direction, change.sample),
+        score_identity_z=score,
+        score_identity_p=adjusted(of_score, 2) if known else None,
+        score_identity_verdict=verdict(of_score),
+        martingale_z=martingale,
+        martingale_p=adjusted(of_martingale, 1 + known),
+        martingale_verdict=verdict(of_martingale),
+        rounding_floor=FloorOfStep(
+            floor.log_weight,
+            floor.entropy_change,
+            floor.smallest_eta(first.value) if first else None,
+        ),
     )
 
 

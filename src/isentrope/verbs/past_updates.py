@@ -30,9 +30,10 @@ from isentrope.attribution.influence.momentum import (
 from isentrope.attribution.influence.quantities import Quantity
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
-from isentrope.results.momentum_records import MomentumRecord, PastPart, PastStep
+from isentrope.results.attributions import MomentumRecord, PastPart, PastStep
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.errors import IsentropeError
@@ -81,7 +82,7 @@ class _Recorded:
         if size is None:
             assert self.batch.token_weights is not None
             weights = self.batch.padded("token_weights")
-            size = norm(policy.weighted_gradient(self.batch, weights))
+            size = norm(weighted_gradient(policy, self.batch, weights))
         return clip_factor(size, self.max_grad_norm)
 
 

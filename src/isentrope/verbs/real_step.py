@@ -13,9 +13,9 @@ from isentrope.checks.finding import Finding
 from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.models.stored_types import stored_types
 from isentrope.nouns.vectors import Vector, axpy
 from isentrope.policy.language_model import Policy
-from isentrope.policy.stored_types import stored_types
 from isentrope.runs.checkpoints import Subject
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.rounding import (
@@ -100,12 +100,11 @@ def real_step(
     state = rounding.state
     confirmed, notes = _order(state, step)
     notes += _rates(state, subject)
-    facts = {"param_groups": state.distinct_groups, "order_confirmed": confirmed}
+    facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
     rounded = rounding.step_of_interest(step, estimator)
     if rounded is None:
         return _noted(step, facts, notes)
-    names = ("dtype", "moved", "error", "eta")
-    facts["rounding"] = {name: getattr(rounded, name) for name in names}
+    facts["rounding"] = rounded
     if not estimator.rounded_step:
         return _noted(step, facts, (*notes, _unrounded(rounded, estimator)))
     added = axpy(-1.0, step.direction, rounded.direction)

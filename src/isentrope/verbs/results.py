@@ -14,7 +14,7 @@ Keys of its results.json are
                   ηδH₁, second_order = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
                   _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
                   from which the verdict follows), carriers, khat, verdict, method, resampled;
-                  aliases: deltaH_true, deltaH_approx and deltaH_second, as in former versions
+                  deltaH_true, deltaH_approx and deltaH_second are the notes' names of the same
     linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
     reward        at_theta = J, first_order, second_order, top or no_top (why there is none), sweep:
@@ -33,50 +33,43 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TypedDict
+from typing import Any
 
-from isentrope.estimators.entropy_change import Point
-from isentrope.estimators.identities import Z_LIMIT, adjusted, p_value, verdict
-from isentrope.estimators.reward_change import RewardChange
+from isentrope.estimators.entropy_change import EntropyChange, Point
+from isentrope.estimators.identities import Z_LIMIT
+from isentrope.estimators.reward_change import RewardChange, RewardOrders
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.measure_records import Checks, LinearRange, RoundingFloor, SweepRow
+from isentrope.nouns.saved import fields_of
 from isentrope.results.results import MeasureResult
-from isentrope.results.reward_records import RewardRecord, RewardRow
+from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
 from isentrope.verbs.measurement import Measurement
 from isentrope.verbs.prepare import Prepared
 
 NAN = math.nan
 
-SUSPECT_Z = Z_LIMIT
-"""|z| from which an identity is said to fail."""
-
 
 def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
     """The result of `measure` at one checkpoint; the loop adds the step's warnings and timing."""
-    change, header = measurement.change, ready.header
+    change, header, reach = measurement.change, ready.header, measurement.change.linear_range
     estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
-    values = {name: part.value for name, part in measurement.budget.items()}
-    errors = {f"{name}_se": part.se for name, part in measurement.budget.items()}
-    freedoms = {
-        f"{name}_degrees_of_freedom": part.degrees_of_freedom or NAN
-        if math.isfinite(part.ci_low)
-        else NAN
-        for name, part in measurement.budget.items()
-    }
+    rate = measurement.rate
+    budget: dict[str, float] = {}
+    for name, part in measurement.budget.items():
+        freedom = part.degrees_of_freedom if math.isfinite(part.ci_low) else None
+        numbers = {"": part.value, "_se": part.se, "_degrees_of_freedom": freedom or NAN}
+        budget |= {name + end: number for end, number in numbers.items()}
     return MeasureResult(
         **vars(header)
-        | {
-            "estimator": estimator,
-            "step": replace(header.step, rate_of_interest=measurement.rate),
-        },
-        entropy={name: measurement.entropies[name] for name in sorted(measurement.entropies)},
+        | {"estimator": estimator, "step": replace(header.step, rate_of_interest=rate)},
+        entropy=dict(sorted(measurement.entropies.items())),
         first_order=change.first_order,
         pathwise=change.pathwise,
         second_order=change.second_order,
         sweep=tuple(_row(measurement, eta) for eta in measurement.etas),
-        linear_range=_linear_range(measurement),
-        budget=values | errors | freedoms,
-        checks=_checks(measurement),
+        linear_range=reach
+        and LinearRange(**vars(reach), rate_over_range=rate / reach.value if reach.value else None),
+        budget=budget,
+        checks=measurement.checks,
         reward=measurement.reward and _reward(measurement.reward),
         warnings=tuple(warnings_of(measurement)),
     )
@@ -92,7 +85,7 @@ def warnings_of(measurement: Measurement) -> list[str]:
         )
     for name in ("martingale_z", "score_identity_z"):
         z = getattr(measurement.checks, name)
-        if z is not None and abs(z) > SUSPECT_Z:
+        if z is not None and abs(z) > Z_LIMIT:
             warnings.append(
                 f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
                 "part of it; run isentrope check."
@@ -106,8 +99,7 @@ def warnings_of(measurement: Measurement) -> list[str]:
         for sentence in estimate.warnings:
             by_sentence.setdefault(sentence, []).append(f"{eta:g}")
     warnings += [f"At η = {', '.join(etas)}: {sentence}" for sentence, etas in by_sentence.items()]
-    first = measurement.change.first_order
-    smallest = measurement.checks.floor.smallest_eta(first.value) if first else 0.0
+    smallest = measurement.checks.rounding_floor.smallest_eta or 0.0
     if below := [eta for eta in measurement.etas if eta < smallest]:
         warnings.append(
             f"{len(below)} learning rates lie below {smallest:.2g}, where ΔH is below three times "
@@ -122,122 +114,44 @@ def _row(measurement: Measurement, eta: float) -> SweepRow:
     point = next((p for p in change.points if p.eta == eta), None)
     measured = point.change if point else fresh
     assert measured is not None
-    row = SweepRow(
-        eta=eta,
-        delta_h=measured.value,
-        delta_h_se=measured.se,
-        delta_h_ci_low=measured.ci_low,
-        delta_h_ci_high=measured.ci_high,
-        **_orders(eta, change.first_order, change.second_order),
-        verdict=point.verdict if point else _verdict_of_fresh(measured),
+    numbers = _numbers("delta_h", measured, eta, change, point)
+    if point is None:  # fresh responses carry no weights; those of one prompt have no interval
+        verdict = "trust" if math.isfinite(measured.ci_low) else "smooth"
+        return SweepRow(**numbers, verdict=verdict, method=measured.method)
+    return SweepRow(
+        **numbers,
+        ess=point.ess,
+        ess_whole=point.trust.ess_whole,
+        ess_integrated=point.ess_integrated,
+        carriers=point.trust.carriers,
+        khat=point.khat,
+        residual_verdict=point.residual_trust.verdict if point.residual_trust else None,
+        verdict=point.verdict,
         method=measured.method,
-        resampled=fresh if fresh and point else None,
+        resampled=fresh,
     )
-    return _with_trust(row, point) if point else row
 
 
-class _Orders(TypedDict):
-    """What both orders predict at a learning rate, with errors."""
-
-    first_order: float
-    first_order_se: float
-    second_order: float
-    second_order_se: float
-
-
-def _orders(eta: float, first: Estimate | None, second: Estimate | None) -> _Orders:
-    """What both orders predict at a learning rate."""
-    return {
-        "first_order": eta * first.value if first else NAN,
-        "first_order_se": eta * first.se if first else NAN,
-        "second_order": eta**2 * second.value if second else NAN,
-        "second_order_se": eta**2 * second.se if second else NAN,
-    }
-
-
-def _residual(point: Point) -> dict[str, float]:
-    """What both orders leave out, where they are known."""
-    residual = point.residual
-    if residual is None:
-        return {}
-    return {
-        "residual": residual.value,
-        "residual_se": residual.se,
-        "residual_ci_low": residual.ci_low,
-        "residual_ci_high": residual.ci_high,
-    }
+def _numbers(
+    name: str,
+    measured: Estimate,
+    eta: float,
+    change: EntropyChange | RewardChange,
+    point: Point | None,
+) -> dict[str, Any]:
+    """The columns of a learning rate: the change, what both orders predict, and what they leave."""
+    row = {"eta": eta} | measured.columns(name)
+    for power, order in enumerate(("first_order", "second_order"), 1):
+        part: Estimate | None = getattr(change, order)
+        value, se = (part.value, part.se) if part else (NAN, NAN)
+        row |= {order: eta**power * value, f"{order}_se": eta**power * se}
+    return row | (point.residual.columns("residual") if point and point.residual else {})
 
 
 def _reward(change: RewardChange) -> RewardRecord:
     rows = [
-        RewardRow(
-            eta=point.eta,
-            delta_j=point.change.value,
-            delta_j_se=point.change.se,
-            delta_j_ci_low=point.change.ci_low,
-            delta_j_ci_high=point.change.ci_high,
-            **_orders(point.eta, change.first_order, change.second_order),
-            **_residual(point),
-            verdict=point.verdict,
-        )
-        for point in change.points
+        RewardRow(**_numbers("delta_j", p.change, p.eta, change, p), verdict=p.verdict)
+        for p in change.points
     ]
-    return RewardRecord(
-        at_theta=change.reward,
-        first_order=change.first_order,
-        second_order=change.second_order,
-        top=change.top,
-        no_top=change.no_top,
-        sweep=tuple(rows),
-    )
-
-
-def _with_trust(row: SweepRow, point: Point) -> SweepRow:
-    """The row with what importance weights alone have."""
-    trust = point.trust
-    left = replace(row, **_residual(point))
-    return replace(
-        left,
-        ess=_or_nan(point.ess),
-        ess_whole=_or_nan(trust.ess_whole),
-        ess_integrated=_or_nan(point.ess_integrated),
-        carriers=_or_nan(trust.carriers),
-        khat=_or_nan(point.khat),
-        residual_verdict=point.residual_trust.verdict if point.residual_trust else None,
-    )
-
-
-def _or_nan(value: float | None) -> float:
-    return NAN if value is None else value
-
-
-def _verdict_of_fresh(estimate: Estimate) -> str:
-    """Fresh responses carry no weights; those of a single prompt have no interval."""
-    return "trust" if math.isfinite(estimate.ci_low) else "smooth"
-
-
-def _linear_range(measurement: Measurement) -> LinearRange | None:
-    reach = measurement.change.linear_range
-    if reach is None:
-        return None
-    ratio = measurement.rate / reach.value if reach.value else None
-    return LinearRange(**vars(reach), rate_over_range=ratio)
-
-
-def _checks(measurement: Measurement) -> Checks:
-    checks, first = measurement.checks, measurement.change.first_order
-    score, martingale = checks.score_identity_z, checks.martingale_z
-    tests = sum(z is not None for z in (score, martingale))
-    return Checks(
-        score,
-        None if score is None else adjusted(p_value(score), tests),
-        verdict(p_value(score)),
-        martingale,
-        adjusted(p_value(martingale), tests),
-        verdict(p_value(martingale)),
-        RoundingFloor(
-            checks.floor.log_weight,
-            checks.floor.entropy_change,
-            checks.floor.smallest_eta(first.value) if first else None,
-        ),
-    )
+    orders = fields_of(RewardOrders, change)
+    return RewardRecord(**orders, at_theta=change.reward, sweep=tuple(rows))

@@ -21,7 +21,7 @@ from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.attribution_records import Tried
+from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.progress import Progress
 from isentrope.verbs.prepare import Prepared

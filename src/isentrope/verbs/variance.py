@@ -21,7 +21,6 @@ from isentrope.policy.scoring import score_with_features
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
-from isentrope.results.variance_records import MethodRecord
 from isentrope.system.progress import Progress
 from isentrope.verbs.prepare import Prepared
 
@@ -73,7 +72,7 @@ def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
         **vars(ready.header),
         eta=eta,
         wanted_error=ready.analysis.wanted_error,
-        methods=_records(study),
+        methods=study.methods,
         seconds={name: clock.seconds[name] / len(E) for name in stages},
         warnings=_warnings(study),
         tables={"variance": pd.DataFrame([asdict(size) for size in study.sizes])},
@@ -98,26 +97,11 @@ def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch
     return {m: replace(sample, functional=functional(m)) for m in METHODS}
 
 
-def _records(study: VarianceStudy) -> dict[str, dict[str, MethodRecord]]:
-    return {
-        quantity: {
-            name: MethodRecord(
-                estimate=of.value,
-                variance_ratio=of.ratio,
-                prompts_needed=of.needed,
-                design_effect=of.design_effect,
-            )
-            for name, of in by_method.items()
-        }
-        for quantity, by_method in study.methods.items()
-    }
-
-
 def _warnings(study: VarianceStudy) -> tuple[str, ...]:
     sentences = (
         f"{quantity}, {method}: {sentence}"
         for quantity, by_method in study.methods.items()
         for method, of in by_method.items()
-        for sentence in of.value.warnings
+        for sentence in of.estimate.warnings
     )
     return tuple(dict.fromkeys(sentences))

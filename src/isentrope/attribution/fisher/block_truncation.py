@@ -79,7 +79,7 @@ def block_truncations(
         total, ratio, pearson, spearman = (
             _estimate(q, statistics[q, k], [x[q, k] for x in left], removed) for q in range(4)
         )
-        rows.append(Truncation(name, total, ratio, pearson, spearman, whole[k]))
+        rows.append(Truncation(total, ratio, pearson, spearman, name, whole[k]))
     if rows[-1].total.covers(0.0):
         nan = math.nan
         rows[:-1] = [

@@ -25,11 +25,12 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one, require_kernel
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Numbers
 
 
 @dataclass(frozen=True)
-class Clusters:
-    """A clustering of n sequences.
+class Clustering:
+    """Groups of n sequences.
 
     Attributes:
         labels: (n,) int64, clusters numbered from 0 in the order of the tree's leaves; −1 for a
@@ -40,15 +41,24 @@ class Clusters:
             this matrix, not a sampled number.
         prompt_agreement: Adjusted Rand index of clusters and prompts. Its error is the jackknife
             over prompts with the clusters held.
+    """
+
+    labels: Numbers = field(repr=False)
+    order: Numbers = field(repr=False)
+    count: int
+    cophenetic_correlation: float
+    prompt_agreement: Estimate
+
+
+@dataclass(frozen=True)
+class Clusters(Clustering):
+    """A clustering of n sequences.
+
+    Attributes:
         linkage: (n − 1, 4) scipy's merge table of the sequences with a cosine, for a dendrogram.
         warnings: What was omitted.
     """
 
-    labels: Tensor = field(repr=False)
-    order: Tensor = field(repr=False)
-    count: int
-    cophenetic_correlation: float
-    prompt_agreement: Estimate
     linkage: np.ndarray = field(repr=False)
     warnings: tuple[str, ...]
 

@@ -28,11 +28,12 @@ from isentrope.attribution.fisher.prompt_pairs import (
     require_finite,
 )
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Numbers
 
 
 @dataclass(frozen=True)
-class SingularSpectrum:
-    """Singular values of a block, and the columns behind the first.
+class SingularValues:
+    """Singular values of a block.
 
     Attributes:
         values: (min(n, m),) descending, in the unit of K; 0 where one is rounding.
@@ -40,14 +41,23 @@ class SingularSpectrum:
         shares: By k, the share of the k leading values in their sum.
         fitted_dimension: d_eff; None without diagonals.
         null: Random directions of the observed norms; None without diagonals.
-        leading: (m,) b_1, the unit vector of columns with the largest singular value.
     """
 
-    values: Tensor
+    values: Numbers
     effective_rank: Estimate
     shares: dict[int, Estimate]
     fitted_dimension: Estimate | None
     null: Null | None
+
+
+@dataclass(frozen=True)
+class SingularSpectrum(SingularValues):
+    """Singular values of a block, and the columns behind the first.
+
+    Attributes:
+        leading: (m,) b_1, the unit vector of columns with the largest singular value.
+    """
+
     leading: Tensor = field(repr=False)
 
 

@@ -29,34 +29,44 @@ from isentrope.attribution.fisher.prompt_pairs import (
 )
 from isentrope.attribution.ties import TIED, tied
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Numbers
 
 
 @dataclass(frozen=True)
-class Spectrum:
-    """Eigenvalues of a kernel and the sequences behind them.
+class Eigenvalues:
+    """Eigenvalues of a kernel.
 
     Attributes:
         eigenvalues: (n,) descending, in the unit of K; 0 where one is rounding (`above_rounding`).
-        vectors: (n, top) unit eigenvectors of the leading ones.
         effective_rank: At this number of prompts and responses.
         shares: By k, the share of the k leading eigenvalues in the trace. Where eigenvalues are not
             separated from the bulk, the jackknife's error is too large (up to twice).
         fitted_dimension: d_eff.
         participation: (top,) 1/Σ_i u_ki⁴: the number of sequences over which each leading
             eigenvector spreads; NaN for one whose eigenvalue is 0.
-        norm_scores: (n,) (log K_ii − median)/(1.4826 · median absolute deviation); −∞ for a zero.
         nulls: The random matrices it is compared with.
-        warnings: What limits the numbers.
     """
 
-    eigenvalues: Tensor
-    vectors: Tensor = field(repr=False)
+    eigenvalues: Numbers
     effective_rank: Estimate
     shares: dict[int, Estimate]
     fitted_dimension: Estimate
-    participation: Tensor
-    norm_scores: Tensor = field(repr=False)
+    participation: Numbers
     nulls: tuple[Null, ...]
+
+
+@dataclass(frozen=True)
+class Spectrum(Eigenvalues):
+    """Eigenvalues of a kernel and the sequences behind them.
+
+    Attributes:
+        vectors: (n, top) unit eigenvectors of the leading ones.
+        norm_scores: (n,) (log K_ii − median)/(1.4826 · median absolute deviation); −∞ for a zero.
+        warnings: What limits the numbers.
+    """
+
+    vectors: Tensor = field(repr=False)
+    norm_scores: Tensor = field(repr=False)
     warnings: tuple[str, ...]
 
     def carriers(self, k: int, share: float = 0.5) -> list[int]:

@@ -33,6 +33,7 @@ from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 
@@ -227,7 +228,7 @@ def supervised_noise_scale(
 
 
 def _sgd_direction(policy: Policy, U: Rollouts) -> Vector:
-    return policy.weighted_gradient(U, score_sums(U).logprob_weights / len(U))
+    return weighted_gradient(policy, U, score_sums(U).logprob_weights / len(U))
 
 
 def _means(

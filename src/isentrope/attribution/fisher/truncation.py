@@ -52,23 +52,32 @@ _CONSTANT = "The influences do not vary, so there is no correlation."
 
 
 @dataclass(frozen=True)
-class Truncation:
-    """The prediction of one truncation.
+class Prediction:
+    """How much of δH₁ a truncation predicts.
 
     Attributes:
-        name: "diagonal", "same_prompt", "block model", "rank 1", ..., "full".
         total: Its double sum, δH₁ in nats per sequence and unit η.
         ratio: `total` over the full sum.
         pearson: Correlation over responses j of its influences with the full ones.
         spearman: The same of their ranks.
-        influences: (n,) its δH_j.
     """
 
-    name: str
     total: Estimate
     ratio: Estimate
     pearson: Estimate
     spearman: Estimate
+
+
+@dataclass(frozen=True)
+class Truncation(Prediction):
+    """The prediction of one truncation.
+
+    Attributes:
+        name: "diagonal", "same_prompt", "block model", "rank 1", ..., "full".
+        influences: (n,) its δH_j.
+    """
+
+    name: str
     influences: Tensor = field(repr=False)
 
 
@@ -84,8 +93,13 @@ class Truncations:
     rows: tuple[Truncation, ...]
     self_pairs: bool
 
+    @property
+    def by_name(self) -> dict[str, Truncation]:
+        """The rows by their names."""
+        return {row.name: row for row in self.rows}
+
     def __getitem__(self, name: str) -> Truncation:
-        return {row.name: row for row in self.rows}[name]
+        return self.by_name[name]
 
     def to_frame(self) -> Any:
         """A pandas table, one row per truncation and quantity.
@@ -234,7 +248,7 @@ def _row(name: str, statistics: Tensor, influences: Tensor, target: Estimate) ->
     if target.covers(0.0) and name != "full":
         ratio = replace(ratio, ci_low=math.nan, ci_high=math.nan, warnings=(_NO_TARGET,))
     pearson, spearman = (_correlation(row) for row in statistics[2:])
-    return Truncation(name, total, ratio, pearson, spearman, influences)
+    return Truncation(total, ratio, pearson, spearman, name, influences)
 
 
 def _correlation(statistic: Tensor) -> Estimate:

@@ -27,11 +27,12 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.reward_change import rare_rewards
 from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.estimate import Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.token_statistics import Scores
 
 
@@ -234,7 +235,7 @@ def _by_group(
         t = int(rollouts.lengths[here].max())
         weights = None if b is None else b[here, :t]
         with derivative_of_scores(policy.model):
-            parts.append(policy.weighted_gradient(rollouts.select(here), a[here, :t], weights))
+            parts.append(weighted_gradient(policy, rollouts.select(here), a[here, :t], weights))
     return parts
 
 
@@ -242,7 +243,7 @@ def _add_ratio_terms(
     policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors, group: Tensor
 ) -> None:
     with derivative_of_scores(policy.model):
-        of_length = policy.weighted_gradient(E, ratio.length_weights)
+        of_length = weighted_gradient(policy, E, ratio.length_weights)
     total = GradientGroups(parts, group, ratio.length_weights, None).total
     for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
         parts[k] = axpy(-float(b), total, axpy(-float(a), of_length, parts[k]))

@@ -17,6 +17,7 @@ from torch import Tensor
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.estimators.ratio import ends_of_ratio, fieller
 from isentrope.nouns.estimate import Estimate, freedom_of_groups, t_quantile
+from isentrope.nouns.saved import Absent
 
 _NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
 
@@ -41,8 +42,8 @@ class ClassPart:
     delta_h: Estimate
     share_h: Estimate
     fall: Estimate
-    delta_j: Estimate | None
-    share_j: Estimate | None
+    delta_j: Absent[Estimate] = None
+    share_j: Absent[Estimate] = None
 
 
 class Sums:

@@ -24,6 +24,7 @@ with 128, a class of a single token at a prefix that E seldom has 62–68 %.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 from isentrope.attribution.ties import lowest, tied
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Absent
 
 HIGH_ENTROPY = 0.2
 """Share of the tokens that is of high entropy."""
@@ -60,8 +62,8 @@ class CriterionPart:
     selected: ClassPart
     random_share: float
     random_spread: float
-    missed_class: str | None
-    missed: ClassPart | None
+    missed_class: Absent[str] = None
+    missed: Absent[ClassPart] = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,12 @@ class Classes:
     gradient: Estimate
     baseline: Estimate
     criterion: dict[float, CriterionPart]
+
+    @property
+    def earlier(self) -> float:
+        """The part of δH₁ that momentum and decay are; NaN where it has another sign."""
+        a, b = self.baseline.value, self.gradient.value
+        return a / (a + b) if a * b > 0 else math.nan
 
 
 def token_classes(

@@ -1,0 +1,183 @@
+"""Parts of what results.json of `influence`, `audit` and `try` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat
+
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Absent
+from isentrope.results.coding import also_as
+
+IN_FILE = {"itself": "self"}
+"""Names in the file of fields that Python cannot name so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """δ of one quantity per unit η, by the parts of the step.
+
+    Attributes:
+        momentum: Decided by earlier batches.
+        decay: Of the weights.
+        baseline: Both together.
+        gradient: Of this batch.
+        total: Of the whole step.
+        closure: The parts less the total: rounding, and nothing else.
+        unit: Of all of them.
+    """
+
+    momentum: Estimate
+    decay: Estimate
+    baseline: Estimate
+    gradient: Estimate
+    total: Estimate
+    closure: float
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharesRecord:
+    """The gradient's part of δH₁ on other responses, by how two responses are related.
+
+    Attributes:
+        measured_on: Those responses.
+        itself: Of a response on itself.
+        same_prompt: Of responses to the same prompt.
+        other_prompt: Of responses to other prompts.
+        gradient: The sum.
+    """
+
+    measured_on: str
+    itself: Annotated[Absent[Estimate], Field(alias=IN_FILE["itself"])] = None
+    same_prompt: Absent[Estimate] = None
+    other_prompt: Absent[Estimate] = None
+    gradient: Estimate
+
+
+@dataclass(frozen=True)
+class ProxyRecord:
+    """Proxies against the measured influence.
+
+    Attributes:
+        items: Tokens or sequences.
+        proxies: Statistics by proxy; those of "measured" are of the influence itself.
+    """
+
+    items: int
+    proxies: dict[str, dict[str, Estimate]]
+
+
+Changes = Annotated[dict[str, Estimate], also_as("deltaH", "deltaJ")]
+"""Changes of entropy (delta_h) and reward (delta_j), written with the names of the notes too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A control at a strength.
+
+    Attributes:
+        control: Its name.
+        strength: How hard it acts.
+        predicted: ηδH₁ of the step, where the strength was looked for.
+        did: What it did to the batch.
+        step: ΔH and ΔJ of the whole step, and what it gains.
+        gradient: The same of the gradient part alone.
+        did_gradient: What it did for that part, where it is not the same.
+        reasons: Why a correction is missing or cut, by part.
+    """
+
+    control: str
+    strength: FiniteFloat
+    predicted: float | None
+    did: dict[str, float]
+    step: Changes
+    gradient: Changes
+    did_gradient: Absent[dict[str, float]] = None
+    reasons: Absent[dict[str, str]] = None
+
+    def part(self, name: str) -> dict[str, Estimate]:
+        """What was measured of a part of the step."""
+        return {"step": self.step, "gradient": self.gradient}[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastPart:
+    """A part of the momentum's δ, per unit η.
+
+    Attributes:
+        delta_h: Of entropy.
+        delta_j: Of reward; None where that was not asked for.
+    """
+
+    delta_h: Estimate
+    delta_j: Absent[Estimate] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastStep(PastPart):
+    """What one past update contributes.
+
+    Attributes:
+        step: The checkpoint that it was taken from.
+        back: How many steps ago it was, 1 for the last.
+        weight: β₁^back.
+        sequences: Of its batch.
+    """
+
+    step: int
+    back: int
+    weight: float
+    sequences: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumRecord:
+    """The momentum part of δH₁ by past update; the parts sum to it.
+
+    Attributes:
+        steps: Past updates, the last one first.
+        before: What was there before the earliest of them; None where its optimizer's state is not
+            kept.
+        not_attributed: What is left: batches that are not recorded, and rounding.
+        missing: The steps whose batches are not recorded and are not in `before`.
+        half_of_sum: The number of last updates whose sum reaches half of the momentum part, and the
+            ends of its interval, the upper one None where no recorded update surely does; None
+            where the number is not known.
+    """
+
+    steps: tuple[PastStep, ...]
+    before: Absent[PastPart] = None
+    not_attributed: PastPart
+    missing: tuple[int, ...] = ()
+    half_of_sum: tuple[int, int, int | None] | None = None
+
+    @property
+    def half(self) -> str | None:
+        """The number of last updates that make up half of the whole, as "3 [2, 5]"."""
+        if self.half_of_sum is None:
+            return None
+        middle, low, high = self.half_of_sum
+        return f"{middle} [{low}, {'∞)' if high is None else f'{high}]'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyRecord:
+    """One definition of entropy on one batch.
+
+    Attributes:
+        batch: "E" or "U".
+        definition: A key of `cli.entropies_table.WORDS`.
+        value: Over the responses of the batch.
+        difference: The value minus the exact one, which is `per_token` on E; None where its unit
+            is another.
+        agrees: Whether the logged value is this one within errors; None where none is known.
+    """
+
+    batch: str
+    definition: str
+    value: Estimate
+    difference: Absent[Estimate] = None
+    agrees: Absent[bool] = None

@@ -1,0 +1,145 @@
+"""What results.json of `kernel` says of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isentrope.attribution.fisher.clusters import Clustering
+from isentrope.attribution.fisher.pair_classes import PairClass
+from isentrope.attribution.fisher.singular import SingularValues
+from isentrope.attribution.fisher.spectrum import Eigenvalues
+from isentrope.attribution.fisher.structure import Relation
+from isentrope.attribution.fisher.truncation import Prediction
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Absent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectrumRecord(Eigenvalues):
+    """Eigenvalues of a block, and the responses behind them.
+
+    Attributes:
+        leading_carriers: Responses that make up half of the first eigenvector.
+        norm_outliers: Responses whose norm stands out.
+    """
+
+    leading_carriers: tuple[int, ...]
+    norm_outliers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairClassRecord(PairClass):
+    """Pairs of one class, and their part of δH₁.
+
+    Attributes:
+        falls_as: How the fraction falls with n responses of B prompts in U, or with D prompts of E.
+    """
+
+    falls_as: str
+
+
+@dataclass(frozen=True)
+class KernelFormRecord:
+    """The gradient's part of δH₁ per sequence on the rows of a block, two ways.
+
+    Attributes:
+        kernel: −Σ wA E[(S − S̄) K].
+        forward_mode: By the derivative of the exact entropies of the same responses.
+    """
+
+    kernel: Estimate
+    forward_mode: Estimate
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    """Responses of U that move those of E alike.
+
+    Attributes:
+        members: Their number.
+        reward: Their mean reward.
+        weight: The sum of their weights in the step.
+        delta_h: What they do to the entropy of E, in the kernel form.
+    """
+
+    members: int
+    reward: float
+    weight: float
+    delta_h: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClustersRecord(Clustering):
+    """Responses grouped by their cosines.
+
+    Attributes:
+        parts: What each cluster is and does, of a block of two batches.
+    """
+
+    parts: Absent[tuple[ClusterRecord, ...]] = None
+
+
+@dataclass(frozen=True)
+class SketchRecord:
+    """A random projection of the scores.
+
+    Attributes:
+        dimension: Of the projection.
+        error: Of the block computed from it.
+    """
+
+    dimension: int
+    error: Estimate
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """A block of the kernel; what needs two prompts, or a symmetric block, may be None.
+
+    Attributes:
+        rows: Responses.
+        columns: Responses.
+        zero_rows: Responses that no parameter moves.
+        sketch: A random projection, if it was asked for.
+        structure: By relation of the two responses.
+        same_less_other_prompt: Difference of those two relations.
+        spectrum: Eigenvalues.
+        block_model: Its constants, and the share of |K|² that each part explains.
+        clusters: Of responses; of a block of two batches, of its columns.
+        singular: Singular values, of a block of two batches.
+        delta_h: δH₁ of the gradient on the rows, two ways; of a block of two batches.
+        pair_classes: Parts of δH₁ by the relation of two responses, where they share prompts.
+        predictions: How much of δH₁ truncations of a block of two batches predict.
+    """
+
+    rows: int
+    columns: int
+    zero_rows: tuple[int, ...] = ()
+    sketch: Absent[SketchRecord] = None
+    structure: Absent[dict[str, Relation]] = None
+    same_less_other_prompt: Absent[dict[str, Estimate]] = None
+    spectrum: Absent[SpectrumRecord] = None
+    block_model: Absent[dict[str, Estimate | None]] = None
+    clusters: Absent[ClustersRecord] = None
+    singular: Absent[SingularValues] = None
+    delta_h: Absent[KernelFormRecord] = None
+    pair_classes: Absent[dict[str, PairClassRecord]] = None
+    predictions: Absent[dict[str, Prediction]] = None
+
+    @property
+    def held_out(self) -> bool:
+        """Whether rows and columns are of two batches without a common prompt."""
+        return self.singular is not None and "same_prompt" not in (self.structure or {})
+
+
+@dataclass(frozen=True)
+class SecondOrder:
+    """δH₂ of the SGD step along U's gradient, two ways.
+
+    Attributes:
+        by_kernel: By K₂.
+        by_forward_mode: By nested forward mode.
+    """
+
+    by_kernel: float
+    by_forward_mode: Estimate

@@ -1,0 +1,251 @@
+"""Results of every verb: written, read back, and refused where a file is not what it should be."""
+
+import json
+import math
+import shutil
+
+import pandas as pd
+import pytest
+
+from isentrope.config.io import load_config
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.coding import ResultsError
+from isentrope.results.columns import SCHEMAS
+from isentrope.results.results import InfluenceResult, MeasureResult, load_result
+from isentrope.system.errors import FileError
+from isentrope.verbs.audit import find_audit
+from isentrope.verbs.entropies import find_entropies
+from isentrope.verbs.influence import find_influence
+from isentrope.verbs.kernel import find_kernel
+from isentrope.verbs.loop import run_verb
+from isentrope.verbs.measure import measure
+from isentrope.verbs.noise import find_noise
+from isentrope.verbs.trial import find_trial
+from isentrope.verbs.variance import find_variance
+from tests.tiny_checkpoint import as_made_elsewhere, settings
+
+VERBS = {
+    "influence": find_influence,
+    "kernel": find_kernel,
+    "noise": find_noise,
+    "variance": find_variance,
+    "audit": find_audit,
+    "try": find_trial,
+    "entropies": find_entropies,
+}
+ABSENT = object()
+"""In place of a value: its key is removed."""
+
+SMALL = (
+    "batch_config.allow_overlap=true",
+    "batch_config.B_U=4",
+    "analysis.share_responses=2",
+    "analysis.draws=10",
+    "trial.controls=[clip_cov]",
+    "trial.size=8",
+    "fisher_kernel.sketch=32",
+    "estimator.eta_list=[1e-3, 0.3]",
+    "estimator.resample_collapsed=true",
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tiny, tmp_path_factory):
+    """The folder of each verb's result on the tiny checkpoint."""
+    made = {}
+    for verb in ("measure", *VERBS):
+        where = tmp_path_factory.mktemp(verb)
+        config = load_config(settings(tiny), [*SMALL, f"output.directory={where}"])
+        run = measure(config) if verb == "measure" else run_verb(verb, VERBS[verb], config)
+        (made[verb],) = run.measurements.values()
+    return made
+
+
+@pytest.fixture
+def changed(folders, tmp_path):
+    """A copy of the result of `measure`, without manifest, with one value replaced at a path."""
+
+    def change(*path, to=ABSENT):
+        folder = tmp_path / "changed"
+        as_made_elsewhere(shutil.copytree(folders["measure"], folder))
+        content = json.loads((folder / "results.json").read_text())
+        place = content
+        for key in path[:-1]:
+            place = place[key]
+        if to is ABSENT:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = to
+        (folder / "results.json").write_text(json.dumps(content))
+        return folder
+
+    return change
+
+
+@pytest.mark.parametrize("verb", ["measure", *VERBS])
+def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
+    loaded = load_result(folders[verb])
+    loaded.save(tmp_path)
+    written = [folder / "results.json" for folder in (tmp_path, folders[verb])]
+    one, other = (json.loads(path.read_text()) for path in written)
+    assert one == other
+    assert loaded.tables
+    for name, table in loaded.tables.items():
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
+    again = load_result(tmp_path)
+    assert type(again) is type(loaded)
+    assert again.to_dict() == loaded.to_dict()
+    assert list(again.tables) == list(loaded.tables)
+
+
+@pytest.mark.parametrize("verb", ["measure", *VERBS])
+def test_a_table_whose_columns_changed_is_refused_without_a_manifest(folders, tmp_path, verb):
+    folder = as_made_elsewhere(shutil.copytree(folders[verb], tmp_path / "changed"))
+    result = load_result(folder)
+    for name in result.tables:
+        path = folder / f"{name}.parquet"
+        whole = pd.read_parquet(path)
+        for column in whole:
+            changes = {
+                "renamed": whole.rename(columns={column: f"{column}_"}),
+                "retyped": whole.assign(**{column: [False] * len(whole)}),
+                "dropped": whole.drop(columns=column),
+            }
+            if whole[column].dtype == bool:
+                changes["retyped"] = whole.astype({column: int})
+            if column in SCHEMAS[name].optional:
+                del changes["dropped"]
+            for table in changes.values():
+                table.to_parquet(path)
+                with pytest.raises(FileError, match=rf"{name}\.parquet .*'{column}_?'"):
+                    result.tables[name]
+        whole.to_parquet(path)
+        pd.testing.assert_frame_equal(result.tables[name], whole)
+
+
+@pytest.mark.parametrize("verb", ["measure", *VERBS])
+def test_the_file_has_every_key_that_was_found_and_no_other(folders, verb):
+    content = json.loads((folders[verb] / "results.json").read_text())
+    assert content["schema"] == f"isentrope/{verb}/1"
+    assert load_result(folders[verb]).to_dict() == content
+
+
+PARTS = ("step", "gradient")
+FORMER = {
+    "measure": {
+        "delta_h": "deltaH_true",
+        "first_order": "deltaH_approx",
+        "second_order": "deltaH_second",
+    },
+    "influence": {"delta_h": "deltaH", "delta_j": "deltaJ"},
+    "try": {"delta_h": "deltaH", "delta_j": "deltaJ"},
+}
+"""Names of today, and those that files of the former version have."""
+
+
+def renamed_in(verb, content):
+    """The rows of a results.json whose numbers were renamed."""
+    if verb == "measure":
+        return content["sweep"]
+    if verb == "try":
+        tried = [
+            entry[part] for entry in content["tried"].values() for part in entry if part in PARTS
+        ]
+        return [*content["vanilla"].values(), *tried]
+    return []
+
+
+def former_name(verb, key):
+    for new, old in FORMER[verb].items():
+        key = key.replace(new, old)
+    return key
+
+
+@pytest.mark.parametrize("verb", ["measure", "try"])
+def test_the_file_has_former_names_as_aliases(folders, verb):
+    content = json.loads((folders[verb] / "results.json").read_text())
+    for row in renamed_in(verb, content):
+        renamed = {key for key in row if any(new in key for new in FORMER[verb])}
+        assert {"delta_h"} < renamed
+        assert {former_name(verb, key) for key in renamed} == {
+            key for key in row if "delta" in key and key not in renamed
+        }
+        for key in renamed:
+            assert row[former_name(verb, key)] == row[key]
+
+
+@pytest.mark.parametrize("verb", FORMER)
+def test_a_result_of_the_former_version_is_read_as_one_of_today(folders, tmp_path, verb):
+    old = tmp_path / "old"
+    as_made_elsewhere(shutil.copytree(folders[verb], old))
+    content = json.loads((old / "results.json").read_text())
+    for row in renamed_in(verb, content):
+        for key in [key for key in row if former_name(verb, key) != key]:
+            del row[key]
+    (old / "results.json").write_text(json.dumps(content))
+    today = load_result(folders[verb])
+    for name, table in today.tables.items():
+        before = table.rename(columns=lambda key: former_name(verb, key))
+        assert name == "influences" or any("deltaH" in key for key in before)
+        before.to_parquet(old / f"{name}.parquet")
+    result = load_result(old)
+    assert result.to_dict() == today.to_dict()
+    for name, table in today.tables.items():
+        pd.testing.assert_frame_equal(result.tables[name], table)
+
+
+def test_numbers_are_estimates_and_tables_are_read_when_asked_for(folders):
+    result = MeasureResult.load(folders["measure"])
+    content = json.loads((folders["measure"] / "results.json").read_text())
+    first = content["first_order"]
+    assert result.first_order == Estimate(**first | {"warnings": tuple(first["warnings"])})
+    assert result.change_at(result.sweep[1]).method == "resampled"
+    part = result.part("momentum")
+    assert (part.value, part.se) == (
+        content["budget"]["momentum"],
+        content["budget"]["momentum_se"],
+    )
+    assert part.n == 12
+    table = pd.read_parquet(folders["measure"] / "sweep.parquet")
+    pd.testing.assert_frame_equal(result.tables["sweep"], table)
+    assert "tokens" not in result.tables
+    with pytest.raises(KeyError):
+        result.tables["tokens"]
+
+
+def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed):
+    result = MeasureResult.load(changed("linear_range", "ci_high", to=None))
+    assert math.isnan(result.linear_range.ci_high)
+    assert math.isnan(result.sweep[1].delta_h_ci_low)
+    assert result.first_order.khat is None
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "said"),
+    [
+        (("first_order", "se"), ABSENT, r"first_order\.se is missing"),
+        (("first_order", "n"), "12", r"first_order\.n is wrong"),
+        (("first_order", "warnings"), 1.5, r"first_order\.warnings is wrong"),
+        (("first_order", "warnings"), None, r"first_order\.warnings is wrong"),
+        (("sweep", 0, "eta"), "1e-3", r"sweep\.0\.eta is wrong"),
+        (("checks",), ABSENT, "checks is missing"),
+        (("schema",), "isentrope/measure/9", "isentrope/measure/9"),
+        (("schema",), ABSENT, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_not_a_result_is_refused_by_file_and_key(changed, path, to, said):
+    folder = changed(*path, to=to)
+    with pytest.raises(ResultsError, match=said) as refused:
+        load_result(folder)
+    assert str(folder / "results.json") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cut_file_an_absent_one_and_another_verb_are_refused(folders, tmp_path):
+    with pytest.raises(ResultsError, match=r"no file .*results\.json"):
+        load_result(tmp_path)
+    (tmp_path / "results.json").write_text('{"schema": "isentrope/meas')
+    with pytest.raises(ResultsError, match="cannot be read"):
+        load_result(tmp_path)
+    with pytest.raises(ResultsError, match="its schema is 'isentrope/measure/1'"):
+        InfluenceResult.load(folders["measure"])
