@@ -67,10 +67,6 @@ LISTED = {
     },
     "system/strict_json.py": {"json.loads"},
     "verbs/train.py": {"trainer.train"},
-    "training/smollm2.py": {
-        "AutoModelForCausalLM.from_pretrained",
-        "AutoTokenizer.from_pretrained",
-    },
     "training/supervised.py": {"trainer.train"},
 }
 """A call that is new here needs a hostile file there."""

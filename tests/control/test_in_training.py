@@ -24,8 +24,8 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.training.checkpoints import save_base_model
 from isentrope.update.step import optimizer_step
+from tests.adapters import save_base_model
 from tests.training import runs
 from tests.training.conftest import Short
 from tests.training.test_trainer import replayed
@@ -301,7 +301,7 @@ def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, 
 
 def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path):
     def begin(folder, steps=runs.STEPS):
-        options, target = {"mode": "complete"}, Target("linear", to=0.5, steps=10)
+        options, target = {"mode": "complete"}, Target(kind="linear", to=0.5, steps=10)
         control = run_control("bonus", options, target=target)
         return trainer(folder, control, steps=steps)
 

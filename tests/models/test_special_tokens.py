@@ -10,8 +10,7 @@ from isentrope.checks.sampler import _eos
 from isentrope.evaluation.records import make_records
 from isentrope.oracle.enumerate import enumerate_policy
 from isentrope.sampling.tasks.custom import _response_ids
-from isentrope.training.checkpoints import save_base_model
-from isentrope.training.toy import with_lora
+from tests.adapters import save_base_model, with_lora
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import Short, small_policy
 

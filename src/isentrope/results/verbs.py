@@ -26,6 +26,7 @@ class Verb:
         errors_over_E: Whether errors are over the prompts of E, which all repeats share.
         rounded: Whether it can measure the step that training rounds, whose parts do not sum to v.
         own_stages: Whether it times its stages itself.
+        planned: Whether `isentrope plan` runs it in small.
         processes: Whether processes of torchrun can share its work.
         least_groups: Prompt groups that U must have.
     """
@@ -41,6 +42,7 @@ class Verb:
     errors_over_E: bool = False
     rounded: bool = False
     own_stages: bool = False
+    planned: bool = True
     processes: bool = True
     least_groups: int = 1
 
@@ -103,6 +105,7 @@ TRY = Verb(
     table="trial",
     figure=("isentrope.reports.figures:trial_figure", "trial.png"),
     errors_over_E=True,
+    planned=False,
     processes=False,
 )
 ENTROPIES = Verb(
@@ -113,6 +116,7 @@ ENTROPIES = Verb(
     printed="isentrope.verbs.entropies:printed_entropies",
     table="entropies",
     errors_over_E=True,
+    planned=False,
 )
 
 VERBS = {

@@ -23,7 +23,6 @@ from typing import Any, Protocol
 
 from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.sizes import Lengths, measuring_sizes
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb
 from isentrope.runs.folder import differences, resolved
@@ -106,8 +105,7 @@ def _run_item(
     keep_configuration: Callable[[], None],
 ) -> Result:
     config, clock, subject = item.config, Clock(), item.subject
-    sizes = measuring_sizes(config, Lengths(None, 1), Lengths(None, 1))
-    require_memory(verb.name, subject.name, subject.path, config.checkpoint, sizes)
+    require_memory(verb.name, subject.name, subject.path, config)
     ready = prepare_checkpoint(config, item.subject, progress, clock)
     if ready.along is not None and not verb.rounded:
         raise ValueError(

@@ -156,7 +156,7 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
     section, training, size = config.entropy_probe, config.training, config.sampling.batch_size
     control = step_control(config.control, held_out, seed=training.draws, batch_size=size)
     probe = entropy_probe(section, held_out, control, seed=training.seed)
-    alarm = entropy_alarm(config.alarm, probe, section.functional, config.control.name)
+    alarm = entropy_alarm(config.alarm, probe, config.control.name)
     noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
     return Observers(control, probe, alarm, noise)
 

@@ -21,6 +21,7 @@ from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, PAPER, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import has_interval, number, with_error, without_error
+from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import MeasureResult
 
 
@@ -30,7 +31,8 @@ def delta_h_panels(reading: Reading) -> Iterator[Panel]:
     if measured is None or not measured.result.sweep:
         return
     result, unit = measured.result, measured.result.unit
-    data = pd.DataFrame([asdict(row) for row in result.sweep]).drop(columns="resampled")
+    data = pd.DataFrame([asdict(row) for row in result.sweep])
+    data = data.filter(list(SCHEMAS["sweep"].columns))
     source = measured.source("results.json", "sweep.parquet")
     figures = []
     for power, label in enumerate((f"ΔH ({unit})", f"ΔH/η ({unit} per η)")):
