@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
+from isentrope.system.checkpoint_folder import ADAPTER, CURE, CheckpointFolder
 from isentrope.system.errors import FileError
-from isentrope.system.reading import read_json, read_tensor_headers, read_tensors, require_types
-from isentrope.system.stated_steps import CURE
+from isentrope.system.reading import read_tensors
 
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER = "adapter_model.safetensors"
 PROMPT_LEARNING = (
     "PROMPT_TUNING",
     "PREFIX_TUNING",
@@ -31,38 +28,6 @@ PROMPT_LEARNING = (
 
 
 _FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
-
-
-class _AdapterSettings(BaseModel):
-    """Types of the settings that are read here; PEFT reads more."""
-
-    peft_type: str
-    base_model_name_or_path: str | None = None
-    r: Annotated[int, Field(ge=0)] = 0
-    lora_alpha: Annotated[float, Field(ge=0)] = 0.0
-    use_rslora: bool = False
-    use_dora: bool = False
-    lora_dropout: float = 0.0
-
-
-def adapter_settings(folder: Path) -> dict[str, Any]:
-    """The content of adapter_config.json.
-
-    Args:
-        folder: The adapter's folder.
-
-    Returns:
-        The settings; empty where the folder holds no adapter.
-
-    Raises:
-        FileError: If the file cannot be read, or a setting has another type.
-    """
-    file = folder / ADAPTER_CONFIG
-    if not file.exists():
-        return {}
-    settings = read_json(file, CURE)
-    require_types(file, settings, _AdapterSettings, CURE)
-    return settings
 
 
 def require_tunable(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -97,7 +62,7 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
         FileError: If a tensor of the adapter is of a type that holds no weights.
         ValueError: If the vocabulary was resized and one of two untied embeddings is not saved.
     """
-    headers = read_tensor_headers(folder / ADAPTER, CURE)
+    headers = CheckpointFolder(folder).header(ADAPTER)
     for key, (kind, _) in headers.items():
         if kind not in _FLOATING:
             raise FileError(

@@ -16,9 +16,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_json, reading
+from isentrope.system.reading import reading
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -88,11 +89,10 @@ def _allowed(folder: Path, name: str, allow_hub: bool) -> str:
 
 def _of_run(folder: Path) -> Path | None:
     """The base model in the folder of the run that a checkpoint belongs to; None if not there."""
-    file = folder / "contract.json"
-    if folder.resolve().parent.name != "training_state" or not file.is_file():
+    if folder.resolve().parent.name != "training_state":
         return None
     try:
-        named = read_json(file).get("base_model")
+        named = (CheckpointFolder(folder).contract or {}).get("base_model")
     except FileError:  # who needs the contract refuses it
         return None
     if not isinstance(named, str) or Path(named).is_absolute():

@@ -16,23 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from isentrope.models.adapter import (
-    ADAPTER,
-    ADAPTER_CONFIG,
-    adapter_mismatch,
-    adapter_settings,
-    fit_vocabulary,
-    require_tunable,
-)
+from isentrope.models.adapter import adapter_mismatch, fit_vocabulary, require_tunable
 from isentrope.models.base_model import adapter_base, causal_lm, loading
 from isentrope.models.layouts import foreign_layout
 from isentrope.models.stored_types import base_type
 from isentrope.models.trainable import train_only
 from isentrope.system import manifest
+from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.manifest import verification
-from isentrope.system.reading import read_tensor_headers, reading
-from isentrope.system.stated_steps import checkpoint_step
+from isentrope.system.reading import reading
 
 QUANTIZATIONS = ("4bit", "8bit")
 
@@ -120,7 +113,7 @@ def require_checkpoint(path: str | Path) -> Path:
             )
         raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
     manifest.verify(folder)
-    checkpoint_step(folder)
+    _ = CheckpointFolder(folder).step  # refused where name and files differ
     return folder
 
 
@@ -132,8 +125,8 @@ _BY_HAND = (
 
 
 def _require_not_compiled(folder: Path) -> None:
-    for file in folder.glob("*.safetensors"):
-        if name := next((n for n in read_tensor_headers(file) if "_orig_mod." in n), None):
+    for file, header in CheckpointFolder(folder).headers.items():
+        if name := next((n for n in header if "_orig_mod." in n), None):
             raise FileError(
                 file,
                 f"{file} was saved from a compiled model: the key {name!r} has torch.compile's "
@@ -156,7 +149,7 @@ def load_model(folder: Path, options: LoadOptions) -> nn.Module:
         ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
             tensors do not all arrive in the model.
     """
-    settings = adapter_settings(folder)
+    settings = CheckpointFolder(folder).adapter
     if options.quantization is not None and not settings:
         raise ValueError("Only a frozen base under an adapter can be quantised.")
     _require_not_compiled(folder)
@@ -166,20 +159,23 @@ def load_model(folder: Path, options: LoadOptions) -> nn.Module:
         source = adapter_base(folder, named, options.base_model, allow_hub=options.allow_hub)
     model = causal_lm(
         source,
-        dtype=base_type(source) if options.mapped and _is_mappable(folder) else torch.float32,
+        dtype=base_type(source)
+        if options.mapped and _is_mappable(CheckpointFolder(folder))
+        else torch.float32,
         device_map=options.device_map,
         quantization_config=_quantization(options.quantization),
     )
     return (with_adapter(model, folder) if settings else model).eval()
 
 
-def _is_mappable(folder: Path) -> bool:
+def _is_mappable(folder: CheckpointFolder) -> bool:
     """Whether a folder is a whole model, or an adapter that keeps all weights of its base."""
-    if not (folder / ADAPTER_CONFIG).exists():
+    if not folder.is_adapter:
         return True
-    file, begun = folder / ADAPTER, adapter_settings(folder).get("init_lora_weights", True)
+    begun = folder.adapter.get("init_lora_weights", True)
     plain = isinstance(begun, bool) or begun in ("gaussian", "orthogonal")
-    return plain and file.exists() and all("lora_" in name for name in read_tensor_headers(file))
+    here = plain and (folder.path / ADAPTER).exists()
+    return here and all("lora_" in name for name in folder.header(ADAPTER))
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
@@ -198,7 +194,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
     """
     from peft import PeftConfig, PeftModel
 
-    require_tunable(folder, adapter_settings(folder))
+    require_tunable(folder, CheckpointFolder(folder).adapter)
     fit_vocabulary(model, folder)
     with reading(folder / ADAPTER_CONFIG):
         PeftConfig.from_pretrained(str(folder))

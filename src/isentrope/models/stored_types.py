@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from isentrope.models.adapter import ADAPTER, plain_tensor
-from isentrope.system.reading import read_tensor_headers
+from isentrope.models.adapter import plain_tensor
+from isentrope.system.checkpoint_folder import ADAPTER, CheckpointFolder
 
 _TYPES = {
     "F64": torch.float64,
@@ -32,9 +32,15 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
         A type for each name. A parameter that is stored under another name (fused experts, a tied
         head) has the type of the checkpoint where that is one; else it is omitted.
     """
+    headers = CheckpointFolder(Path(folder)).headers
     adapter = Path(folder) / ADAPTER
-    files = [adapter] if adapter.is_file() else sorted(Path(folder).glob("*.safetensors"))
-    stored = {key: kind for file in files for key, kind in _types_in(file).items()}
+    chosen = [headers[adapter]] if adapter in headers else headers.values()
+    stored = {
+        plain_tensor(key): _TYPES[kind]
+        for header in chosen
+        for key, (kind, _) in header.items()
+        if kind in _TYPES
+    }
     only = set(stored.values())
     types: dict[str, torch.dtype] = {}
     for name in names:
@@ -53,7 +59,7 @@ def base_type(source: str | Path) -> torch.dtype:
     Returns:
         bfloat16 where all tensors have that type, else float32; float16 overflows in a pass.
     """
-    headers = [read_tensor_headers(file) for file in Path(source).glob("*.safetensors")]
+    headers = CheckpointFolder(Path(source)).headers.values()
     kinds = {kind for header in headers for kind, _ in header.values()}
     return torch.bfloat16 if kinds == {"BF16"} else torch.float32
 
@@ -62,8 +68,3 @@ def _on_disk(name: str) -> str:
     """A parameter's name without PEFT's prefix and the parts that its files leave out."""
     parts = [p for p in plain_tensor(name).split(".") if p not in ("default", "modules_to_save")]
     return ".".join(parts)
-
-
-def _types_in(file: Path) -> dict[str, torch.dtype]:
-    headers = read_tensor_headers(file)
-    return {plain_tensor(key): _TYPES[kind] for key, (kind, _) in headers.items() if kind in _TYPES}

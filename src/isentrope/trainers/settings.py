@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.recording.contract import (
+    read_contract,
+)
+from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.reading import read_json
-from isentrope.system.stated_steps import checkpoint_step
 from isentrope.trainers.arguments import (
     TRAINING_ARGS,
     SavedArguments,
@@ -108,7 +110,7 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     add(_contract_keys(state), TRAINER_STATE)
     replayable = contract.get("replayable", True)
     return TrainingSettings(
-        keys, sources, replayable, arguments, uncontrolled, checkpoint_step(checkpoint)
+        keys, sources, replayable, arguments, uncontrolled, CheckpointFolder(checkpoint).step
     )
 
 

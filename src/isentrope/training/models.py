@@ -15,10 +15,14 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from isentrope.models.adapter import adapter_mismatch, adapter_settings, require_tunable
+from isentrope.models.adapter import (
+    adapter_mismatch,
+    require_tunable,
+)
 from isentrope.models.base_model import adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer, require_checkpoint, with_adapter
 from isentrope.models.sharding import is_spread
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -167,7 +171,7 @@ def find_model(path: str) -> str:
 def _with_saved_adapter(
     folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
 ) -> nn.Module:
-    settings = adapter_settings(folder)
+    settings = CheckpointFolder(folder).adapter
     saved = (settings.get("r"), settings.get("lora_alpha"))
     pairs = {"rank": (saved[0], lora_rank), "alpha": (saved[1], lora_alpha)}
     for name, (there, requested) in pairs.items():
