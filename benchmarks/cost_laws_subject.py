@@ -144,8 +144,12 @@ class Subject:
         etas = [1e-6, 1e-5, 1e-4, 1e-3]
         jobs: dict[str, Callable[[], object]] = {
             "measure": lambda: ise.entropy_change(p, E, step.direction, etas, order=2),
-            "influence, tokens": lambda: ise.influence(p, E, U, step, groups=4),
-            "influence, sequences": lambda: ise.influence(p, E, U, step, tokens=False, groups=4),
+            "influence, tokens": lambda: ise.influence(
+                p, E, U, step, ise.InfluenceOptions(groups=4)
+            ),
+            "influence, sequences": lambda: ise.influence(
+                p, E, U, step, tokens=False, options=ise.InfluenceOptions(groups=4)
+            ),
             "kernel": lambda: ise.fisher_kernel(p, E, U, preconditioner=step.preconditioner),
             "noise": lambda: ise.noise_scale(p, U, token_weights=step.token_weights),
             "check": self.check,
@@ -154,7 +158,9 @@ class Subject:
             ),
         }
         if "audit" in chosen:
-            table = ise.influence(p, E, U, step, groups=4)
-            jobs["audit"] = lambda: self.audit(ise.influence(p, E, U, step, groups=4))
+            table = ise.influence(p, E, U, step, ise.InfluenceOptions(groups=4))
+            jobs["audit"] = lambda: self.audit(
+                ise.influence(p, E, U, step, ise.InfluenceOptions(groups=4))
+            )
             jobs["audit, statistics"] = lambda: self.audit(table)
         return {name: job for name, job in jobs.items() if name.split(",")[0] in chosen}

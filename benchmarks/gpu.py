@@ -158,12 +158,14 @@ class Subject:
                 1,
             ),
             "influence of sequences ÷ forward+backward over E and U": (
-                lambda: ise.influence(policy, E, U, step, tokens=False, groups=1),
+                lambda: ise.influence(
+                    policy, E, U, step, tokens=False, options=ise.InfluenceOptions(groups=1)
+                ),
                 "both",
                 1,
             ),
             "influence of tokens ÷ forward+backward over E and U": (
-                lambda: ise.influence(policy, E, U, step, groups=1),
+                lambda: ise.influence(policy, E, U, step, ise.InfluenceOptions(groups=1)),
                 "both",
                 1,
             ),

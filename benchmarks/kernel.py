@@ -136,7 +136,14 @@ class Subject:
         ).matrix
 
     def influence(self, tokens: bool, groups: int) -> None:
-        ise.influence(self.policy, self.E, self.U, self.step, tokens=tokens, groups=groups)
+        ise.influence(
+            self.policy,
+            self.E,
+            self.U,
+            self.step,
+            tokens=tokens,
+            options=ise.InfluenceOptions(groups=groups),
+        )
 
 
 def random_responses(case: Case, n: int) -> ise.Rollouts:

@@ -201,7 +201,10 @@ def test_an_import_upward_or_sideways_is_found(small):
     assert set(upward(edges)) == {("nouns.vectors", "policy.a"), ("sampling.a", "update.a")}
 
 
-OPENED_IN = {"verbs.prepare", "verbs.prepare_training", "verbs.loop"}
+OPENED_IN = {
+    *("verbs.prepare", "verbs.prepare_training", "verbs.loop"),
+    *("verbs.plan", "verbs.dry_run"),  # a dry run of the loop
+}
 """Modules that may take a whole configuration apart; those of `config` may too."""
 
 TAKE_A_WHOLE_CONFIGURATION = {

@@ -33,11 +33,14 @@ _HOMES = {
     "entropy": "isentrope.estimators.entropy",
     "surprisal_entropy": "isentrope.estimators.entropy",
     "entropy_gradient": "isentrope.estimators.entropy_gradient",
+    "EstimatorOptions": "isentrope.estimators.functional",
     # What the change is made of
     "Influence": "isentrope.attribution.influence.contributions",
     "influence": "isentrope.attribution.influence.influence",
     "influence_shares": "isentrope.attribution.influence.shares",
+    "InfluenceOptions": "isentrope.attribution.influence.quantities",
     "audit": "isentrope.attribution.proxies.audit",
+    "AuditOptions": "isentrope.attribution.proxies.audit",
     "GradientOptions": "isentrope.attribution.gradients.options",
     "FisherKernel": "isentrope.attribution.fisher.kernel",
     "fisher_kernel": "isentrope.attribution.fisher.kernel",
@@ -66,14 +69,16 @@ else:
     from isentrope.attribution.gradients.options import GradientOptions
     from isentrope.attribution.influence.contributions import Influence
     from isentrope.attribution.influence.influence import influence
+    from isentrope.attribution.influence.quantities import InfluenceOptions
     from isentrope.attribution.influence.shares import influence_shares
     from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
-    from isentrope.attribution.proxies.audit import audit
+    from isentrope.attribution.proxies.audit import AuditOptions, audit
     from isentrope.estimators.arrays import estimate_entropy_change
     from isentrope.estimators.entropy import entropy, surprisal_entropy
     from isentrope.estimators.entropy_change import EntropyChange, entropy_change
     from isentrope.estimators.entropy_gradient import entropy_gradient
+    from isentrope.estimators.functional import EstimatorOptions
     from isentrope.estimators.resampled import resampled_entropy_change
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
     from isentrope.evaluation.evaluate import Evaluation, evaluate
@@ -96,15 +101,18 @@ else:
     from isentrope.verbs.training_step import optimizer_step
 
 __all__ = [
+    "AuditOptions",
     "EntropyChange",
     "EntropyLaw",
     "EntropyMeasurements",
     "EntropyProbe",
     "Estimate",
+    "EstimatorOptions",
     "Evaluation",
     "FisherKernel",
     "GradientOptions",
     "Influence",
+    "InfluenceOptions",
     "NoiseScale",
     "Policy",
     "Precision",

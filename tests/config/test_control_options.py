@@ -45,7 +45,7 @@ def config(folder, *changes, **control):
         (
             {"name": "stare"},
             ["trainer.importance_sampling_level=sequence"],
-            "spread",
+            "one ratio per response",
         ),
         (
             {"name": "stare"},

@@ -153,7 +153,7 @@ def first_orders(policy, E, v):
     def influence(tokens):
         U = draw()
         step = ise.optimizer_step(policy, U, torch.optim.SGD(policy.model.parameters(), lr=1.0))
-        return ise.influence(policy, E, U, step, groups=2, tokens=tokens)
+        return ise.influence(policy, E, U, step, ise.InfluenceOptions(groups=2), tokens=tokens)
 
     return {
         "entropy_change": lambda: ise.entropy_change(policy, E, v, [], order=1),

@@ -82,7 +82,12 @@ def test_reverse_mode_and_both_forward_modes_agree_through_the_head(kind, frozen
     torch.testing.assert_close(along, slope.logprobs)
     gradient = ise.entropy_gradient(policy, batch, functional="per_sequence", method="sequence")
     change = ise.entropy_change(
-        policy, batch, v, [], functional="per_sequence", method="sequence", order=1
+        policy,
+        batch,
+        v,
+        [],
+        ise.EstimatorOptions(functional="per_sequence", method="sequence"),
+        order=1,
     )
     reverse = sum(float((gradient[n] * v[n]).sum()) for n in v)
     assert reverse == pytest.approx(change.first_order.value, rel=1e-9)

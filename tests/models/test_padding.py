@@ -53,9 +53,9 @@ def test_influence_is_the_derivative_that_measure_has_and_its_budget_closes(make
         U,
         step,
         tokens=tokens,
-        groups=2,
-        overlap="independent",
-        gradients=GradientOptions(backend),
+        options=ise.InfluenceOptions(
+            groups=2, overlap="independent", gradients=GradientOptions(backend)
+        ),
     )
     change = ise.entropy_change(policy, E, step.direction, [], order=1)
     assert found.total.value == pytest.approx(change.first_order.value, rel=1e-9)
@@ -121,7 +121,9 @@ def test_a_gradient_that_is_no_derivative_is_an_error_in_every_verb(verb):
     E = ise.sample(policy, [[1], [2, 3]], n=8, max_new_tokens=3, seed=0)
     U, step = step_of(policy)
     run = {
-        "influence": lambda: ise.influence(policy, E, U, step, tokens=False, groups=2),
+        "influence": lambda: ise.influence(
+            policy, E, U, step, tokens=False, options=ise.InfluenceOptions(groups=2)
+        ),
         "kernel": lambda: fisher_kernel(policy, E),
         "noise": lambda: ise.noise_scale(policy, U, token_weights=step.token_weights),
     }

@@ -36,7 +36,7 @@ def test_the_kept_gradient_is_the_derivative_of_the_reading(tmp_path, functional
     reading, gradient = probe.history[-1], probe.kept.tensors()
     v = {n: (probe.moved[n].double() - p) / reading.eta for n, p in probe.theta.items()}
     policy = at_theta(made, probe.theta)
-    change = ise.entropy_change(policy, probe.E, v, [], functional=functional, order=1)
+    change = ise.entropy_change(policy, probe.E, v, [], ise.EstimatorOptions(functional), order=1)
     by_gradient = sum(float((gradient[n].double() * v[n]).sum()) for n in v)
     assert by_gradient == pytest.approx(change.first_order.value, rel=1e-3)
 
