@@ -14,9 +14,9 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Column Evaluation Measurement Report SamplingConfig Section Study Work entropy evaluating
-    find_trial fine_tuning first_tokens listed measured noise_scale optimizer_step past_updates
-    require_finite resume sequence_table sequence_weights shares_of token_table training
+    Column Evaluation Measurement Report SamplingConfig Section Study entropy evaluating
+    fine_tuning listed noise_scale optimizer_step past_updates require_finite resume
+    sequence_table sequence_weights token_table training
 """
 """Functions and classes that two modules define."""
 
@@ -27,7 +27,6 @@ LONG_FILES = {
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "planning/measuring.py",
     "policy/language_model.py",
     "sampling/generate.py",
     "system/files.py",
