@@ -88,7 +88,7 @@ class IsentropicStep(TrainerCallback):
         self._prompts = name_prompts(prompts)
         self._options = options or IsentropicOptions()
         self._feedback = feedback or Feedback(Target())
-        self._drawing = {"seed": seed, "batch_size": batch_size}
+        self._seed, self._batch_size = seed, batch_size
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         reward = self._options.reward_average if self._options.reward_neutral else None
         keep = self._options.every > 1
@@ -203,7 +203,9 @@ class IsentropicStep(TrainerCallback):
         return h, max(se**2, 1e-18)
 
     def _source(self, size: int, length: int) -> HeldOut:
-        return HeldOut(self._prompts, size, length, stream=STREAM, **self._drawing)
+        return HeldOut(
+            self._prompts, size, length, self._seed, batch_size=self._batch_size, stream=STREAM
+        )
 
     def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
         if not coming.components:
