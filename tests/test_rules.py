@@ -27,7 +27,6 @@ LONG_FILES = {
     "attribution/gradients/sequence_gradients.py",
     "attribution/noise/scale.py",
     "cli/options.py",
-    "control/isentropic.py",
     "estimators/entropy_change.py",
     "estimators/importance.py",
     "nouns/estimate.py",
