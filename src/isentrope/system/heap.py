@@ -28,7 +28,7 @@ _M_MMAP_THRESHOLD = -3
 def mapped_blocks() -> Generator[None]:
     """A block in which `MAPPED` bytes and more are given back as soon as they are freed.
 
-    What is free before it and after it is given back too. Does nothing where the C library is not glibc.
+    What is free before it and after it is given back too. Does nothing without glibc.
 
     Yields:
         Nothing.
