@@ -215,11 +215,10 @@ TAKE_A_WHOLE_CONFIGURATION = {
 
 COMPARE_OR_WRITE_IT = {
     *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),
-    *("study._alone", "resumed_training.contract_config", "resumed_training.training_origin"),
-    "resumed_training._plain",
-    *("resumed_training.require_same_training", "resumed_training._require_same_schedule"),
-    *("resume.measurement_origin", "resume.evaluation_origin", "resume.require_same_measurement"),
-    *("resume.require_same_evaluation", "resume._of_measurement", "resume._of_evaluation"),
+    *("study._alone", "identity.contract_config", "identity.require_same_training"),
+    *("identity.require_same_measurement", "identity.require_same_evaluation"),
+    *("origin.training_origin", "origin.measurement_origin", "origin.evaluation_origin"),
+    *("origin.of_measurement", "origin.of_evaluation"),
 }
 """Functions of `runs` to which a configuration is a document. Neither set may grow."""
 
