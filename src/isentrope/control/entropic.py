@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from isentrope.control.base import Part, Signed, TokenRule, lowest, options
+from isentrope.control.base import Part, Signed, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -41,7 +41,7 @@ class EntroPIC(TokenRule):
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Push tokens."""
         if self.threshold is None:
-            likely = lowest(-tokens.logprobs, tokens.mask, self.share)
+            likely = lowest_share(-tokens.logprobs, tokens.mask, self.share)
         else:
             likely = tokens.mask & (tokens.logprobs.exp() > self.threshold)
         return Rewritten(tokens.weights - strength * tokens.weights.abs() * likely)

@@ -24,7 +24,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field
 from torch import Tensor
 
-from isentrope.control.base import Column, Part, Share, TokenRule, lowest, options
+from isentrope.control.base import Column, Part, Share, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -58,7 +58,7 @@ class InfluenceClip(TokenRule):
             least = max(float(reward_effect[mask].abs().median()), sys.float_info.min)
             criterion = influence / reward_effect.clamp(min=least)
         negative = mask & (criterion < 0)
-        damped = lowest(criterion, mask, self.share) & negative
+        damped = lowest_share(criterion, mask, self.share) & negative
         total = float(influence[mask].sum())
         numbers = {"influence": total, "influence_damped": float(influence[damped].sum())}
         return Rewritten(tokens.weights * (1 - strength * damped.double()), numbers=numbers)

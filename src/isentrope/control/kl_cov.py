@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from isentrope.control.base import NotNegative, Part, TokenRule, lowest, options
+from isentrope.control.base import NotNegative, Part, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 UNCLIPPED = 1e6
@@ -71,5 +71,5 @@ class KlCov(TokenRule):
         """
         s, A = logprobs.detach(), advantages[:, None].expand_as(logprobs)
         covariance = (A - A[mask].mean()) * (s - s[mask].mean())
-        penalised = lowest(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
+        penalised = lowest_share(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
         return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()

@@ -19,7 +19,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from isentrope.control.base import Column, NotNegative, Part, TokenRule, lowest, options
+from isentrope.control.base import Column, NotNegative, Part, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -46,7 +46,7 @@ class LpReg(TokenRule):
         """Pull tokens up: c', and the number of selected tokens that the filter keeps."""
         assert tokens.kept_mass is not None
         kept = tokens.kept_mass
-        rare = lowest(tokens.logprobs, tokens.token_advantages < 0, self.share)
+        rare = lowest_share(tokens.logprobs, tokens.token_advantages < 0, self.share)
         rare &= kept > 0
         pull = torch.where(rare, 1 / kept.clamp(min=1e-12) - 1, 0.0)
         weights = tokens.weights + strength * tokens.sequence_weights[:, None] * pull

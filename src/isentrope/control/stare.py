@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from isentrope.control.base import Part, Signed, TokenRule, lowest, options
+from isentrope.control.base import Part, Signed, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -36,7 +36,7 @@ class Stare(TokenRule):
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Weight tokens."""
         A, s = tokens.token_advantages, tokens.logprobs
-        factor = 1 + strength * lowest(s, A > 0, self.share).double()
+        factor = 1 + strength * lowest_share(s, A > 0, self.share).double()
         if self.sides == "both":
-            factor -= strength * lowest(s, A < 0, self.share).double()
+            factor -= strength * lowest_share(s, A < 0, self.share).double()
         return Rewritten(tokens.weights * factor)

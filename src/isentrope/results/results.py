@@ -25,7 +25,7 @@ from isentrope.results.attributions import (
 )
 from isentrope.results.coding import ResultsError
 from isentrope.results.kernel import BlockRecord, SecondOrder
-from isentrope.results.result import RESULTS, Result, read_schema
+from isentrope.results.result import RESULTS, Result, result_schema
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
 
 
@@ -285,7 +285,7 @@ def load_result(folder: Path) -> Result:
     Raises:
         ResultsError: If the file cannot be read, or is of no verb.
     """
-    schema = read_schema(folder)[1]
+    schema = result_schema(folder)[1]
     known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
     if schema not in known:
         raise ResultsError(

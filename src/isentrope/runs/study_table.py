@@ -90,11 +90,11 @@ def write_study(verb: Verb, study: Study) -> None:
         return
     folder = study.folder / "measurements"
     name = verb.joined or f"{verb.name}_all"
-    write_bytes(folder / f"{name}.parquet", parquet(joined(study, verb.table)))
+    write_bytes(folder / f"{name}.parquet", parquet(joined_tables(study, verb.table)))
     write_bytes(folder / f"{verb.name}_study.csv", csv(study_table(verb, study)))
 
 
-def joined(study: Study, name: str) -> pd.DataFrame:
+def joined_tables(study: Study, name: str) -> pd.DataFrame:
     """A table that every item has, one below the other."""
     parts = [Tables(i.target)[name].assign(**_place(i)) for i in study.items]
     return pd.concat(parts, ignore_index=True)
