@@ -34,7 +34,6 @@ LONG_FILES = {
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "policy/language_model.py",
     "probe/callback.py",
     "sampling/generate.py",
     "system/files.py",
