@@ -181,3 +181,8 @@ class EntropyRecord:
     value: Estimate
     difference: Absent[Estimate] = None
     agrees: Absent[bool] = None
+
+    @property
+    def place(self) -> str:
+        """Where it is in the rows."""
+        return f"[{self.batch}].{self.definition}"

@@ -46,6 +46,7 @@ class MeasureResult(Result):
     """
 
     verb: ClassVar[str] = "measure"
+    errors_over_E: ClassVar[bool] = True
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -130,6 +131,7 @@ class InfluenceResult(Result):
     """
 
     verb: ClassVar[str] = "influence"
+    errors_over_E: ClassVar[bool] = True
 
     how: str
     groups: int
@@ -239,6 +241,7 @@ class TrialResult(Result):
     """
 
     verb: ClassVar[str] = "try"
+    errors_over_E: ClassVar[bool] = True
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
@@ -256,6 +259,7 @@ class EntropiesResult(Result):
     """
 
     verb: ClassVar[str] = "entropies"
+    errors_over_E: ClassVar[bool] = True
 
     logged: float | None
     logged_from: str | None
