@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from isentrope.models import attention
+from isentrope.models.batching import micro_batches
 from isentrope.nouns.forward_mode import derivatives_at_zero
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy import attention
-from isentrope.policy.batching import micro_batches
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 
 CASES = (
@@ -71,7 +72,7 @@ def passes(policy: Policy, sequences: int, tokens: int) -> dict[str, Callable[[]
 
     return {
         "forward mode": forward,
-        "backward": lambda: policy.weighted_gradient(rollouts, weights),
+        "backward": lambda: weighted_gradient(policy, rollouts, weights),
     }
 
 

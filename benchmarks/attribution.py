@@ -22,7 +22,7 @@ import torch
 
 import isentrope as ise
 from benchmarks.cost import SHAPES, random_policy, random_rollouts, ratio, timed
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
 from isentrope.update.step import Step
 
 GROUPS, SIZE, N_E = 64, 8, 256
@@ -68,7 +68,14 @@ class Update:
                 -(log_p.exp() * log_p).sum(-1)
 
     def influence(self, groups: int, tokens: bool = True) -> None:
-        ise.influence(self.policy, self.E, self.U, self.step, groups=groups, tokens=tokens)
+        ise.influence(
+            self.policy,
+            self.E,
+            self.U,
+            self.step,
+            ise.InfluenceOptions(groups=groups),
+            tokens=tokens,
+        )
 
     def passes(self) -> None:
         """One plain forward+backward pass over E and one over U."""

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
 
 SHAPES = {
     "toy": {

@@ -16,7 +16,8 @@ import isentrope as ise
 from isentrope.attribution.proxies.audit import audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.checks import Finding, check_instrument, check_sampler
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
+from isentrope.policy.gradient import weighted_gradient
 
 VERBS = ("measure", "influence", "kernel", "noise", "audit", "check", "evaluate")
 PROMPT, GROUP = 8, 4
@@ -133,7 +134,7 @@ class Subject:
         """Step, scorer and sampler; the log-probabilities of E's sampler are the scorer's."""
         p, weights = self.policy, self.step.token_weights
         assert weights is not None
-        gradient = p.weighted_gradient(self.U, weights)
+        gradient = weighted_gradient(p, self.U, weights)
         ise.optimizer_step(p, self.U, self.optimizer)
         return [*check_instrument(p, self.drawn, gradient), *check_sampler(p, self.drawn, gradient)]
 
@@ -143,8 +144,12 @@ class Subject:
         etas = [1e-6, 1e-5, 1e-4, 1e-3]
         jobs: dict[str, Callable[[], object]] = {
             "measure": lambda: ise.entropy_change(p, E, step.direction, etas, order=2),
-            "influence, tokens": lambda: ise.influence(p, E, U, step, groups=4),
-            "influence, sequences": lambda: ise.influence(p, E, U, step, tokens=False, groups=4),
+            "influence, tokens": lambda: ise.influence(
+                p, E, U, step, ise.InfluenceOptions(groups=4)
+            ),
+            "influence, sequences": lambda: ise.influence(
+                p, E, U, step, tokens=False, options=ise.InfluenceOptions(groups=4)
+            ),
             "kernel": lambda: ise.fisher_kernel(p, E, U, preconditioner=step.preconditioner),
             "noise": lambda: ise.noise_scale(p, U, token_weights=step.token_weights),
             "check": self.check,
@@ -153,7 +158,9 @@ class Subject:
             ),
         }
         if "audit" in chosen:
-            table = ise.influence(p, E, U, step, groups=4)
-            jobs["audit"] = lambda: self.audit(ise.influence(p, E, U, step, groups=4))
+            table = ise.influence(p, E, U, step, ise.InfluenceOptions(groups=4))
+            jobs["audit"] = lambda: self.audit(
+                ise.influence(p, E, U, step, ise.InfluenceOptions(groups=4))
+            )
             jobs["audit, statistics"] = lambda: self.audit(table)
         return {name: job for name, job in jobs.items() if name.split(",")[0] in chosen}

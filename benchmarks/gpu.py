@@ -33,7 +33,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,14 @@ class Subject:
                 1,
             ),
             "influence of sequences ÷ forward+backward over E and U": (
-                lambda: ise.influence(policy, E, U, step, tokens=False, groups=1),
+                lambda: ise.influence(
+                    policy, E, U, step, tokens=False, options=ise.InfluenceOptions(groups=1)
+                ),
                 "both",
                 1,
             ),
             "influence of tokens ÷ forward+backward over E and U": (
-                lambda: ise.influence(policy, E, U, step, groups=1),
+                lambda: ise.influence(policy, E, U, step, ise.InfluenceOptions(groups=1)),
                 "both",
                 1,
             ),

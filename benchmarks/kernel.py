@@ -37,7 +37,7 @@ import isentrope as ise
 from benchmarks import peers
 from benchmarks.cost import peak_megabytes, ratio, timed
 from isentrope.attribution.gradients.storage_plan import Storage
-from isentrope.policy.batching import MicroBatch, micro_batches, tokens_read
+from isentrope.models.batching import MicroBatch, micro_batches, tokens_read
 
 MAX_TOKENS = 1024
 OURS, OURS_P, NAIVE = "ours", "ours, diagonal P", "naive, one backward a sequence"
@@ -136,7 +136,14 @@ class Subject:
         ).matrix
 
     def influence(self, tokens: bool, groups: int) -> None:
-        ise.influence(self.policy, self.E, self.U, self.step, tokens=tokens, groups=groups)
+        ise.influence(
+            self.policy,
+            self.E,
+            self.U,
+            self.step,
+            tokens=tokens,
+            options=ise.InfluenceOptions(groups=groups),
+        )
 
 
 def random_responses(case: Case, n: int) -> ise.Rollouts:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from isentrope.policy.batching import MicroBatch, micro_batches
+from isentrope.models.batching import MicroBatch, micro_batches
 
 MODULES = {"bergson": "bergson", "dattri-llm": "dattri_llm"}
 

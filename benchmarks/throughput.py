@@ -31,15 +31,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
-from isentrope.nouns.vectors import Vector
-from isentrope.policy import chi_square, scoring
-from isentrope.policy.batching import (
+from isentrope.models.batching import (
     PADDING,
     PADDING_OF_SLOPES,
     MicroBatch,
     micro_batches,
     tokens_read,
 )
+from isentrope.nouns.vectors import Vector
+from isentrope.policy import chi_square, scoring
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp
 
@@ -177,7 +177,9 @@ def passes(case: Case, policy: Policy) -> dict[str, Callable[[], Any]]:
     U = U.with_columns(advantages=torch.randn(len(U)).double(), max_new_tokens=longest)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     step = ise.optimizer_step(policy, U, torch.optim.AdamW(trained))
-    found["influence of tokens, 4 groups"] = lambda: ise.influence(policy, E, U, step, groups=4)
+    found["influence of tokens, 4 groups"] = lambda: ise.influence(
+        policy, E, U, step, ise.InfluenceOptions(groups=4)
+    )
     return found
 
 

@@ -26,12 +26,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from examples.reference_loop import reference_loop
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
-from isentrope.training.reference_loop import reference_loop
 from isentrope.training.toy import MAX_NEW_TOKENS
 from isentrope.verbs.train import train
 

@@ -18,6 +18,7 @@ import torch
 from isentrope.attribution.fisher.second_order import second_order_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, axpy, multiply, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.verbs.precision_stages import at_precision
 from studies.batch_curvature import batch_curvature
 from studies.theory_policies import run_folder, write_page
@@ -41,7 +42,7 @@ def group_directions(ready) -> list[Vector]:
     out = []
     for unit in units:
         rows = (U.prompt_index == unit).nonzero()[:, 0]
-        one = ready.policy.weighted_gradient(U.select(rows), len(units) * weights[rows])
+        one = weighted_gradient(ready.policy, U.select(rows), len(units) * weights[rows])
         out.append(axpy(1, multiply(step.preconditioner, one), step.baseline))
     gap = norm(axpy(-1, step.direction, mean(out))) / norm(step.direction)
     if gap > 1e-4:

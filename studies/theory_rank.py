@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import isentrope as ise
+from examples.checkpoints import with_lora
 from isentrope.attribution.fisher.prompt_pairs import cosines
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.config.io import load_config
@@ -26,7 +27,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import load_trainable
-from isentrope.training.toy import MAX_NEW_TOKENS, with_lora
+from isentrope.training.toy import MAX_NEW_TOKENS
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from studies.theory_policies import gradient_matrix, over, run_folder, write_page

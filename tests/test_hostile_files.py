@@ -1,7 +1,7 @@
 """One hostile file per way in: nothing of it runs, and it ends in a sentence, in little memory.
 
 `tests/test_entry_points.py` lists the ways in. Chat templates are in
-`tests/sampling/test_chat_template.py`, configurations in `tests/verbs/test_strict_yaml.py`.
+`tests/sampling/test_chat_template.py`, configurations in `tests/config/test_strict_yaml.py`.
 """
 
 import io

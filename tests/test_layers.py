@@ -12,6 +12,7 @@ SOURCES = Path(isentrope.__file__).parent
 FLOORS = (
     ("_version", "_lazy", "system"),
     ("nouns",),
+    ("models",),
     ("policy",),
     ("sampling", "update", "oracle"),
     ("estimators",),
@@ -33,6 +34,9 @@ FLOORS = (
 its own floor only modules of the ground floor, which are no packages."""
 
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+
+ALLOWED_CIRCLES = [["update.rounding", "update.step"]]
+"""`Step` holds what rounding left of it, and rounding is of a `Step`. No other may come."""
 
 ALLOWED_UPWARD: dict[tuple[str, str], str] = {}
 """(importing module, imported module) → reason. Keep it empty."""
@@ -131,7 +135,8 @@ def upward(edges):
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    assert circles(graph(SOURCES)) == []
+    """Imports for type checkers and those inside functions are counted."""
+    assert circles(graph(SOURCES, everywhere=True)) == ALLOWED_CIRCLES
 
 
 def test_no_package_imports_one_above_it():
@@ -170,13 +175,14 @@ def test_a_circle_is_found(small):
     assert circles(graph(root)) == [["policy.a", "policy.b", "policy.c"]]
 
 
-def test_imports_for_type_checkers_and_in_functions_make_no_circle(small):
+def test_imports_for_type_checkers_and_in_functions_are_told_from_others(small):
     root = small(
         policy__a="if TYPE_CHECKING:\n    from isentrope.policy.b import x",
         policy__b="from isentrope.policy.a import x",
         policy__c="def f():\n    from isentrope.policy.b import x",
     )
     assert circles(graph(root)) == []
+    assert circles(graph(root, everywhere=True)) == [["policy.a", "policy.b"]]
     assert graph(root)["policy.c"] == set()
     assert graph(root, everywhere=True)["policy.c"] == {"policy.b"}
 

@@ -6,7 +6,7 @@ import torch
 
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl_sft import sft_options
+from isentrope.config.trl import sft_options
 from isentrope.verbs.kinds import load_any
 
 pytest.importorskip("trl")

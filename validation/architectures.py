@@ -27,7 +27,7 @@ import platform
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import isentrope as ise
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.estimators.functional import Functionals, along
+from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.architecture import name_of
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from tests.architectures import KINDS, settings
@@ -281,16 +281,15 @@ def verb_errors(policy: Policy, plain: nn.Module) -> tuple[list[float], str]:
     truth = own_changes(plain, E, step.direction)
     errors = [abs(p.change.value - x) for p, x in zip(change.points, truth, strict=True)]
     assert change.first_order is not None
-    options = {"groups": 2, "overlap": "independent"}
+    options = ise.InfluenceOptions(groups=2, overlap="independent")
     try:
-        whole = ise.influence(policy, E, U, step, tokens=False, **options)
-        gradients = GradientOptions()
+        whole = ise.influence(policy, E, U, step, options, tokens=False)
     except ValueError as refusal:
         if "GradientOptions('loop')" not in str(refusal):
             raise
-        gradients = GradientOptions("loop")
-        whole = ise.influence(policy, E, U, step, tokens=False, gradients=gradients, **options)
-    tokens = ise.influence(policy, E, U, step, gradients=gradients, **options)
+        options = replace(options, gradients=GradientOptions("loop"))
+        whole = ise.influence(policy, E, U, step, options, tokens=False)
+    tokens = ise.influence(policy, E, U, step, options)
     scale = float(tokens.per_sequence.abs().sum())
     apart = [
         max(
@@ -301,6 +300,7 @@ def verb_errors(policy: Policy, plain: nn.Module) -> tuple[list[float], str]:
         / scale
         for found in (whole, tokens)
     ]
+    gradients = options.gradients
     noise = ise.noise_scale(policy, U, token_weights=step.token_weights, gradients=gradients)
     groups = own_gram(plain, U, 4 * step.token_weights, U.prompt_index)
     for module in plain.modules():

@@ -20,7 +20,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
 from isentrope.checks.draws import tail_places, temperature_shifts
-from isentrope.policy.precision import Precision
+from isentrope.models.precision import Precision
 from tests import cases
 
 VOCABULARY, LENGTH, EOS = 5, 4, 0

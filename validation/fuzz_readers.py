@@ -20,7 +20,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.recording.contract import read_contract, require_same_run
 from isentrope.recording.next_update import read_next_update
-from isentrope.reports.panels.evaluations import find_evaluations
+from isentrope.reports.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import load_result
 from isentrope.runs.evaluation_folder import StepFolder

@@ -34,7 +34,7 @@ from validation.mutations import Mutant
 
 ROOMS = ("estimators", "update", "attribution")
 _GUARDS = ("test_padding", "test_derivative_guard")
-ELSEWHERE = {"attribution": tuple(f"tests/policy/{x}.py" for x in _GUARDS)}
+ELSEWHERE = {"attribution": tuple(f"tests/models/{x}.py" for x in _GUARDS)}
 """Tests of a room that lie in another folder."""
 RESULTS = Path("docs/results/mutants.json")
 

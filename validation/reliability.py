@@ -25,6 +25,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.attribution.influence.reliability import LISTED, listed_share, rank_correlation
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply
@@ -112,10 +113,9 @@ class Case:
             E.with_columns(prompt_index=torch.arange(m)),
             self.U,
             self.step,
-            functional=self.functional,
-            method="sequence",
-            groups=m,
-            overlap="independent",
+            options=InfluenceOptions(
+                functional=self.functional, method="sequence", groups=m, overlap="independent"
+            ),
         )
         weight = probability[kept] / probability[kept].sum()
         by_response = table.entropy.by_group_and_token

@@ -29,8 +29,8 @@ batches = [exact.sample(128, seed) for seed in range(60)]
 
 def square_errors(method):
     """(60, rates): the squared error of each batch."""
-    options = {"functional": "per_sequence", "method": method, "order": 0}
-    sweeps = [ise.entropy_change(policy, batch, v, rates, **options) for batch in batches]
+    estimator = ise.EstimatorOptions("per_sequence", method)
+    sweeps = [ise.entropy_change(policy, b, v, rates, estimator, order=0) for b in batches]
     return (np.array([[p.change.value for p in sweep.points] for sweep in sweeps]) - truth) ** 2
 
 

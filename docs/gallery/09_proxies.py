@@ -11,7 +11,7 @@ import torch
 from tiny import BLUE, evaluation_batch, sgd, tiny_policy, update_batch
 
 import isentrope as ise
-from isentrope.attribution.proxies.audit import audit
+from isentrope.attribution.proxies.audit import AuditOptions, audit
 from isentrope.attribution.proxies.proxies import token_proxies
 
 policy = tiny_policy()
@@ -20,7 +20,7 @@ step = ise.optimizer_step(policy, U, sgd(policy), objective="dr_grpo")
 measured = torch.nn.utils.rnn.pad_sequence(ise.influence(policy, E, U, step).per_token, True)
 scores = ise.score(policy, U)
 proxies = token_proxies(scores.logprobs, scores.entropies, scores.mask, U.advantages)
-found = audit(measured, scores.mask, U.prompt_index, proxies, seed=0)
+found = audit(measured, scores.mask, U.prompt_index, proxies, options=AuditOptions(seed=0))
 
 # %%
 titles = {"token_covariance": "token covariance", "discriminator": "S*", "advantage": "A alone"}

@@ -11,7 +11,7 @@ from isentrope._version import __version__
 _HOMES = {
     # What a policy says, and the batches it says it in
     "Policy": "isentrope.policy.language_model",
-    "Precision": "isentrope.policy.precision",
+    "Precision": "isentrope.models.precision",
     "Scores": "isentrope.policy.token_statistics",
     "score": "isentrope.policy.scoring",
     "Rollouts": "isentrope.nouns.rollouts",
@@ -33,11 +33,14 @@ _HOMES = {
     "entropy": "isentrope.estimators.entropy",
     "surprisal_entropy": "isentrope.estimators.entropy",
     "entropy_gradient": "isentrope.estimators.entropy_gradient",
+    "EstimatorOptions": "isentrope.estimators.functional",
     # What the change is made of
     "Influence": "isentrope.attribution.influence.contributions",
     "influence": "isentrope.attribution.influence.influence",
     "influence_shares": "isentrope.attribution.influence.shares",
+    "InfluenceOptions": "isentrope.attribution.influence.quantities",
     "audit": "isentrope.attribution.proxies.audit",
+    "AuditOptions": "isentrope.attribution.proxies.audit",
     "GradientOptions": "isentrope.attribution.gradients.options",
     "FisherKernel": "isentrope.attribution.fisher.kernel",
     "fisher_kernel": "isentrope.attribution.fisher.kernel",
@@ -46,6 +49,7 @@ _HOMES = {
     "entropy_noise_scale": "isentrope.attribution.noise.entropy_noise",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
+    "ProbeOptions": "isentrope.probe.options",
     "EntropyMeasurements": "isentrope.verbs.legacy",
     "Evaluation": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
@@ -65,25 +69,28 @@ else:
     from isentrope.attribution.gradients.options import GradientOptions
     from isentrope.attribution.influence.contributions import Influence
     from isentrope.attribution.influence.influence import influence
+    from isentrope.attribution.influence.quantities import InfluenceOptions
     from isentrope.attribution.influence.shares import influence_shares
     from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
-    from isentrope.attribution.proxies.audit import audit
+    from isentrope.attribution.proxies.audit import AuditOptions, audit
     from isentrope.estimators.arrays import estimate_entropy_change
     from isentrope.estimators.entropy import entropy, surprisal_entropy
     from isentrope.estimators.entropy_change import EntropyChange, entropy_change
     from isentrope.estimators.entropy_gradient import entropy_gradient
+    from isentrope.estimators.functional import EstimatorOptions
     from isentrope.estimators.resampled import resampled_entropy_change
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
     from isentrope.evaluation.evaluate import Evaluation, evaluate
     from isentrope.evaluation.pass_at_k import pass_at_k
+    from isentrope.models.precision import Precision
     from isentrope.nouns.estimate import Estimate
     from isentrope.nouns.rollouts import Rollouts
     from isentrope.policy.language_model import Policy
-    from isentrope.policy.precision import Precision
     from isentrope.policy.scoring import score
     from isentrope.policy.token_statistics import Scores
     from isentrope.probe.callback import EntropyProbe
+    from isentrope.probe.options import ProbeOptions
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
     from isentrope.sampling.prompts import Prompt
@@ -94,18 +101,22 @@ else:
     from isentrope.verbs.training_step import optimizer_step
 
 __all__ = [
+    "AuditOptions",
     "EntropyChange",
     "EntropyLaw",
     "EntropyMeasurements",
     "EntropyProbe",
     "Estimate",
+    "EstimatorOptions",
     "Evaluation",
     "FisherKernel",
     "GradientOptions",
     "Influence",
+    "InfluenceOptions",
     "NoiseScale",
     "Policy",
     "Precision",
+    "ProbeOptions",
     "Prompt",
     "Rollouts",
     "Scores",

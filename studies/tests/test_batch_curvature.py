@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from isentrope.nouns.vectors import axpy, multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score_along
 from studies.batch_curvature import batch_curvature
 from tests import cases
@@ -30,7 +31,7 @@ def setting(name):
     for k, rows in enumerate(GROUPS):
         U = exact.rollouts.select(torch.tensor(rows))
         weights = torch.tensor([1.0, -0.5 + 0.3 * k])[:, None] * U.mask
-        directions.append(axpy(1, base, multiply(P, policy.weighted_gradient(U, weights))))
+        directions.append(axpy(1, base, multiply(P, weighted_gradient(policy, U, weights))))
     return exact, q, directions
 
 

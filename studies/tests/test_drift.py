@@ -9,6 +9,7 @@ import torch
 from isentrope.nouns.vectors import axpy
 from isentrope.oracle.richardson import gradients
 from isentrope.oracle.tree import Tree
+from isentrope.policy.gradient import weighted_gradient
 from studies.drift import separate_drift
 from tests import cases
 
@@ -27,7 +28,7 @@ def run_of(name):
         theta = axpy(eta, v, start)
         with policy.shifted(v, eta):
             rows = [
-                policy.weighted_gradient(U.select([i]), X[i] * U.select([i]).mask.double())
+                weighted_gradient(policy, U.select([i]), X[i] * U.select([i]).mask.double())
                 for i in range(3)
             ]
         by_autograd.append(torch.stack([torch.cat([g[n].flatten() for n in start]) for g in rows]))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
-from isentrope.attribution.proxies.agreement import Column, agreement, names, top_counts
-from isentrope.attribution.proxies.audit import audit, audit_sequences
+from isentrope.attribution.proxies.agreement import Column, agreement, top_counts
+from isentrope.attribution.proxies.audit import AuditOptions, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
 from isentrope.nouns.estimate import NO_SPREAD
@@ -38,7 +38,7 @@ def audited(draws=50):
     measured, mask, index, proxy = batch()
     table = {"noisy": proxy, "same": measured, "opposite": -3 * measured, "constant": mask.double()}
     table["few"] = (proxy.abs() > 2).double()
-    return audit(measured, mask, index, table, TOP, unsigned=["few"], draws=draws)
+    return audit(measured, mask, index, table, AuditOptions(TOP, draws), unsigned=["few"])
 
 
 def test_every_statistic_is_its_definition():
@@ -107,11 +107,11 @@ def test_a_proxy_without_sign_is_judged_by_size_alone():
 
 def test_ties_with_the_last_of_a_top_share_its_places():
     x = np.array([3.0, 1.0, 1.0, 1.0, 1.0, 0.0])
-    weights, counts = np.ones(6), [3]
+    weights, counts = np.ones(6), {0.5: 3}
     y = Column(np.array([9.0, 5.0, 4.0, 1.0, 1.0, 1.0]))
     proxy = Column(x)
-    found = agreement(weights, proxy.weighted(weights, counts), y.weighted(weights, counts), counts)
-    overlap = dict(zip(names([0.5]), found, strict=True))["overlap@0.5"]
+    columns = [x.weighted(weights, counts.values()) for x in (proxy, y)]
+    overlap = agreement(weights, *columns, counts)["overlap@0.5"]
     assert overlap == pytest.approx((1 + 0.5 + 0.5) / 3)
 
 
@@ -125,8 +125,8 @@ def test_a_weighted_item_is_that_many_copies_of_it():
         (np.repeat(x, copies), np.repeat(y, copies), np.ones(copies.sum())),
     ):
         counts = top_counts(w.sum(), TOP)
-        columns = [Column(z).weighted(w, counts) for z in (a, b)]
-        results.append(agreement(w, *columns, counts))
+        columns = [Column(z).weighted(w, counts.values()) for z in (a, b)]
+        results.append([*agreement(w, *columns, counts).values()])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-10)
 
 
@@ -140,9 +140,9 @@ def test_weighted_ranks_are_those_of_scipy_on_copies():
 
 def test_the_bootstrap_draws_whole_prompts():
     measured, mask, index, proxy = batch(prompts=6)
-    once = audit(measured, mask, index, {"x": proxy}, TOP, seed=4)["x"]["spearman"]
+    once = audit(measured, mask, index, {"x": proxy}, AuditOptions(TOP, seed=4))["x"]["spearman"]
     *three, copies = (torch.cat([x] * 5) for x in (measured, mask, index, proxy))
-    five = audit(*three, {"x": copies}, TOP, seed=4)["x"]
+    five = audit(*three, {"x": copies}, AuditOptions(TOP, seed=4))["x"]
     assert five["spearman"].se == pytest.approx(once.se, rel=1e-6)
     assert (five["spearman"].n, five["spearman"].method[:17]) == (6, "cluster bootstrap")
 
@@ -150,7 +150,7 @@ def test_the_bootstrap_draws_whole_prompts():
 @pytest.mark.slow
 def test_the_error_is_the_spread_over_batches():
     found = [
-        audit(*three, {"x": proxy}, (0.3,), draws=100)["x"]
+        audit(*three, {"x": proxy}, AuditOptions((0.3,), 100))["x"]
         for *three, proxy in (batch(prompts=40, seed=s) for s in range(60))
     ]
     for name in ("pearson", "spearman", "sign_agreement", "overlap@0.3", "negative_share@0.3"):
@@ -160,7 +160,10 @@ def test_the_error_is_the_spread_over_batches():
 
 def test_draws_follow_their_seed():
     *three, proxy = batch()
-    one, again, other = (audit(*three, {"x": proxy}, seed=s)["x"]["spearman"] for s in (1, 1, 2))
+    one, again, other = (
+        audit(*three, {"x": proxy}, options=AuditOptions(seed=s))["x"]["spearman"]
+        for s in (1, 1, 2)
+    )
     assert one == again
     assert one.value == other.value
     assert one.se != other.se
@@ -250,7 +253,7 @@ def test_no_statistic_depends_on_the_last_bits():
                 },
                 (0.02, 0.2),
                 halves=(rounded_anew(y, seed + 10) / 2, rounded_anew(y, seed + 20) / 2),
-                draws=20,
+                options=AuditOptions(draws=20),
             )
         )
         for seed in (1, 2)
@@ -275,7 +278,14 @@ def noisy_halves(noise, seed=0, prompts=300):
 
 def test_correction_for_reliability_recovers_the_correlation_with_the_truth():
     truth, halves, mask, index, proxy = noisy_halves(1.0)
-    found = audit(halves[0] + halves[1], mask, index, {"x": proxy}, halves=halves, draws=60)
+    found = audit(
+        halves[0] + halves[1],
+        mask,
+        index,
+        {"x": proxy},
+        halves=halves,
+        options=AuditOptions(draws=60),
+    )
     y, x = flat(truth, mask, proxy)
     exact, corrected = pearsonr(x, y).statistic, found["x"]["pearson_corrected"]
     assert abs(corrected.value - exact) < 3 * corrected.se
@@ -303,8 +313,8 @@ def test_halves_that_disagree_leave_nothing_to_correct():
         ({"proxies": {"x": torch.zeros(120, 5)}}, r"x has shape \(120, 5\)"),
         ({"proxies": {"measured": torch.zeros(120, 6)}}, "rename the proxy"),
         ({"prompt_index": torch.arange(3)}, r"prompt_index \(n,\)"),
-        ({"top": (0.1, 2)}, "shares"),
-        ({"draws": 1}, "at least 2"),
+        ({"options": AuditOptions((0.1, 2))}, "shares"),
+        ({"options": AuditOptions(draws=1)}, "at least 2"),
         ({"halves": (batch()[3], batch()[3])}, "measured influence"),
     ],
 )
@@ -374,4 +384,4 @@ def test_intervals_cover_the_statistics_of_the_population(prompts):
 def test_options_out_of_range_are_refused(options, words):
     *three, proxy = batch()
     with pytest.raises(ValueError, match=words):
-        audit(*three, {"x": proxy}, **options)
+        audit(*three, {"x": proxy}, AuditOptions(**options))

@@ -9,6 +9,7 @@ import torch
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
@@ -23,7 +24,7 @@ from tests.update.directions import sequence_directions
 def table():
     policy, E, U, step = setting()
     rewards = torch.arange(12, dtype=torch.float64) % 2
-    return influence(policy, E.with_columns(rewards=rewards), U, step, groups=4)
+    return influence(policy, E.with_columns(rewards=rewards), U, step, InfluenceOptions(groups=4))
 
 
 def test_classes_partition_the_acting_tokens_and_sum_to_the_gradients_part(table):
@@ -99,7 +100,9 @@ def test_sums_of_sequences_equal_the_oracle_where_the_weights_are_exact(name):
     options = {"functional": "per_sequence", "method": "sequence", "overlap": "independent"}
     gradients = GradientOptions("loop" if name == "table" else "hooks")
     E = everything_weighted(exact)
-    found = influence(policy, E, U, step, groups=1, gradients=gradients, **options)
+    found = influence(
+        policy, E, U, step, InfluenceOptions(groups=1, gradients=gradients, **options)
+    )
     parts = sequence_classes(found).parts
     median = U.lengths.double().quantile(0.5)
     surprisal = -score(policy, U).logprobs.sum(1) / U.lengths
@@ -201,13 +204,17 @@ def test_intervals_of_classes_and_of_their_shares_cover_the_oracle():
     )
     step = step_on(policy, U)
     options = {"functional": "per_sequence", "method": "sequence", "overlap": "independent"}
-    truth = influence(policy, everything_weighted(exact), U, step, groups=1, **options)
+    truth = influence(
+        policy, everything_weighted(exact), U, step, InfluenceOptions(groups=1, **options)
+    )
     parts = token_classes(truth, share=0.2).parts
     hits = {"delta_h": [], "share_h": []}
     for seed in range(200):
         E = exact.rollouts.select(exact.draw(512, seed=1000 + seed))
         E = E.with_columns(prompt_index=torch.arange(512))
-        found = token_classes(influence(policy, E, U, step, groups=8, **options), share=0.2).parts
+        found = token_classes(
+            influence(policy, E, U, step, InfluenceOptions(groups=8, **options)), share=0.2
+        ).parts
         assert set(found) == set(parts)
         for name, part in found.items():
             for quantity, covered in hits.items():

@@ -14,10 +14,7 @@ def shuffled(seed=0, **options):
 
 def test_prompts_that_stand_apart_are_found_as_clusters():
     matrix, prompts = shuffled()
-    for found in (
-        cluster_sequences(matrix, prompts, count=6),
-        cluster_sequences(matrix, prompts, distance=0.5),
-    ):
+    for found in (cluster_sequences(matrix, prompts, count=6),):
         assert found.count == 6
         assert found.prompt_agreement.value == 1
         assert found.cophenetic_correlation > 0.9
@@ -87,11 +84,8 @@ def test_a_zero_row_belongs_to_no_cluster():
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
-        ({}, "count or distance"),
-        ({"count": 2, "distance": 0.5}, "count or distance"),
         ({"count": 12}, "got 12"),
         ({"count": 0}, "got 0"),
-        ({"distance": 3.0}, "got 3"),
     ],
 )
 def test_a_cut_that_makes_no_sense_is_refused(cut, message):

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import axpy, dot, multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
 from tests import cases
@@ -84,7 +87,7 @@ def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, fu
     step = recorded_step(policy, U)
     E = everything_weighted(exact)
     options = {"functional": functional, "method": "sequence", "overlap": "independent"}
-    table = influence(policy, E, U, step, groups=1, **options)
+    table = influence(policy, E, U, step, InfluenceOptions(groups=1, **options))
     for i in range(0, 8, 3):
         part = multiply(step.preconditioner, by_autograd(policy, U, i))
         truth = exact.derivatives(part, functional)[0]
@@ -94,7 +97,7 @@ def test_influence_equals_the_oracle_along_the_part_that_autograd_finds(name, fu
 @pytest.mark.parametrize("name", ["qwen2", "llama"])
 def test_influence_is_what_removing_a_token_takes_away(name):
     policy, E, U, step = setting(name)
-    table = influence(policy, E, U, step, groups=3)
+    table = influence(policy, E, U, step, InfluenceOptions(groups=3))
 
     def first_order(v):
         return entropy_change(policy, E, v, [], order=1).first_order.value
@@ -109,20 +112,22 @@ def test_influence_is_what_removing_a_token_takes_away(name):
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
 def test_tokens_sum_to_sequences_and_the_budget_closes(functional):
     policy, E, U, step = setting()
-    by_token = influence(policy, E, U, step, functional=functional, groups=3)
-    by_sequence = influence(policy, E, U, step, functional=functional, groups=3, tokens=False)
+    by_token = influence(policy, E, U, step, InfluenceOptions(functional, groups=3))
+    by_sequence = influence(
+        policy, E, U, step, InfluenceOptions(functional, groups=3), tokens=False
+    )
     scale = float(by_sequence.per_sequence.abs().sum())
     sums = torch.stack([x.sum() for x in by_token.per_token])
     assert torch.allclose(sums, by_sequence.per_sequence, rtol=0, atol=1e-9 * scale)
     assert abs(by_token.entropy.closure) < 1e-9 * scale
-    change = entropy_change(policy, E, step.direction, [], functional=functional, order=1)
+    change = entropy_change(policy, E, step.direction, [], EstimatorOptions(functional), order=1)
     assert by_token.total.value == pytest.approx(change.first_order.value, rel=1e-9)
 
 
 def test_a_head_that_is_trained_has_its_entropy_slopes_too():
     policy, U = cases.policy("gpt2"), with_cotangents(update_batch())
     step, E = recorded_step(policy, U), cases.ragged(12, seed=1)
-    table = influence(policy, E, U, step, groups=1)
+    table = influence(policy, E, U, step, InfluenceOptions(groups=1))
     part = multiply(step.preconditioner, by_autograd(policy, U, 1))
     moved = entropy_change(policy, E, part, [], order=1).first_order.value
     assert float(table.per_sequence[1]) == pytest.approx(moved, rel=1e-6)
@@ -130,7 +135,7 @@ def test_a_head_that_is_trained_has_its_entropy_slopes_too():
 
 def test_tables_have_both_coefficients_and_tokens_of_either_act():
     policy, E, U, step = setting()
-    table = influence(policy, E, U, step, groups=3)
+    table = influence(policy, E, U, step, InfluenceOptions(groups=3))
     frame = table.to_frame("tokens")
     assert frame.entropy_coefficient.tolist() == torch.cat(U.entropy_weights).tolist()
     assert frame.coefficient.tolist() == torch.cat(U.token_weights).tolist()
@@ -138,18 +143,36 @@ def test_tables_have_both_coefficients_and_tokens_of_either_act():
     assert bool(table.acting[0, 0])
     assert not bool(table.acting[len(U) - 1].any())
     plain = recorded_step(policy, U.with_columns(entropy_weights=None))
-    assert "entropy_coefficient" not in influence(policy, E, U, plain, groups=3).to_frame("tokens")
+    assert "entropy_coefficient" not in influence(
+        policy, E, U, plain, InfluenceOptions(groups=3)
+    ).to_frame("tokens")
 
 
 def test_shares_and_the_u_statistic_hold_the_entropy_term():
     policy, _, U, step = setting()
     fresh = U.with_columns(response_ids=[(r + 1) % 5 for r in U.response_ids])
     shares = influence_shares(policy, fresh, U, step)
-    whole = influence(policy, fresh, U, step, tokens=False, groups=1, overlap="independent")
+    whole = influence(
+        policy,
+        fresh,
+        U,
+        step,
+        tokens=False,
+        options=InfluenceOptions(groups=1, overlap="independent"),
+    )
     assert torch.allclose(shares.by_sequence["gradient"], whole.per_sequence, rtol=1e-9)
-    paired = influence(policy, U, U, step, tokens=False, groups=2, overlap="u_statistic")
+    paired = influence(
+        policy, U, U, step, tokens=False, options=InfluenceOptions(groups=2, overlap="u_statistic")
+    )
     without = recorded_step(policy, U.with_columns(entropy_weights=None))
-    other = influence(policy, U, U, without, tokens=False, groups=2, overlap="u_statistic")
+    other = influence(
+        policy,
+        U,
+        U,
+        without,
+        tokens=False,
+        options=InfluenceOptions(groups=2, overlap="u_statistic"),
+    )
     assert not torch.allclose(paired.per_sequence, other.per_sequence, rtol=0.1)
 
 
@@ -162,7 +185,7 @@ def test_the_noise_scale_is_t8_of_dense_group_gradients_with_both_terms():
 
         @staticmethod
         def weighted_gradient(some, stacked):
-            return policy.weighted_gradient(some, stacked[..., 0], stacked[..., 1])
+            return weighted_gradient(policy, some, stacked[..., 0], stacked[..., 1])
 
     P = {n: torch.ones_like(x) for n, x in cases.direction(policy).items()}
     square, trace = of_dense_gradients(Both, U, torch.stack([c, d], -1), P)

@@ -9,6 +9,7 @@ from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from tests.attribution.test_influence import setting
 
 WHERE = ("device", "cpu", "disk")
@@ -60,12 +61,8 @@ def test_a_vector_over_other_parameters_is_refused():
 @pytest.mark.parametrize("tokens", [True, False])
 def test_influence_is_the_same_wherever_the_groups_are_held(tokens):
     policy, E, U, step = setting()
-    found = [
-        influence(
-            policy, E, U, step, tokens=tokens, groups=4,
-            gradients=GradientOptions(storage=Storage(where=where)),
-        ).entropy.by_group
-        for where in WHERE
-    ]  # fmt: skip
+    storages = [GradientOptions(storage=Storage(where=where)) for where in WHERE]
+    options = [InfluenceOptions(groups=4, gradients=storage) for storage in storages]
+    found = [influence(policy, E, U, step, o, tokens=tokens).entropy.by_group for o in options]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])

@@ -10,12 +10,14 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.attribution.influence.influence import independent_influence, influence
+from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions, default_groups
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
 from tests import cases
@@ -66,10 +68,12 @@ def setting(name: str = "qwen2"):
 @pytest.mark.parametrize("name", LORA)
 def test_influence_is_what_removing_a_sequence_takes_away(name, functional):
     policy, E, U, step = setting(name)
-    table = influence(policy, E, U, step, functional=functional, groups=3)
+    table = influence(policy, E, U, step, InfluenceOptions(functional, groups=3))
 
     def first_order(v):
-        return entropy_change(policy, E, v, [], functional=functional, order=1).first_order.value
+        return entropy_change(
+            policy, E, v, [], EstimatorOptions(functional), order=1
+        ).first_order.value
 
     whole = first_order(step.direction)
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
@@ -81,16 +85,16 @@ def test_influence_is_what_removing_a_sequence_takes_away(name, functional):
 @pytest.mark.parametrize("functional", cases.FUNCTIONALS)
 def test_tokens_sum_to_sequences_and_the_budget_closes(functional, method):
     policy, E, U, step = setting()
-    options = {"functional": functional, "method": method, "groups": 3}
-    by_token = influence(policy, E, U, step, **options)
-    by_sequence = influence(policy, E, U, step, tokens=False, **options)
+    options = InfluenceOptions(functional, method, groups=3)
+    by_token = influence(policy, E, U, step, options)
+    by_sequence = influence(policy, E, U, step, options, tokens=False)
     scale = float(by_sequence.per_sequence.abs().sum())
     sums = torch.stack([x.sum() for x in by_token.per_token])
     assert torch.allclose(sums, by_sequence.per_sequence, rtol=0, atol=1e-9 * scale)
     for table in (by_token, by_sequence):
         assert abs(table.entropy.closure) < 1e-9 * scale
     change = entropy_change(
-        policy, E, step.direction, [], functional=functional, method=method, order=1
+        policy, E, step.direction, [], EstimatorOptions(functional, method), order=1
     )
     assert by_token.total.value == pytest.approx(change.first_order.value, rel=1e-9)
     assert by_token.baseline.value == pytest.approx(
@@ -117,7 +121,13 @@ def test_influence_equals_the_oracle_where_the_weights_are_exact(name, functiona
     backend = "loop" if name == "table" else "hooks"
     E = everything_weighted(exact)
     options = {"functional": functional, "method": "sequence", "overlap": "independent"}
-    table = influence(policy, E, U, step, groups=1, gradients=GradientOptions(backend), **options)
+    table = influence(
+        policy,
+        E,
+        U,
+        step,
+        InfluenceOptions(groups=1, gradients=GradientOptions(backend), **options),
+    )
     for i, part in list(enumerate(sequence_directions(policy, U, step)))[::3]:
         truth = exact.derivatives(part, functional)[0]
         assert float(table.per_sequence[i]) == pytest.approx(truth, rel=1e-9, abs=1e-12)
@@ -131,7 +141,7 @@ def test_reward_influence_equals_the_gradient_of_the_exact_mean_reward(name):
     U = update_batch().with_columns(prompt_ids=[torch.tensor([1])] * 8)
     step = step_on(policy, U)
     options = {"groups": 1, "overlap": "independent", "gradients": GradientOptions("loop")}
-    table = influence(policy, E, U, step, tokens=False, **options)
+    table = influence(policy, E, U, step, InfluenceOptions(**options), tokens=False)
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     with torch.enable_grad():
         mean = sum(
@@ -150,7 +160,7 @@ def test_reward_influence_equals_the_gradient_of_the_exact_mean_reward(name):
 
 
 def _batches(exact):
-    from isentrope.policy.batching import micro_batches
+    from isentrope.models.batching import micro_batches
 
     return micro_batches(exact.rollouts, exact.policy.max_tokens)
 
@@ -164,13 +174,13 @@ def test_the_kernel_form_is_the_surprisal_form():
     weights = step.token_weights[:, 0]
     by_kernel = -float(centred @ K @ weights)
     mask = score_sums(E).logprob_weights
-    surprisal = policy.weighted_gradient(E, -centred[:, None] * mask)
+    surprisal = weighted_gradient(policy, E, -centred[:, None] * mask)
     assert by_kernel == pytest.approx(dot(surprisal, step.components["gradient"]), rel=1e-9)
 
 
 def test_groups_change_the_errors_and_nothing_else():
     policy, E, U, step = setting()
-    one, many = (influence(policy, E, U, step, groups=g) for g in (1, 6))
+    one, many = (influence(policy, E, U, step, InfluenceOptions(groups=g)) for g in (1, 6))
     assert torch.allclose(one.per_sequence, many.per_sequence, rtol=1e-9)
     assert bool(one.entropy.sequences_se.isnan().all())
     assert bool((many.entropy.tokens_se[step.token_weights != 0] > 0).all())
@@ -183,7 +193,7 @@ def test_errors_are_those_of_a_jackknife_that_deletes_groups(functional):
     exact = cases.exact("llama")
     policy, E, groups = exact.policy, exact.sample(240, seed=3), 8
     v = cases.direction(policy)
-    found = entropy_groups(policy, E, groups, functional=functional)
+    found = entropy_groups(policy, E, groups, EstimatorOptions(functional))
     ours = float(found.standard_error(found.along(v)))
     whole = entropy_gradient(policy, E, functional=functional)
     assert dot(found.total, v) == pytest.approx(dot(whole, v), rel=1e-9)
@@ -205,7 +215,9 @@ def test_errors_are_those_of_a_jackknife_that_deletes_groups(functional):
 
 def test_one_batch_in_both_roles_leaves_pairs_of_one_prompt_out():
     policy, _, U, step = setting()
-    table = influence(policy, U, U, step, tokens=False, groups=2, overlap="u_statistic")
+    table = influence(
+        policy, U, U, step, tokens=False, options=InfluenceOptions(groups=2, overlap="u_statistic")
+    )
     left = entropy_groups(policy, U, 2)
     f = gram(
         policy,
@@ -231,8 +243,8 @@ def test_errors_of_one_batch_in_both_roles_are_those_of_deleting_groups_from_e()
         max_new_tokens=4,
     )
     step = step_on(exact.policy, U)
-    options = {"tokens": False, "groups": groups, "overlap": "u_statistic"}
-    found = influence(exact.policy, U, U, step, **options).entropy.budget["gradient"]
+    options = InfluenceOptions(groups=groups, overlap="u_statistic")
+    found = influence(exact.policy, U, U, step, options, tokens=False).entropy.budget["gradient"]
 
     def without(rows):
         E = U.select(rows)
@@ -254,21 +266,28 @@ def test_shared_sequences_are_refused_unless_their_meaning_is_told():
     both = U.with_columns(advantages=None)
     with pytest.raises(ValueError, match=r"8 sequences are in both E and U.*u_statistic"):
         influence(policy, both, U, step)
-    influence(policy, both, U, step, tokens=False, groups=2, overlap="independent")
+    influence(
+        policy,
+        both,
+        U,
+        step,
+        tokens=False,
+        options=InfluenceOptions(groups=2, overlap="independent"),
+    )
     with pytest.raises(ValueError, match="U as E"):
-        influence(policy, E, U, step, tokens=False, overlap="u_statistic")
+        influence(policy, E, U, step, tokens=False, options=InfluenceOptions(overlap="u_statistic"))
     with pytest.raises(ValueError, match="no token values"):
-        influence(policy, U, U, step, overlap="u_statistic")
+        influence(policy, U, U, step, InfluenceOptions(overlap="u_statistic"))
     with pytest.raises(ValueError, match=r"another batch.* 8 sequences.* 7"):
         influence(policy, E, U.select(range(7)), step)
     with pytest.raises(ValueError, match=r"13 groups .* 12 prompt draws"):
-        influence(policy, E, U, step, groups=13)
+        influence(policy, E, U, step, InfluenceOptions(groups=13))
 
 
 def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     policy, E, U, step = setting()
     R = E.with_columns(rewards=torch.linspace(0, 1, len(E)))
-    table = influence(policy, E, U, step, reward=R, groups=3)
+    table = influence(policy, E, U, step, reward=R, options=InfluenceOptions(groups=3))
     tokens, sequences = table.to_frame("tokens"), table.to_frame()
     assert len(tokens) == int(U.lengths.sum())
     assert len(sequences) == len(U)
@@ -281,35 +300,48 @@ def test_tables_have_a_row_a_sequence_and_a_row_a_token():
     of_tokens = tokens.groupby("sequence")[["s", "H"]].sum()
     assert of_tokens["s"].to_numpy() == pytest.approx(sequences["S"].to_numpy(), rel=1e-9)
     assert of_tokens["H"].to_numpy() == pytest.approx(sequences["H"].to_numpy(), rel=1e-9)
-    bare = influence(policy, E, U, step, tokens=False, groups=3).to_frame()
+    bare = influence(
+        policy, E, U, step, tokens=False, options=InfluenceOptions(groups=3)
+    ).to_frame()
     assert not {"S", "H"} & set(bare)
 
 
 @pytest.mark.parametrize(("groups", "functional"), [(1, "per_token"), (3, "per_sequence")])
 def test_one_backward_pass_over_e_is_enough_without_errors_of_a_ratio(groups, functional):
     policy, E, U, step = setting()
-    options = {"tokens": False, "functional": functional}
-    assert "one backward" in influence(policy, E, U, step, groups=groups, **options).how
-    assert "two backward" in influence(policy, E, U, step, groups=3, tokens=False).how
+    options = InfluenceOptions(functional, groups=groups)
+    assert "one backward" in influence(policy, E, U, step, options, tokens=False).how
+    assert (
+        "two backward"
+        in influence(policy, E, U, step, InfluenceOptions(groups=3), tokens=False).how
+    )
 
 
 def test_tokens_are_attributed_unless_that_is_not_wanted():
     policy, E, U, step = setting()
-    options = InfluenceOptions(functional="per_token", method="prefix", groups=2)
-    assert independent_influence(policy, E, U, step, options).scores is not None
-    assert independent_influence(policy, E, U, step, options, tokens=False).scores is None
+    options = InfluenceOptions(groups=2)
+    assert influence(policy, E, U, step, options).scores is not None
+    assert influence(policy, E, U, step, options, tokens=False).scores is None
 
 
 def test_progress_counts_the_gradients_of_e_and_the_pass_over_u():
     policy, E, U, step = setting()
     R, stages = E.with_columns(rewards=torch.linspace(0, 1, len(E))), []
-    influence(policy, E, U, step, reward=R, groups=3, progress=lambda *x: stages.append(x[:2]))
+    influence(
+        policy,
+        E,
+        U,
+        step,
+        reward=R,
+        options=InfluenceOptions(groups=3),
+        progress=lambda *x: stages.append(x[:2]),
+    )
     assert stages == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_errors_have_one_degree_of_freedom_less_than_groups():
     policy, E, U, step = setting()
-    table = influence(policy, E, U, step, tokens=False, groups=3)
+    table = influence(policy, E, U, step, tokens=False, options=InfluenceOptions(groups=3))
     for part in table.entropy.budget.values():  # three numbers that sum to zero are always even
         assert part.degrees_of_freedom == pytest.approx(2)
     assert {x.n for x in table.entropy.budget.values()} == {E.n_prompts}
@@ -335,7 +367,7 @@ def test_intervals_of_the_budget_cover_the_oracle(functional):
     truth = exact.derivatives(v, functional)[0]
     covered = []
     for seed in range(600):
-        found = entropy_groups(policy, exact.sample(128, seed), 8, functional=functional)
+        found = entropy_groups(policy, exact.sample(128, seed), 8, EstimatorOptions(functional))
         x = found.along(v)
         half = 2.3646 * float(found.standard_error(x))  # t of 7 degrees of freedom
         covered.append(abs(float(x.sum()) - truth) < half)

@@ -9,6 +9,7 @@ import torch
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.momentum import Momentum, half_of, past_influence, unroll
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -86,7 +87,9 @@ def run(request):
     policy, optimizer, past = trained(request.param)
     U, E = update_batch(), cases.ragged(12, seed=1)
     step = optimizer_step(policy, U, optimizer, max_grad_norm=CLIP)
-    table = influence(policy, E, U, step, tokens=False, groups=3, gradients=LOOP)
+    table = influence(
+        policy, E, U, step, tokens=False, options=InfluenceOptions(groups=3, gradients=LOOP)
+    )
     state = load_optimizer_state(policy, optimizer)
     return request.param, policy, E, step, table, Momentum.of(step, state), past, optimizer
 

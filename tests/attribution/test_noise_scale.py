@@ -7,6 +7,7 @@ import torch
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.noise.scale import noise_scale, noise_scale_of_gram
 from isentrope.nouns.vectors import dot, multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.update.objective import token_weights
 from tests import cases
 from tests.attribution.test_influence import update_batch
@@ -25,7 +26,7 @@ def of_dense_gradients(policy, U, weights, P):
     """(|G|², tr Σ) of T8 from group gradients formed one by one."""
     groups = [(U.prompt_index == p).nonzero()[:, 0] for p in U.prompt_index.unique()]
     n = len(groups)
-    g = [policy.weighted_gradient(U.select(i), n * weights[i]) for i in groups]
+    g = [weighted_gradient(policy, U.select(i), n * weights[i]) for i in groups]
     products = np.array([[dot(a, multiply(P, b)) for b in g] for a in g])
     square_of_mean, squares = products.mean(), products.trace()
     trace = (squares - n * square_of_mean) / (n - 1)
@@ -54,7 +55,7 @@ def test_the_mean_of_the_group_gradients_is_the_batch_gradient():
     policy, U = cases.policy("table"), update_batch(n=16, prompts=4)
     U = U.with_columns(response_ids=[r[:4] for r in U.response_ids])
     weights = token_weights(U, "grpo")
-    whole = policy.weighted_gradient(U, weights)
+    whole = weighted_gradient(policy, U, weights)
     found = noise_scale(policy, U, token_weights=weights, gradients=GradientOptions("loop"))
     assert float(found.gram.mean()) == pytest.approx(dot(whole, whole), rel=1e-10)
 

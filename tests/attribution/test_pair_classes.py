@@ -8,6 +8,7 @@ from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from tests import cases
 from tests.attribution import differences
@@ -40,7 +41,7 @@ def test_the_kernel_form_is_the_derivative_of_the_surprisal_along_the_gradients_
     x = U.advantages / (len(U) * 9)
     weights = x[:, None] * U.mask
     P = step.preconditioner if preconditioned else None
-    v = policy.weighted_gradient(U, weights)
+    v = weighted_gradient(policy, U, weights)
     v = {name: g * P[name] for name, g in v.items()} if preconditioned else v
     K = fisher_kernel(policy, E, U, preconditioner=P)
     here, first, _ = differences.derivatives(policy, E, v, 1e-4)

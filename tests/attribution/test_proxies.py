@@ -7,6 +7,7 @@ import torch
 
 from isentrope.attribution.proxies import proxies
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from isentrope.update.step import optimizer_step
 from tests import cases
@@ -105,7 +106,7 @@ def test_the_discriminator_is_the_derivative_along_the_tokens_own_logit():
         scores.logprobs, scores.entropies, torch.ones(VOCABULARY, dtype=torch.float64)
     )
     row = int(
-        policy.weighted_gradient(rollouts.select([0]), torch.ones(1, 1))["table"].any(1).nonzero()
+        weighted_gradient(policy, rollouts.select([0]), torch.ones(1, 1))["table"].any(1).nonzero()
     )
     for token in range(VOCABULARY):
         logit = torch.zeros_like(policy.theta["table"])

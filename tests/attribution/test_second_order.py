@@ -6,6 +6,7 @@ import torch
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
+from isentrope.policy.gradient import weighted_gradient
 from tests import cases
 from tests.attribution import differences
 
@@ -21,7 +22,7 @@ def batches(name):
 
 def sgd_direction(policy, U, x):
     """v = Σ x ∂S."""
-    return policy.weighted_gradient(U, x[:, None] * score_sums(U).logprob_weights)
+    return weighted_gradient(policy, U, x[:, None] * score_sums(U).logprob_weights)
 
 
 @pytest.mark.parametrize(("name", "backend"), POLICIES)

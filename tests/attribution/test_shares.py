@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
 from tests import cases
 from tests.attribution import differences
@@ -23,14 +25,19 @@ def fresh_responses(U: Rollouts, seed: int = 9) -> Rollouts:
 def test_shares_sum_to_the_influence_and_its_first_order(functional):
     policy, _, U, step = setting()
     E = fresh_responses(U)
-    shares = influence_shares(policy, E, U, step, functional=functional)
+    shares = influence_shares(policy, E, U, step, InfluenceOptions(functional))
     whole = influence(
-        policy, E, U, step, tokens=False, groups=1, functional=functional, overlap="independent"
+        policy,
+        E,
+        U,
+        step,
+        tokens=False,
+        options=InfluenceOptions(groups=1, functional=functional, overlap="independent"),
     )
     parts = shares.by_sequence["same_prompt"] + shares.by_sequence["other_prompt"]
     assert torch.allclose(parts, whole.per_sequence, rtol=1e-9)
     change = entropy_change(
-        policy, E, step.components["gradient"], [], functional=functional, order=1
+        policy, E, step.components["gradient"], [], EstimatorOptions(functional), order=1
     )
     assert shares.totals["gradient"].value == pytest.approx(change.first_order.value, rel=1e-9)
 
@@ -58,20 +65,24 @@ def test_the_error_is_that_of_the_jackknife_over_prompts(functional):
         at_h, at_N = (H.sum(1) - h * m.sum(1)) / 12 / N, (m.sum(1) - N) / 12
         influences = (of_T - h * of_N) / N - (at_h * of_N.sum() + at_N * total) / N - total / 12
     expected = differences.error_over_units(influences, E.prompt_index)
-    shares = influence_shares(policy, E, U, step, functional=functional)
+    shares = influence_shares(policy, E, U, step, InfluenceOptions(functional))
     assert shares.totals["gradient"].se == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_same_prompt_share_is_what_the_prompts_own_columns_do():
     policy, _, U, step = setting("llama")
     E = fresh_responses(U)
-    shares = influence_shares(policy, E, U, step, functional="per_sequence", method="sequence")
+    shares = influence_shares(
+        policy, E, U, step, InfluenceOptions(functional="per_sequence", method="sequence")
+    )
     silent = step.token_weights.clone()
     silent[U.prompt_index != 2] = 0  # only prompt 2 acts
     from dataclasses import replace
 
     alone = replace(step, token_weights=silent)
-    of_two = influence_shares(policy, E, U, alone, functional="per_sequence", method="sequence")
+    of_two = influence_shares(
+        policy, E, U, alone, InfluenceOptions(functional="per_sequence", method="sequence")
+    )
     for name in ("same_prompt", "other_prompt"):
         column = shares.by_sequence[name][U.prompt_index == 2].sum()
         assert float(column) == pytest.approx(of_two.totals[name].value, rel=1e-9)

@@ -165,7 +165,7 @@ def test_the_simulation_follows_its_seed():
 def test_simulated_rows_have_the_cosines_of_random_directions(dimension):
     """The mean of cos² is 1/d, so that n rows of one length have rank n/(1 + (n − 1)/d)."""
     rng, n = np.random.default_rng(0), 20
-    found = simulated_null(torch.ones(n), torch.zeros(n), dimension, 300, rng)
+    found = simulated_null((torch.ones(n),), torch.zeros(n), dimension, 300, rng)
     assert found.effective_rank == pytest.approx(n / (1 + (n - 1) / dimension), rel=0.01)
 
 

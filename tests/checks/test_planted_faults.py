@@ -7,6 +7,7 @@ from transformers import GenerationConfig
 
 from isentrope.checks import check_adapter, check_instrument, check_optimizer, check_sampler
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.generate import sample
@@ -166,7 +167,7 @@ def gradients(of: Policy, count: int):
     for seed in range(count):
         rollouts = batch(of, 32, seed)
         advantage = torch.randn(32, 1, generator=torch.Generator().manual_seed(seed)).double()
-        yield of.weighted_gradient(rollouts, advantage * score(of, rollouts).mask)
+        yield weighted_gradient(of, rollouts, advantage * score(of, rollouts).mask)
 
 
 def optimizer_state(of: Policy, names: list[str], batches: list) -> dict:

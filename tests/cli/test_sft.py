@@ -5,8 +5,8 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.training.checkpoints import save_base_model
 from isentrope.verbs.kinds import defaults, kind_of, load_any
+from tests.adapters import save_base_model
 from tests.training.conftest import small_policy
 
 pytest.importorskip("trl")

@@ -10,6 +10,7 @@ from isentrope.control.bonus import Bonus
 from isentrope.control.tokens import Tokens
 from isentrope.nouns.vectors import Vector
 from isentrope.oracle import enumerate_policy
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from tests import cases
@@ -83,10 +84,10 @@ def test_complete_is_unbiased_for_the_entropy_of_a_sequence(name):
                 for row, place in ((0, i), (1, j)):
                     a[place] += chance * made.weights[row]
                     d[place] += chance * made.entropy_weights[row]
-    found = exact.policy.weighted_gradient(exact.rollouts, a, d)
+    found = weighted_gradient(exact.policy, exact.rollouts, a, d)
     expected = exact.entropy_gradient("per_sequence")
     assert relative(found, expected) < 1e-7
-    pathwise = exact.policy.weighted_gradient(exact.rollouts, torch.zeros_like(a), d)
+    pathwise = weighted_gradient(exact.policy, exact.rollouts, torch.zeros_like(a), d)
     assert relative(pathwise, expected) > 0.1  # what a bonus without the score part is off by
 
 
@@ -111,14 +112,14 @@ def test_complete_is_the_gradient_of_entropy_per_token_on_a_whole_population():
     tokens = tokens_of(scores, rows, torch.zeros(512, dtype=torch.int64))
     expected = exact.entropy_gradient("per_token")
     made = Bonus(mode="complete", baseline="none").rewrite(tokens, 1.0)
-    found = exact.policy.weighted_gradient(population, made.weights, made.entropy_weights)
+    found = weighted_gradient(exact.policy, population, made.weights, made.entropy_weights)
     assert relative(found, expected) < 1e-7
     none = torch.zeros_like(made.weights)
-    pathwise = exact.policy.weighted_gradient(population, none, made.entropy_weights)
+    pathwise = weighted_gradient(exact.policy, population, none, made.entropy_weights)
     assert relative(pathwise, expected) > 0.1
     # the baseline leaves the own response out, which differs by O(1/n) of the score part alone
     made = Bonus(mode="complete").rewrite(tokens, 1.0)
-    found = exact.policy.weighted_gradient(population, made.weights, made.entropy_weights)
+    found = weighted_gradient(exact.policy, population, made.weights, made.entropy_weights)
     assert relative(found, expected) < 0.05
 
 

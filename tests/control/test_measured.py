@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.control import measured
 from isentrope.control.measured import (
     HeldOut,
@@ -62,7 +63,7 @@ def test_influences_are_those_of_the_kernel(max_grad_norm):
     difference = {n: P[n] - x for n, x in step.preconditioner.items()}
     assert norm(difference) < 1e-9 * norm(step.preconditioner)
     E = cases.ragged(12, seed=1).with_columns(rewards=torch.arange(12.0) % 3)
-    expected = influence(policy, E, U, step, groups=1)
+    expected = influence(policy, E, U, step, InfluenceOptions(groups=1))
     assert expected.entropy.tokens is not None
     assert expected.reward is not None
     of_entropy, of_reward = token_influence(policy, E, U, c, P)

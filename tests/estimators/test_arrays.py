@@ -24,9 +24,9 @@ def arrays():
 @pytest.mark.parametrize("method", ["sequence", "prefix"])
 def test_arrays_give_what_the_model_gives(arrays, method, functional):
     exact, batch, v, given = arrays
-    options = {"functional": functional, "method": method}
-    ours = ise.estimate_entropy_change(*given, batch.prompt_index, **options)
-    sweep = ise.entropy_change(exact.policy, batch, v, [0.05], order=0, **options)
+    estimator = ise.EstimatorOptions(functional, method)
+    ours = ise.estimate_entropy_change(*given, batch.prompt_index, estimator=estimator)
+    sweep = ise.entropy_change(exact.policy, batch, v, [0.05], estimator, order=0)
     theirs = sweep.points[0].change
     assert (ours.value, ours.se) == pytest.approx((theirs.value, theirs.se), rel=1e-12)
     assert ours.n == 64
@@ -35,7 +35,9 @@ def test_arrays_give_what_the_model_gives(arrays, method, functional):
 
 def test_doubly_robust_fits_its_own_baseline(arrays):
     exact, batch, v, given = arrays
-    estimate = ise.estimate_entropy_change(*given, batch.prompt_index, method="doubly-robust")
+    estimate = ise.estimate_entropy_change(
+        *given, batch.prompt_index, estimator=ise.EstimatorOptions(method="doubly-robust")
+    )
     truth = exact.entropy_change(v, 0.05)
     assert abs(estimate.value - truth) < 4 * estimate.se
 
@@ -45,10 +47,19 @@ def test_whole_sequence_sums_give_the_sequence_estimator(arrays, functional):
     _, batch, _, (ratios, moved, base, mask) = arrays
     sums = [np.where(mask, x, 0).sum(1, keepdims=True) for x in (ratios, moved, base)]
     ours = ise.estimate_entropy_change(
-        *sums, np.ones((64, 1)), batch.prompt_index, batch.lengths, functional=functional
+        *sums,
+        np.ones((64, 1)),
+        batch.prompt_index,
+        batch.lengths,
+        estimator=ise.EstimatorOptions(functional),
     )
     theirs = ise.estimate_entropy_change(
-        ratios, moved, base, mask, batch.prompt_index, functional=functional, method="sequence"
+        ratios,
+        moved,
+        base,
+        mask,
+        batch.prompt_index,
+        estimator=ise.EstimatorOptions(functional, method="sequence"),
     )
     assert ours.method == "sequence"
     assert (ours.value, ours.se) == pytest.approx((theirs.value, theirs.se), rel=1e-12)
@@ -91,7 +102,12 @@ def test_padding_on_the_left_is_refused_where_positions_matter():
     arrays = (0 * ones, ones, ones, mask, torch.arange(4))
     with pytest.raises(ValueError, match="pad on the right"):
         ise.estimate_entropy_change(*arrays)
-    assert ise.estimate_entropy_change(*arrays, method="sequence").value == 0
+    assert (
+        ise.estimate_entropy_change(
+            *arrays, estimator=ise.EstimatorOptions(method="sequence")
+        ).value
+        == 0
+    )
 
 
 def test_places_without_a_token_have_no_chi_square():

@@ -7,20 +7,22 @@ import torch
 
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.vectors import axpy, dot
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from tests import cases
 
 
-def change(exact, etas, n=64, **options):
+def change(exact, etas, estimator=EstimatorOptions(), n=64, **options):
     v = cases.direction(exact.policy)
-    return entropy_change(exact.policy, exact.sample(n, seed=3), v, etas, **options)
+    return entropy_change(exact.policy, exact.sample(n, seed=3), v, etas, estimator, **options)
 
 
 @pytest.mark.parametrize(("name", "method", "functional"), cases.pairwise(cases.POLICIES))
 def test_remainder_falls_eightfold_when_eta_halves(name, method, functional):
     etas = [2e-3, 1e-3, 5e-4, 2.5e-4]
-    sweep = change(cases.exact(name), etas, functional=functional, method=method)
+    sweep = change(cases.exact(name), etas, EstimatorOptions(functional, method))
     residuals = [p.residual.value for p in sweep.points]
     for longer, shorter in itertools.pairwise(residuals):
         assert longer / shorter == pytest.approx(8, abs=0.5)
@@ -38,7 +40,9 @@ def test_reverse_mode_gradient_equals_forward_mode(name, method, functional):
     exact = cases.exact(name)
     v, batch = cases.direction(exact.policy), exact.sample(64, seed=3)
     options = {"functional": functional, "method": method}
-    first = entropy_change(exact.policy, batch, v, [], order=1, **options).first_order
+    first = entropy_change(
+        exact.policy, batch, v, [], EstimatorOptions(functional, method), order=1
+    ).first_order
     gradient = entropy_gradient(exact.policy, batch, **options)
     assert dot(gradient, v) == pytest.approx(first.value, rel=1e-9)
 
@@ -57,9 +61,9 @@ def test_every_number_of_a_sweep_has_its_own_influences():
 def test_pathwise_term_is_the_derivative_at_fixed_samples():
     exact = cases.exact("qwen2")
     batch, policy = exact.sample(64, seed=3), exact.policy
-    sweep = change(exact, [], functional="per_sequence")
+    sweep = change(exact, [], EstimatorOptions("per_sequence"))
     even = torch.full(sweep.sample.entropies.shape, 1 / 64, dtype=torch.float64)
-    gradient = policy.weighted_gradient(batch, torch.zeros_like(even), even)
+    gradient = weighted_gradient(policy, batch, torch.zeros_like(even), even)
     assert sweep.pathwise.value == pytest.approx(dot(gradient, cases.direction(policy)), rel=1e-10)
     assert abs(sweep.pathwise.value / sweep.first_order.value - 1) > 0.05
 
@@ -107,9 +111,9 @@ def test_sampler_logprobs_enter_the_weights():
         sampler_logprobs=[s[m] for s, m in zip(scores.logprobs, scores.mask, strict=True)]
     )
     truth = exact.entropy("per_sequence")
-    options = {"order": 0, "functional": "per_sequence"}
-    right = entropy_change(policy, declared, v, [], **options).entropy
-    wrong = entropy_change(policy, batch, v, [], **options).entropy
+    of_sequences = EstimatorOptions("per_sequence")
+    right = entropy_change(policy, declared, v, [], of_sequences, order=0).entropy
+    wrong = entropy_change(policy, batch, v, [], of_sequences, order=0).entropy
     assert abs(right.value - truth) < 4 * right.se
     assert abs(wrong.value - truth) > 6 * wrong.se
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.policy.scoring import score
 from tests import cases
@@ -11,8 +12,8 @@ from tests import cases
 ETA = 0.02
 
 
-def paired_changes(policy, E, directions, eta, pairs=(), **options):
-    steps = PairedSteps(policy, E, eta, **options)
+def paired_changes(policy, E, directions, eta, pairs=(), functional="per_token"):
+    steps = PairedSteps(policy, E, eta, EstimatorOptions(functional))
     for name, direction in directions.items():
         steps.add(name, direction)
     return steps.changes(list(pairs))
@@ -39,12 +40,12 @@ def test_changes_and_differences_are_the_enumerated_ones(name):
     steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2)}
     steps["none"] = {n: torch.zeros_like(p) for n, p in steps["1"].items()}
     found = paired_changes(
-        exact.policy, batch(exact, 4000, 3), steps, ETA, pairs=[(name, "none") for name in steps]
+        exact.policy, batch(exact, 4000, 3), steps, ETA, pairs=[(name, ("none",)) for name in steps]
     )
     for step, direction in steps.items():
         truth = exact.entropy_change(direction, ETA, "per_token")
         reward = expected_reward(exact, direction, ETA) - expected_reward(exact, direction, 0.0)
-        for one in (found.changes[step], found.differences[step, "none"]):
+        for one in (found.changes[step], found.differences[step, ("none",)]):
             assert abs(one.entropy.value - truth) <= 4 * one.entropy.se + 1e-12
             assert abs(one.reward.value - reward) <= 4 * one.reward.se + 1e-12
         assert found.verdicts[step] == "trust"
@@ -56,14 +57,14 @@ def test_noise_that_two_steps_share_cancels_in_their_difference():
     nearly = {n: 1.01 * x for n, x in one.items()}
     found = paired_changes(
         *(exact.policy, batch(exact, 500, 0), {"one": one, "nearly": nearly}, ETA),
-        pairs=[("nearly", "one"), ("one", "one")],
+        pairs=[("nearly", ("one",)), ("one", ("one",))],
     )
     for kind in ("entropy", "reward"):
         one, nearly = (getattr(found.changes[name], kind) for name in ("one", "nearly"))
-        gained = getattr(found.differences["nearly", "one"], kind)
+        gained = getattr(found.differences["nearly", ("one",)], kind)
         assert gained.value == pytest.approx(nearly.value - one.value)
         assert gained.se < 0.05 * nearly.se
-    nothing = found.differences["one", "one"].entropy
+    nothing = found.differences["one", ("one",)].entropy
     assert (nothing.value, nothing.se) == (0, 0)
 
 
@@ -71,7 +72,7 @@ def test_each_change_is_that_of_a_sweep_of_its_own():
     exact = cases.exact("qwen2")
     E, v = batch(exact, 200, 1), cases.direction(exact.policy)
     for functional in cases.FUNCTIONALS:
-        alone = entropy_change(exact.policy, E, v, [ETA], functional=functional, order=0)
+        alone = entropy_change(exact.policy, E, v, [ETA], EstimatorOptions(functional), order=0)
         found = (
             paired_changes(exact.policy, E, {"v": v}, ETA, functional=functional)
             .changes["v"]
@@ -85,7 +86,7 @@ def test_each_change_is_that_of_a_sweep_of_its_own():
 def test_a_step_is_compared_with_the_mean_of_several():
     exact = cases.exact("qwen2")
     steps = {str(seed): cases.direction(exact.policy, seed) for seed in (1, 2, 3)}
-    pairs = [("3", ("1", "2")), ("3", "1"), ("3", "2")]
+    pairs = [("3", ("1", "2")), ("3", ("1",)), ("3", ("2",))]
     found = paired_changes(exact.policy, batch(exact, 200, 1), steps, ETA, pairs=pairs)
     for kind in ("entropy", "reward"):
         mean, *alone = (getattr(found.differences[pair], kind) for pair in pairs)
@@ -206,8 +207,8 @@ def test_intervals_cover():
     hits = torch.zeros(4)
     for seed in range(400):
         E = batch(exact, 256, seed)
-        found = paired_changes(exact.policy, E, steps, ETA, pairs=[("2", "1")])
-        two, more = found.changes["2"], found.differences["2", "1"]
+        found = paired_changes(exact.policy, E, steps, ETA, pairs=[("2", ("1",))])
+        two, more = found.changes["2"], found.differences["2", ("1",)]
         hits += torch.tensor(
             [
                 two.entropy.covers(truth["2"][0]),
@@ -223,9 +224,11 @@ def test_where_weights_collapse_there_is_no_interval():
     exact = cases.exact("qwen2")
     steps = {"far": cases.direction(exact.policy), "still": None}
     steps["still"] = {n: torch.zeros_like(x) for n, x in steps["far"].items()}
-    found = paired_changes(exact.policy, batch(exact, 200, 0), steps, 3.0, pairs=[("far", "still")])
+    found = paired_changes(
+        exact.policy, batch(exact, 200, 0), steps, 3.0, pairs=[("far", ("still",))]
+    )
     assert found.verdicts["far"] != "trust"
-    for one in (found.changes["far"], found.differences["far", "still"]):
+    for one in (found.changes["far"], found.differences["far", ("still",)]):
         assert math.isnan(one.entropy.ci_low)
         assert math.isnan(one.reward.ci_low)
     assert math.isfinite(found.changes["still"].entropy.ci_low)
@@ -234,8 +237,8 @@ def test_where_weights_collapse_there_is_no_interval():
 def test_without_rewards_there_is_no_change_of_them_and_a_pair_names_directions():
     exact = cases.exact("qwen2")
     v = cases.direction(exact.policy)
-    found = paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", "v")])
+    found = paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", ("v",))])
     assert found.changes["v"].reward is None
-    assert found.differences["v", "v"].reward is None
+    assert found.differences["v", ("v",)].reward is None
     with pytest.raises(ValueError, match="'w'"):
-        paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", "w")])
+        paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", ("w",))])

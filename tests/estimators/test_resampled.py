@@ -1,16 +1,23 @@
 import pytest
 import torch
 
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.resampled import coupled_change, resampled_entropy_change
 from isentrope.policy.token_statistics import Scores
 from tests import cases
 
 
-def resampled(exact, eta, n=600, seed=0, **options):
+def resampled(exact, eta, n=600, seed=0, functional="per_token"):
     batch = exact.sample(n, 0)
     v = cases.direction(exact.policy)
     return resampled_entropy_change(
-        exact.policy, batch, v, [eta], max_new_tokens=4, seed=seed, **options
+        exact.policy,
+        batch,
+        v,
+        [eta],
+        max_new_tokens=4,
+        seed=seed,
+        estimator=EstimatorOptions(functional),
     )[0]
 
 

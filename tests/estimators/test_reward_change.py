@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import along
+from isentrope.estimators.functional import EstimatorOptions, along
 from isentrope.estimators.reward_change import RewardMean, reward_change
 from isentrope.oracle.richardson import derivatives
 from isentrope.policy.scoring import score_along
@@ -19,9 +19,11 @@ from tests.estimators.test_paired import batch, expected_reward, rewards_of
 ETAS = [2e-3, 1e-3, 5e-4, 2.5e-4]
 
 
-def sweep(exact, etas, n=64, seed=3, **options):
+def sweep(exact, etas, n=64, seed=3, method="prefix"):
     E = batch(exact, n, seed)
-    change = entropy_change(exact.policy, E, cases.direction(exact.policy), etas, **options)
+    change = entropy_change(
+        exact.policy, E, cases.direction(exact.policy), etas, EstimatorOptions(method=method)
+    )
     return reward_change(change, E.rewards)
 
 

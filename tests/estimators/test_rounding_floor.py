@@ -6,6 +6,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
 from isentrope.checks import check_instrument
+from isentrope.policy.gradient import weighted_gradient
 
 SETTINGS = {
     "vocab_size": 32,
@@ -34,7 +35,7 @@ def sharpened(kind):
     policy = ise.Policy(model.eval(), eos_token_id=0)
     E = ise.sample(policy, [[3, 4], [5, 6, 7], [8]], n=64, max_new_tokens=8, seed=0)
     weights = torch.randn(64, int(E.lengths.max()), generator=torch.Generator().manual_seed(1))
-    return policy, E, policy.weighted_gradient(E, weights.double())
+    return policy, E, weighted_gradient(policy, E, weights.double())
 
 
 def rounded(x):

@@ -10,14 +10,21 @@ import tempfile
 import time
 from pathlib import Path
 
+from isentrope.cli.console import out
 from tests.golden.checkpoint import frozen_checkpoint, save_weights
 from tests.golden.scenes import SCENES
 
 FOLDER = Path(__file__).parent / "expected"
+WIDTH = 80
+"""Columns of the terminal."""
 
 
 def file_of(name):
     return FOLDER / f"{name}.json"
+
+
+def printed_file_of(name):
+    return FOLDER / f"{name}.txt"
 
 
 def text_of(content, depth=3):
@@ -33,6 +40,7 @@ def text_of(content, depth=3):
 
 def main(names):
     FOLDER.mkdir(exist_ok=True)
+    out.width = WIDTH
     if names == ["weights"]:
         with tempfile.TemporaryDirectory() as folder:
             save_weights(Path(folder))
@@ -44,6 +52,8 @@ def main(names):
             where.mkdir()
             start = time.process_time()
             content = SCENES[name](tiny, where)
+            if printed := content.pop("printed", None):
+                printed_file_of(name).write_text("\n".join(printed) + "\n", encoding="utf-8")
             file_of(name).write_text(text_of(content) + "\n", encoding="utf-8")
             print(f"{name}: {time.process_time() - start:.1f} CPU seconds", flush=True)
 

@@ -1,8 +1,8 @@
 """Every verb at its smallest, by the command line: what stays while the modules under it move.
 
 A scene is a function of two folders, the frozen checkpoint's and an empty one, which runs commands
-and returns the record of what they left. A scene of one command that writes a run folder is given
-as that command.
+and returns the record of what they left. A scene of one command that writes a
+run folder is given as that command; under "printed" it has the lines of standard output.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
+from tests.golden.printed import lines_of
 from tests.golden.record import condensed, record
 from tests.tiny_checkpoint import PROMPTS, settings
 
@@ -59,8 +60,9 @@ def recorded(command):
     """The scene of one command: its run folder's record."""
 
     def scene(tiny, folder):
-        call(*command(tiny, folder).arguments(folder, folder / "run"))
-        return record(folder / "run", places(tiny, folder))
+        said = call(*command(tiny, folder).arguments(folder, folder / "run"))
+        kept = places(tiny, folder)
+        return record(folder / "run", kept) | {"printed": lines_of(said, kept)}
 
     return scene
 

@@ -13,7 +13,8 @@ import pytest
 from isentrope.cli.console import out
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.compare import differences, structure
-from tests.golden.make import file_of
+from tests.golden.make import WIDTH, file_of, printed_file_of
+from tests.golden.printed import changed_lines
 from tests.golden.scenes import SCENES
 
 TRAINED = ("train", "sft", "branch")
@@ -29,7 +30,7 @@ def frozen(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
     """A terminal of 80 columns: `scenes.call` refuses a table that is cut."""
-    monkeypatch.setattr(out, "width", 80)
+    monkeypatch.setattr(out, "width", WIDTH)
 
 
 def expected(name):
@@ -49,7 +50,11 @@ def test_a_verb_writes_what_it_wrote(name, frozen, tmp_path):
     if name in TRAINED:
         pytest.importorskip("trl")
     found = json.loads(json.dumps(SCENES[name](frozen, tmp_path)))
+    printed = found.pop("printed", [])
     assert apart(name, found) == []
+    if printed:
+        before = printed_file_of(name).read_text(encoding="utf-8").splitlines()
+        assert changed_lines(before, printed) == []
 
 
 @pytest.mark.slow
@@ -89,6 +94,14 @@ def test_rounding_is_not_a_change():
     of = after["values"]["measurements/influence_step_4/results.json"]["entropy.total"]
     of["value"] *= 1 + 1e-8
     assert apart("influence", after) == []
+
+
+def test_a_changed_word_or_digit_of_printed_text_is_seen():
+    before = ["  0.01   -0.0123 ± 0.002   trust"]
+    assert changed_lines(before, ["  0.01   -0.0124 ± 0.002   trust"]) == []
+    for line in ("  0.01   -0.0133 ± 0.002   trust", "  0.01   -0.0123 ± 0.002   smooth"):
+        assert changed_lines(before, [line]) != []
+    assert changed_lines(before, []) != []
 
 
 def look(record, path):

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.models.precision import Precision
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
-from isentrope.policy.precision import Precision
 from isentrope.update.step import optimizer_step
 from tests import cases
 
@@ -51,7 +51,7 @@ def quantities(device: str, precision: str) -> dict[str, torch.Tensor]:
     v = step.direction
     sweep = ise.entropy_change(policy, E, v, ETAS)
     gradient = ise.entropy_gradient(policy, E)
-    table = ise.influence(policy, E, U, step, overlap="independent")
+    table = ise.influence(policy, E, U, step, ise.InfluenceOptions(overlap="independent"))
     kernel = ise.fisher_kernel(policy, E, U, preconditioner=step.preconditioner)
     return {
         "logprobs": scores.logprobs,

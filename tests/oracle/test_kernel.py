@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.nouns.vectors import multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from tests import cases
 
@@ -21,7 +22,7 @@ def test_a_step_on_one_response_moves_log_probabilities_by_its_column(name):
     policy, P, j = exact.policy, positive(exact.policy), 9
     column = exact.kernel(P, rows=SOME, columns=torch.tensor([j]))[:, 0]
     one = exact.rollouts.select([j])
-    v = multiply(P, policy.weighted_gradient(one, torch.ones(1, len(one.response_ids[0]))))
+    v = multiply(P, weighted_gradient(policy, one, torch.ones(1, len(one.response_ids[0]))))
     ahead, behind = (
         score(policy, exact.rollouts.select(SOME), policy.parameters_along(v, eta)).logprobs.sum(1)
         for eta in (1e-6, -1e-6)
@@ -47,7 +48,7 @@ def test_the_kernel_form_of_the_first_order_is_the_derivative_of_the_entropy(nam
     x = torch.linspace(-1, 1, len(SOME), dtype=torch.float64)
     U = exact.rollouts.select(SOME)
     weights = x[:, None] * score(policy, U).mask
-    v = multiply(P, policy.weighted_gradient(U, weights))
+    v = multiply(P, weighted_gradient(policy, U, weights))
     probability = exact.probabilities() / exact.n_prompts
     by_kernel = -float((probability * probability.log()) @ exact.kernel(P, columns=SOME) @ x)
     assert by_kernel == pytest.approx(exact.derivatives(v, "per_sequence")[0], rel=1e-8)

@@ -10,14 +10,14 @@ from safetensors import safe_open
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.models.precision import Precision
 from isentrope.planning.followed import Batch
 from isentrope.planning.holdings import STEP_VECTORS, Holdings
 from isentrope.planning.measuring import Measuring
 from isentrope.planning.plan import bytes_of, least
 from isentrope.planning.shapes import shapes_of
 from isentrope.planning.sizes import Sizes
-from isentrope.policy.checkpoint import load_policy
-from isentrope.policy.precision import Precision
+from isentrope.policy.language_model import Policy
 
 FLOAT32, FLOAT64 = Precision("float32"), Precision("float64")
 
@@ -29,7 +29,7 @@ def shapes(tiny):
 
 @pytest.fixture(scope="module")
 def policy(tiny):
-    return load_policy(tiny / "step_4", precision="float64")
+    return Policy.from_checkpoint(tiny / "step_4", precision="float64")
 
 
 def test_shapes_are_those_of_the_loaded_model(shapes, policy, tiny):
@@ -78,7 +78,9 @@ def test_a_pass_over_spread_weights_has_buffers_of_exchanges(tiny, shapes):
     base = shapes_of(tiny / "base")
     largest, layer = base.largest_spread, base.spread // base.layers
     assert largest == max(
-        x.numel() for n, x in load_policy(tiny / "base").model.named_parameters() if ".layers." in n
+        x.numel()
+        for n, x in Policy.from_checkpoint(tiny / "base").model.named_parameters()
+        if ".layers." in n
     )
     held = Holdings(base, spread_over=2)
     buffers = [term.size for term in held.exchanged(FLOAT32, backward=False)]

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from isentrope.models.precision import Precision
 from isentrope.planning.followed import Batch
 from isentrope.planning.passes import Passes
 from isentrope.planning.shapes import shapes_of
 from isentrope.planning.tracing import Trace, trace
-from isentrope.policy.precision import Precision
 from isentrope.system.heap import give_back_free_memory
 
 FLOAT64 = Precision("float64")

@@ -11,6 +11,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.sharding import shard_base
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.sharded_tensors import (
     is_sharded,
@@ -20,10 +22,9 @@ from isentrope.nouns.sharded_tensors import (
     whole,
 )
 from isentrope.nouns.vectors import axpy, dot, multiply, norm
-from isentrope.policy.architecture import UnsupportedModelError
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
-from isentrope.policy.sharding import shard_base
 from isentrope.system.processes import all_ranks, gather, join_processes, leave
 from isentrope.verbs.precision_stages import at_precision
 
@@ -84,7 +85,7 @@ def compare(one, spread):
     close(score(spread, E).logprobs, score(one, E).logprobs)
     rng = torch.Generator().manual_seed(0)
     weights = [torch.randn(E.mask.shape, generator=rng, dtype=torch.float64) for _ in range(2)]
-    gradient, expected = (p.weighted_gradient(E, *weights) for p in (spread, one))
+    gradient, expected = (weighted_gradient(p, E, *weights) for p in (spread, one))
     for name, g in expected.items():
         close(gradient[name], g)
     close(dot(gradient, sv), dot(expected, v))
@@ -109,7 +110,7 @@ def failures(policy):
     """A layer that fails leaves no θ + ηv and no gradient, and the next pass is a whole one."""
     E, v = batch(), direction(policy, 1)
     weights = torch.ones(E.mask.shape, dtype=torch.float64)
-    gradient, scores = policy.weighted_gradient(E, weights), score(policy, E)
+    gradient, scores = weighted_gradient(policy, E, weights), score(policy, E)
     layer = policy.causal_lm.model.layers[1].mlp
 
     def fail(*_):
@@ -118,7 +119,7 @@ def failures(policy):
     for work in (
         lambda: score(policy, E, policy.parameters_along(v, 1.0)),
         lambda: score_along(policy, E, v, 1),
-        lambda: policy.weighted_gradient(E, weights),
+        lambda: weighted_gradient(policy, E, weights),
     ):
         for register in (layer.register_forward_hook, layer.register_full_backward_hook):
             handle = register(fail)
@@ -126,7 +127,7 @@ def failures(policy):
                 work()
             handle.remove()
             close(score(policy, E).logprobs, scores.logprobs, 0.0)
-            for name, g in policy.weighted_gradient(E, weights).items():
+            for name, g in weighted_gradient(policy, E, weights).items():
                 close(g, gradient[name])
     assert all(p.grad is None for p in policy.model.parameters())
 

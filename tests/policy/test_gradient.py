@@ -5,8 +5,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import add_fused_lm_head
 
-from isentrope.policy.batching import as_trained
-from isentrope.policy.precision import Precision
+from isentrope.models.batching import as_trained
+from isentrope.models.precision import Precision
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.system.processes import Ranks
 from tests import cases
 
@@ -40,7 +41,7 @@ def of_trl(model, a, size):
 def test_a_gradient_in_16_bits_is_rounded_as_that_of_trl(build, size, precision):
     policy = build("qwen2").convert(precision)
     a = torch.randn(BATCH.mask.shape, generator=torch.Generator().manual_seed(2))
-    found = policy.weighted_gradient(BATCH, a.double() * BATCH.mask, micro_batch=size)
+    found = weighted_gradient(policy, BATCH, a.double() * BATCH.mask, micro_batch=size)
     expected = of_trl(policy.model, a * BATCH.mask, size)
     for name, gradient in expected.items():
         assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm(), name

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.slopes import logprob_jvp
 from tests import cases
@@ -30,7 +31,7 @@ def test_gradients_are_those_of_autograd_through_the_scores(name, entropies):
     mask = score(policy, BATCH).mask
     generator = torch.Generator().manual_seed(1)
     a, b = (torch.randn(mask.shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    found = policy.weighted_gradient(BATCH, a, b if entropies else None)
+    found = weighted_gradient(policy, BATCH, a, b if entropies else None)
     theta = {n: p.clone().requires_grad_() for n, p in policy.theta.items()}
     objective = torch.zeros((), dtype=torch.float64)
     for batch in micro_batches(BATCH, policy.max_tokens):

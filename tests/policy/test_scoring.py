@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each, score_with_features
 from isentrope.policy.token_statistics import NotFiniteError
@@ -112,9 +113,9 @@ def test_features_depend_on_the_prefix_alone():
 def test_gradient_by_chunks_equals_gradient_of_the_whole(monkeypatch):
     policy, batch = cases.policy("qwen2"), cases.ragged()
     weights = torch.ones(7, int(batch.lengths.max()), dtype=torch.float64)
-    whole = policy.weighted_gradient(batch, weights, weights)
+    whole = weighted_gradient(policy, batch, weights, weights)
     monkeypatch.setattr("isentrope.policy.token_statistics.LOGITS_HELD", 10)  # checkpointed chunks
-    parts = cases.policy("qwen2", vocab_chunk=2).weighted_gradient(batch, weights, weights)
+    parts = weighted_gradient(cases.policy("qwen2", vocab_chunk=2), batch, weights, weights)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, rtol=1e-10, atol=1e-12)
 
@@ -134,7 +135,7 @@ def test_scores_that_are_not_finite_are_named():
         score(policy, Rollouts([[1], [2]], [[3, 1], [3, 1]], [0, 1]))
 
 
-@pytest.mark.parametrize("of", [score, lambda p, r: p.weighted_gradient(r, torch.ones(1, 2))])
+@pytest.mark.parametrize("of", [score, lambda p, r: weighted_gradient(p, r, torch.ones(1, 2))])
 def test_a_last_token_outside_the_vocabulary_is_refused(of):
     with pytest.raises(ValueError, match=r"token id 7.*vocabulary .*5"):
         of(cases.policy("qwen2"), Rollouts([[1]], [[3, 7]], [0]))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isentrope.policy.chi_square import score_moved
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.short_memory import is_lack_of_memory
@@ -49,7 +50,7 @@ def test_every_pass_goes_on_in_smaller_micro_batches(short, error, caplog):
     passes = (
         lambda p: score(p, E).logprobs,
         lambda p: score_moved(p, E, v, [1e-3])[0][0].entropies,
-        lambda p: next(iter(p.weighted_gradient(E, weights).values())),
+        lambda p: next(iter(weighted_gradient(p, E, weights).values())),
     )
     for run in passes:
         policy, given = short(30, error)

@@ -4,9 +4,9 @@ import pytest
 
 import isentrope as ise
 from isentrope.estimators.paired import PairedSteps
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.derivative_guard import DerivativeError
 from isentrope.policy import chi_square, short_steps
-from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.divergence import DivergentScorer
 from isentrope.policy.scoring import score_along
 from isentrope.policy.short_steps import require_short_steps

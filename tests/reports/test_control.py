@@ -60,7 +60,7 @@ def plain(text):
 def test_a_run_without_a_control_has_no_such_section(tmp_path):
     folder = made_up.make_run(tmp_path / "run", steps=())
     made_up.write(folder, "measure", "step_8", made_up.measure())
-    assert control_panels(read_run(folder)) == []
+    assert list(control_panels(read_run(folder))) == []
     assert 'id="control-section"' not in write_report(folder).page.read_text(encoding="utf-8")
 
 

@@ -3,7 +3,7 @@ import io
 import numpy as np
 import pytest
 
-from isentrope.reports import svg
+from isentrope.reports import drawing, svg
 from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.palette import PAPER
 from isentrope.results.results import MeasureResult
@@ -91,7 +91,7 @@ def test_a_value_that_is_not_finite_does_not_spoil_the_figure(figure_of):
 def test_a_long_curve_is_drawn_by_its_extremes():
     values = np.random.default_rng(0).standard_normal(40_000)
     values[12_345], values[20_000:20_100] = 50.0, np.nan
-    figure, (axes,) = svg.canvas(260)
+    figure, (axes,) = drawing.canvas(260)
     axes.plot(np.arange(len(values)), values)
     axes.plot(np.arange(100), values[:100])
     svg.svg_file(figure, "curve")

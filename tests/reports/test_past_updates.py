@@ -1,7 +1,7 @@
 """The momentum by past update, on the page and on the screen."""
 
 from isentrope.cli.attribution_tables import past_lines
-from isentrope.reports.panels.budget import budget_panels
+from isentrope.reports.panels.budget import past_updates
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import InfluenceResult
 from tests.reports.made_up import estimate, influence, tables, write
@@ -31,8 +31,7 @@ def reading(folder, **more):
 
 
 def test_every_past_update_is_a_bar_and_the_rest_is_in_the_caption(tmp_path):
-    panels = budget_panels(reading(tmp_path, before={"delta_h": estimate(-0.25)}))
-    panel = next(panel for panel in panels if panel.key == "past_updates")
+    (panel,) = past_updates(reading(tmp_path, before={"delta_h": estimate(-0.25)}))
     (axes,) = panel.figure.axes
     assert [bar.get_height() for bar in axes.patches] == [(-0.5) ** k for k in range(1, 8)]
     assert list(panel.data["part"])[-2:] == ["before step_1", "not attributed"]
@@ -43,7 +42,7 @@ def test_every_past_update_is_a_bar_and_the_rest_is_in_the_caption(tmp_path):
 def test_without_a_split_there_is_no_panel(tmp_path):
     sequences, tokens = tables(4, 2, ("7", "+", "5", "<eos>"))
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
-    assert "past_updates" not in [panel.key for panel in budget_panels(read_run(tmp_path))]
+    assert list(past_updates(read_run(tmp_path))) == []
 
 
 def test_the_screen_has_the_latest_and_the_others_together(tmp_path):

@@ -13,7 +13,7 @@ def test_steps_are_in_order_of_their_number_and_the_last_is_shown(tmp_path):
     for name in ("step_8", "step_40", "step_100", "step_100_repeat_1"):
         write(tmp_path, "measure", name, measure(name))
     reading = read_run(tmp_path)
-    assert list(reading.measurements["measure"])[:2] == ["step_8", "step_40"]
+    assert list(reading.measurements[MeasureResult])[:2] == ["step_8", "step_40"]
     assert reading.focus == "step_100"
 
 
@@ -72,8 +72,12 @@ def test_results_of_the_first_version_are_read(tmp_path):
     run = shutil.copytree(Path(__file__).with_name("first_results"), tmp_path / "run")
     reading = read_run(run)
     assert not [x for x in reading.missing if "left out" in x]
-    assert {v for v, of in reading.measurements.items() if of} == {"measure", "influence", "noise"}
+    assert {kind.verb for kind, of in reading.measurements.items() if of} == {
+        "measure",
+        "influence",
+        "noise",
+    }
     measured = reading.shown(MeasureResult)
     assert measured.result.first_order.value == -0.036157301980062485
-    assert len(measured.table("sweep")) == 1
+    assert len(measured.result.tables["sweep"]) == 1
     assert write_report(run).page.is_file()

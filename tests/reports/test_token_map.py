@@ -2,16 +2,15 @@ import re
 
 import pytest
 
-from isentrope.reports.panels.tokens import AROUND, PEAKS, SEQUENCES, token_panels, visible
+from isentrope.reports.panels.tokens import AROUND, PEAKS, SEQUENCES, token_map, visible
 from isentrope.reports.read_run import read_run
-from isentrope.results.results import InfluenceResult
 from tests.reports.made_up import influence, tables, write
 
 
 def body(folder, texts, prompts=2, group=2):
     sequences, tokens = tables(prompts, group, texts)
     write(folder, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
-    (panel,) = token_panels(read_run(folder).shown(InfluenceResult))
+    (panel,) = token_map(read_run(folder))
     return panel
 
 
@@ -75,4 +74,4 @@ def test_colours_have_the_sign_of_the_influence_and_one_is_the_largest(tmp_path)
 def test_tokens_that_were_not_attributed_make_no_panel(tmp_path):
     sequences, _ = tables(2, 2, ["a"])
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences)
-    assert token_panels(read_run(tmp_path).shown(InfluenceResult)) == []
+    assert list(token_map(read_run(tmp_path))) == []

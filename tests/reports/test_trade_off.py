@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from isentrope.reports.panels.trade_off import trade_off_panel
+from isentrope.reports.panels.plane import trade_off
 from isentrope.reports.read_run import read_run
 from isentrope.reports.verdict import verdict
-from isentrope.results.results import MeasureResult
 from tests.reports.made_up import estimate, measure, noise, write
 
 QUESTION = "Could the rate be higher?"
@@ -70,7 +69,7 @@ def test_without_a_best_rate_there_is_its_reason_and_no_number(tmp_path):
 
 def test_without_rewards_there_is_no_claim_and_no_panel(tmp_path):
     assert said(tmp_path, None) == ""
-    assert trade_off_panel(read_run(tmp_path).shown(MeasureResult)) is None
+    assert list(trade_off(read_run(tmp_path))) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_without_an_interval_of_the_noise_scale_there_is_no_number_of_it(tmp_pat
 
 def test_the_panel_draws_the_rates_at_which_both_have_intervals(tmp_path):
     said(tmp_path, rewarded(estimate(5e-3, 1e-3)))
-    panel = trade_off_panel(read_run(tmp_path).shown(MeasureResult))
+    (panel,) = trade_off(read_run(tmp_path))
     (axes,) = panel.figure.axes
     points = next(line for line in axes.lines if line.get_marker() == "o")
     assert len(points.get_xdata()) == 2

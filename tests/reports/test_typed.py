@@ -31,4 +31,4 @@ def test_results_json_is_named_in_one_module():
         if '= "results.json"' in file.read_text(encoding="utf-8")
         or '/ "results.json"' in file.read_text(encoding="utf-8")
     ]
-    assert readers == ["runs/result.py"]
+    assert readers == ["results/result.py"]

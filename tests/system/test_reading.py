@@ -189,7 +189,6 @@ EXCEPTIONS = {
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
     ("reports/page.py", "_resource"): "a file of the package itself",
     ("runs/one_writer.py", "_holder"): "the note of a lock, read for a message alone",
-    ("training/smollm2.py", "_from_gguf"): "weights of an installed package",
 }
 
 

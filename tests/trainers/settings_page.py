@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.passed import managed_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "trl_settings.md"
 
@@ -28,14 +29,53 @@ On-policy every importance ratio is 1, so clips, caps and gates do not act. That
 | | fields | meaning |
 |---|---|---|"""
 
+OURS = """
+## What `isentrope train` and `isentrope sft` set
+
+Their section `trainer` passes every other field to TRL's `GRPOConfig` and `SFTConfig`.
+
+| fields | set by, or why they cannot be given |
+|---|---|"""
+
+
+def meaning(field):
+    """What becomes of a field, in words."""
+    return "; ".join(filter(None, (field.words, *map(refused, field.refusals))))
+
+
+def refused(refusal):
+    """What an unusual value does, where, and the values that do not."""
+    usual = [f"`{value}`" for value in refusal.usual if value != ""]
+    unless = f"unless {', '.join(usual)}" if usual else ""
+    conditions = ", ".join(filter(None, (refusal.where.words, unless)))
+    return f"{refusal.words} ({conditions})" if conditions else refusal.words
+
 
 def settings_page():
     """Every field of the four configurations and what becomes of it, as Markdown."""
     groups = {}
     for name, field in FIELDS.items():
-        groups.setdefault((field.treatment, field.words), []).append(f"`{name}`")
-    rows = [f"| {what} | {', '.join(names)} | {words} |" for (what, words), names in groups.items()]
-    return "\n".join([INTRODUCTION, *rows, ""])
+        groups.setdefault((field.treatment, meaning(field)), []).append(f"`{name}`")
+    order = ("read", "refused", "noted", "harmless")
+    rows = [
+        f"| {what} | {', '.join(names)} | {words} |"
+        for (what, words), names in sorted(groups.items(), key=lambda row: order.index(row[0][0]))
+    ]
+    ours = [
+        f"| {', '.join(f'`{name}`' for name in names)} | {key.removeprefix('nothing: ')} |"
+        for key, names in managed().items()
+    ]
+    return "\n".join([INTRODUCTION, *rows, OURS, *ours, ""])
+
+
+def managed():
+    """Fields that our own runs set, by what sets them."""
+    groups = {}
+    for verb in ("train", "sft"):
+        for name, key in managed_fields(verb).items():
+            names = groups.setdefault(key, [])
+            names += [] if name in names else [name]
+    return groups
 
 
 if __name__ == "__main__":

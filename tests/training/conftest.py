@@ -8,8 +8,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.training.checkpoints import save_base_model
-from isentrope.training.toy import with_lora
+from tests.adapters import save_base_model, with_lora
 
 
 class Short:

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from isentrope.policy.batching import micro_batches
+from isentrope.models.batching import micro_batches
 from isentrope.training.demonstrations import demonstration_rollouts
 
 

@@ -8,13 +8,13 @@ from transformers import PrinterCallback
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.options import ProbeOptions
 from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.prompts import Prompt, as_prompts
-from isentrope.training.checkpoints import save_base_model
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
-from isentrope.training.toy import with_lora
 from isentrope.training.update_batches import UpdateBatches
+from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import Short, small_policy
 
 STEPS, GROUPS, SIZE, LENGTH = 4, 4, 4, 3
@@ -91,9 +91,9 @@ def trainer(
     return made
 
 
-def probe(**options):
-    settings = {"every": 2, "size": 8, "seed": 5, **options}
-    return EntropyProbe([f"{i}+2=" for i in range(5)], **settings)
+def probe(every=2, size=8, path=None, **options):
+    prompts, options = [f"{i}+2=" for i in range(5)], ProbeOptions(**{"seed": 5, **options})
+    return EntropyProbe(prompts, every=every, size=size, path=path, options=options)
 
 
 def lines(folder):

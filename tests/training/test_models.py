@@ -4,9 +4,8 @@ import re
 import pytest
 import torch
 
-from isentrope.training.checkpoints import save_base_model
 from isentrope.training.models import find_model, load_trainable
-from isentrope.training.toy import with_lora
+from tests.adapters import save_base_model, with_lora
 from tests.training.conftest import small_policy
 
 

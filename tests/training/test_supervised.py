@@ -6,7 +6,7 @@ import torch
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.demonstrations import demonstration_rollouts, encode
-from isentrope.training.toy import with_lora
+from tests.adapters import with_lora
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
 from tests.training.runs import relative
@@ -81,8 +81,8 @@ def test_demonstrations_are_taken_in_the_order_given(tmp_path):
 
 @pytest.mark.parametrize("adapter", [False, True])
 def test_a_saved_model_is_the_same_policy(tmp_path, adapter):
-    from isentrope.training.checkpoints import save_base_model
     from isentrope.training.supervised import save_model
+    from tests.adapters import save_base_model
 
     policy = small_policy()
     if adapter:

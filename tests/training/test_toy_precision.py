@@ -9,8 +9,9 @@ import isentrope as ise
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.vectors import dot
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.toy import build_toy_policy, with_lora
+from isentrope.training.toy import build_toy_policy
 from tests import cases
+from tests.adapters import with_lora
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def toy():
 def test_change_over_first_order_is_one_down_to_1e_8(toy, functional):
     policy, batch, v = toy
     etas = [1e-5, 1e-6, 1e-7, 1e-8]
-    sweep = ise.entropy_change(policy, batch, v, etas, functional=functional, order=1)
+    sweep = ise.entropy_change(policy, batch, v, etas, ise.EstimatorOptions(functional), order=1)
     for point in sweep.points:
         assert point.change.value / (point.eta * sweep.first_order.value) == pytest.approx(
             1, abs=1e-3

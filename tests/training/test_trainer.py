@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.models.precision import Precision
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision
 from isentrope.recording.contract import read_contract
 from isentrope.recording.next_update import read_next_update
 from isentrope.training import trainer as trainer_module

@@ -12,6 +12,7 @@ import yaml
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.vectors import norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.probe.online_noise_scale import micro_batch_moments
 from isentrope.recording.next_update import read_next_update
@@ -86,7 +87,7 @@ def test_the_noise_scale_is_that_of_the_micro_batches_seen_alone(folder):
     weights = token_weights(U, "recorded")
 
     def gradient(rows):
-        return policy.weighted_gradient(U.select(rows), weights[list(rows)])
+        return weighted_gradient(policy, U.select(rows), weights[list(rows)])
 
     # 8 groups of 8: each process has two micro-batches of 2 groups, and sees its first one alone
     alone = [4 * norm(gradient(rows)) for rows in (range(16), range(32, 48))]

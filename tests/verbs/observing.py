@@ -13,7 +13,7 @@ from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
-from isentrope.policy.precision import Precision
+from isentrope.models.precision import Precision
 from isentrope.runs import checkpoints
 from isentrope.verbs import batches
 from isentrope.verbs import kernel as kernel_verb

@@ -232,6 +232,7 @@ REFUSED = {
     "delta": 0.5,
     "mask_truncated_completions": True,
     "scale_rewards": "batch",
+    "reward_weights": [2.0],
     "multi_objective_aggregation": "normalize_then_sum",
     "neftune_noise_alpha": 5.0,
 }
@@ -267,7 +268,6 @@ def test_an_entropy_term_is_held_by_a_batch_that_recorded_it(trained, tmp_path):
         {"off_policy_mask_threshold": 0.5},
         {"top_k": -1},
         {"gradient_accumulation_steps": 4},
-        {"reward_weights": [2.0]},
     ],
 )
 def test_what_does_nothing_on_policy_is_let_through(trained, options):

@@ -10,6 +10,7 @@ import torch
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.gradients import gram as gram_module
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.config.io import load_config
 from isentrope.estimators.sample import sampler_logprobs
 from isentrope.nouns.rollouts import Rollouts
@@ -61,7 +62,7 @@ def by_hand(tiny, folder):
 def test_influence_writes_what_the_library_computes(run, tiny):
     folder, results = run("influence", "analysis.overlap=independent")
     policy, E, U, step = by_hand(tiny, folder)
-    table = influence(policy, E, U, step, overlap="independent")
+    table = influence(policy, E, U, step, InfluenceOptions(overlap="independent"))
     sequences, tokens = (pd.read_parquet(folder / f"{x}.parquet") for x in ("sequences", "tokens"))
     assert sequences["delta_h"].to_numpy() == pytest.approx(table.per_sequence.numpy(), rel=1e-6)
     assert tokens["delta_h"].to_numpy() == pytest.approx(
@@ -140,7 +141,7 @@ def test_noise_has_the_loss_the_preconditioned_and_the_entropy_step(run):
 def test_audit_holds_the_proxies_against_the_tokens_of_influence(run, tiny):
     folder, results = run("audit", "analysis.overlap=independent", "analysis.draws=20")
     policy, E, U, step = by_hand(tiny, folder)
-    table = influence(policy, E, U, step, overlap="independent")
+    table = influence(policy, E, U, step, InfluenceOptions(overlap="independent"))
     acting = step.token_weights != 0
     advantage = U.advantages[:, None].expand_as(acting)[acting]
     measured = table.entropy.tokens[acting]

@@ -7,10 +7,10 @@ import pytest
 
 from isentrope.config.io import all_keys, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl import MANAGED_FIELDS
 from isentrope.runs.branch import FIXED
 from isentrope.runs.resumed_training import _ARGUMENTS
 from isentrope.system.reading import read_tensors
+from isentrope.trainers.passed import managed_fields
 from isentrope.verbs.train import branch, train
 from tests.training import runs
 from tests.verbs.branch_effects import FILES, PARTS, REFUSED, STEPS
@@ -69,7 +69,7 @@ def test_the_lists_are_complete():
         key for key in all_keys(TrainConfig) if "." in key and not key.startswith(FIXED)
     } - {"control.target", "control.feedback"}
     fields = {f"trainer.{name}" for name in _ARGUMENTS} - {"trainer.learning_rate"}
-    assert not {name.removeprefix("trainer.") for name in fields} & MANAGED_FIELDS.keys()
+    assert not {name.removeprefix("trainer.") for name in fields} & managed_fields("train").keys()
     accepted |= {field for field in fields if not field.startswith(FIXED)}
     assert accepted <= {*STEPS, *FILES, *PARTS, *REFUSED}
 

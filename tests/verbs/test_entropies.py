@@ -8,11 +8,11 @@ from isentrope.cli.entropies_table import WORDS
 from isentrope.config.io import load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.training.checkpoints import save_base_model
 from isentrope.verbs.entropies import find_entropies
 from isentrope.verbs.loop import run_verb
+from tests.adapters import save_base_model
+from tests.probe import following
 from tests.tiny_checkpoint import settings
-from tests.training import following
 from tests.training.conftest import small_policy
 
 SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "batch_config.save_batches=true"]

@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.plan import CASES, make, settings, work_of
-from isentrope.policy import attention
+from isentrope.models import attention
 
 HELD = 300
 """Attention weights; the checks on a few tokens have no more."""

@@ -15,11 +15,11 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile
-from isentrope.training.checkpoints import save_base_model
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.sft import resume, sft
+from tests.adapters import save_base_model
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
@@ -197,7 +197,7 @@ def test_two_processes_make_the_model_of_one_to_rounding(settings, tmp_path):
 
 @pytest.mark.slow
 def test_the_toy_learns_to_add_as_it_does_in_plain_torch(tmp_path):
-    from tests.verbs.test_examples import CONFIGS
+    from tests.config.test_examples import CONFIGS
 
     made = run(CONFIGS / "sft_toy.yaml", f'output.directory="{tmp_path / "toy"}"')
     policy, task = Policy.from_checkpoint(made.model, precision="float32"), Addition("test")

@@ -9,10 +9,10 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
-from isentrope.policy.checkpoint import require_checkpoint
+from isentrope.models.checkpoint import require_checkpoint
 from isentrope.recording.next_update import read_next_update
 from isentrope.reports.read_run import read_run
-from isentrope.results.results import load_result
+from isentrope.results.results import MeasureResult, load_result
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
 from isentrope.verbs.measure import measure
@@ -116,7 +116,7 @@ def test_measurements_of_another_run_are_not_reported_as_those_of_this_one(run, 
     shutil.copytree(run / "measurements", theirs / "measurements")
     shutil.rmtree(theirs / "measurements" / "measure_step_1")
     reading = read_run(theirs)
-    assert not reading.measurements["measure"]
+    assert not reading.shown(MeasureResult)
     assert any("step_2" in x and "another checkpoint" in x for x in reading.missing)
 
 

@@ -19,6 +19,7 @@ from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import Tried
+from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.trial import find_trial, on_frontier
@@ -135,7 +136,8 @@ def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
     for group in state["param_groups"]:
         group["betas"] = (0.0, group["betas"][1])
     names = json.loads((tiny / "step_4" / "parameter_names.json").read_text())
-    no_momentum = optimizer_step(policy, U, state, names=names, **rule).direction
+    state = load_optimizer_state(policy, state, names=names)
+    no_momentum = optimizer_step(policy, U, state, **rule).direction
     for name, v in (("shrunk_step", axpy(-0.5, plain, plain)), ("no_momentum", no_momentum)):
         (entry,) = [x for x in results["all"].values() if x["control"] == name]
         h, _ = moved(policy, E, v, results["eta"])

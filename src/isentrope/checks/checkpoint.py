@@ -8,8 +8,8 @@ from torch import Tensor
 
 from isentrope.checks.finding import Finding
 from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
+from isentrope.models.adapter import adapter_mismatch
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.adapter import adapter_mismatch
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.saved_state import before_first_step

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from isentrope.checks.finding import Finding
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import score_batch
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.precision import matmul_switches
+from isentrope.models.requirements import active_dropout, dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.architecture import UnsupportedModelError
 from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import matmul_switches
-from isentrope.policy.requirements import active_dropout, dropout_rates
 from isentrope.policy.scoring import score
 
 OWN_LOGITS = "scores by the model's own logits"

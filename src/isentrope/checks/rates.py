@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.checks.finding import Finding
-from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.recording.contract import (
+    read_contract,
+)
+from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_json, read_torch
 from isentrope.update.optimizer_state import SETTINGS, OptimizerState, read_names

@@ -49,7 +49,7 @@ VERBS = (
         options.demonstrated,
         through="isentrope.cli.running:demonstrating",
         run="isentrope.cli.demo:demo",
-        show="isentrope.cli.demo:print_takeaways",
+        show="isentrope.cli.demo:print_verdict",
         help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
         kept="What was finished is kept. Run it again with another --out.",
     ),

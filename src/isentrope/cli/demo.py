@@ -27,7 +27,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
-from isentrope.reports.takeaways import takeaways
+from isentrope.reports.verdict import verdict
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.system.progress import Progress
@@ -88,10 +88,10 @@ def demo(
     return where
 
 
-def print_takeaways(console: Console, folder: Path) -> None:
-    """Print three sentences to take away."""
-    for i, sentence in enumerate(takeaways(read_run(folder)), 1):
-        console.print(f"{i}. {sentence}", markup=False, highlight=False)
+def print_verdict(console: Console, folder: Path) -> None:
+    """Print the sentences that the report opens with."""
+    for i, claim in enumerate(verdict(read_run(folder)), 1):
+        console.print(f"{i}. {claim.text}", markup=False, highlight=False)
 
 
 @dataclass(frozen=True)

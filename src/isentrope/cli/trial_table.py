@@ -10,7 +10,7 @@ from rich.console import Console
 from isentrope.cli.attribution_tables import bounds, measured, print_lines
 from isentrope.cli.layout import Column, print_table
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.trial_figure import trial_figure
+from isentrope.reports.figures import trial_figure
 from isentrope.results.results import TrialResult
 from isentrope.system.progress import Progress
 from isentrope.verbs import trial

@@ -6,9 +6,9 @@ from typing import Any
 
 from isentrope.config.given_batch import GivenBatch
 from isentrope.config.measure import MeasureConfig
-from isentrope.trainers.facts import Use
 from isentrope.trainers.fields import KEYS
 from isentrope.trainers.settings import TrainingSettings
+from isentrope.trainers.step import Use
 
 _NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
 """Keys whose null leaves the value to others."""

@@ -20,10 +20,10 @@ from isentrope.config.acting import acting_keys, assumable_keys, given_keys, val
 from isentrope.config.estimator import ADVANTAGES_OF
 from isentrope.config.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.config.measure import MeasureConfig
-from isentrope.trainers.facts import Use
 from isentrope.trainers.fields import KEYS
 from isentrope.trainers.rules import Obstacle
 from isentrope.trainers.settings import TrainingSettings, read_training_settings
+from isentrope.trainers.step import Use
 
 ASSUMED = "assumed"
 OURS = ("configuration", "default", ASSUMED)

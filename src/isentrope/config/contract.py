@@ -6,8 +6,11 @@ from typing import Any
 
 from isentrope.config.control_options import contract_entry
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl import advantages_of, objective_of, plain_objective_of
 from isentrope.system.processes import world_size
+from isentrope.trainers.arguments import SavedArguments
+from isentrope.trainers.rules import obstacles_of
+from isentrope.trainers.step import Use
+from isentrope.update.objective import RECORDED
 
 
 def run_contract(
@@ -50,3 +53,23 @@ def run_contract(
         "dataset_sha256": dataset_sha256,
         "environment": environment,
     }
+
+
+def objective_of(config: TrainConfig) -> str:
+    """The objective of a run as `measure` knows it; "recorded" where no other name is exact."""
+    return RECORDED if config.control.name != "none" else plain_objective_of(config)
+
+
+def plain_objective_of(config: TrainConfig) -> str:
+    """The name of what a run would optimise without its control."""
+    loss = config.trainer.get("loss_type", "dr_grpo")
+    trainer = SavedArguments("GRPOConfig", config.trainer)
+    if obstacles_of(trainer, Use(loss)) or config.trainer.get("use_vllm"):
+        return RECORDED
+    return "dr_grpo_longest" if config.training.normaliser == "longest" else loss
+
+
+def advantages_of(config: TrainConfig) -> str:
+    """The rule by which a run makes advantages of rewards."""
+    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
+    return "grpo" if scaled else "dr_grpo"

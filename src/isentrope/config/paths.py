@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from isentrope.policy.adapter import adapter_settings
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.manifest import verification
 
 PATHS = {
@@ -102,7 +102,9 @@ def existing(paths: Iterable[str]) -> list[Path]:
         if path.expanduser().exists()
     ]
     with verification(False):
-        bases = [adapter_settings(p).get("base_model_name_or_path") for p in given if p.is_dir()]
+        bases = [
+            CheckpointFolder(p).adapter.get("base_model_name_or_path") for p in given if p.is_dir()
+        ]
     return given + [Path(base) for base in bases if isinstance(base, str)]
 
 

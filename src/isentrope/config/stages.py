@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from isentrope.config.values import Count, Name, PathText, Real, Temperature, Text, Whole
-from isentrope.policy.precision import Precision
+from isentrope.models.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
 from isentrope.sampling.tasks.chat import Conversations
 

@@ -12,37 +12,17 @@ from typing import Any
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig
-from isentrope.config.values import LARGEST_COUNT, LARGEST_REAL
+from isentrope.config.values import LARGEST_REAL
 from isentrope.system.processes import world_size
+from isentrope.trainers.passed import RANGES, SHARDING
 
 _PLAIN = (bool, int, float, str, list, dict)
-
-_RANGES = {
-    "weight_decay": (0, 1e3),
-    "adam_beta1": (0, 1 - 1e-9),
-    "adam_beta2": (0, 1 - 1e-9),
-    "adam_epsilon": (0, 1),
-    "warmup_steps": (0, LARGEST_COUNT),
-    "warmup_ratio": (0, 1),
-    "label_smoothing_factor": (0, 1),
-    "dataloader_num_workers": (0, 1024),
-    "num_iterations": (1, LARGEST_COUNT),
-    "beta": (0, 1e6),
-    "epsilon": (0, 1e6),
-    "epsilon_high": (0, 1e6),
-    "delta": (0, 1e6),
-    "top_entropy_quantile": (0, 1),
-    "sapo_temperature_pos": (1e-6, 1e6),
-    "sapo_temperature_neg": (1e-6, 1e6),
-    "vllm_gpu_memory_utilization": (0, 1),
-}
-"""Smallest and largest value that means something; every other number is at most `LARGEST_REAL`."""
 
 
 def shards_weights(fields: Mapping[str, Any]) -> bool:
     """Whether a `trainer` section, or accelerate's launcher, shards the weights."""
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    given = any(fields.get(name) for name in ("fsdp", "deepspeed"))
+    given = any(fields.get(name) for name in SHARDING)
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
@@ -114,7 +94,7 @@ def trainer_options(
 def _require_in_range(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
-    low, high = _RANGES.get(name, (-LARGEST_REAL, LARGEST_REAL))
+    low, high = RANGES.get(name, (-LARGEST_REAL, LARGEST_REAL))
     if not low <= value <= high:
         raise ConfigError(
             f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents_of_arrays
 from isentrope.estimators.functional import Functionals
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 
 GROUPS = 4
 """Number of groups of sequences per sample, over which errors are computed."""
@@ -64,7 +65,7 @@ def weighted_rows(
     part = E.select(rows)
     width = part.mask.shape[1]
     a, b = (x[rows, :width] for x in weights)
-    return policy.weighted_gradient(part, a, b)
+    return weighted_gradient(policy, part, a, b)
 
 
 def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
-from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import Divergence
@@ -37,11 +37,8 @@ def estimate_entropy_change(
     prompt_ids: Array,
     lengths: Array | None = None,
     *,
-    functional: Functional = "per_token",
-    method: Method = "prefix",
-    baseline: Array | None = None,
+    estimator: EstimatorOptions = EstimatorOptions(),
     chi_square: Array | None = None,
-    confidence: float = 0.95,
 ) -> Estimate:
     """ΔH from arrays that were computed elsewhere; no model needed.
 
@@ -53,14 +50,12 @@ def estimate_entropy_change(
         prompt_ids: (n,) integer labels of the independent units (prompt draws).
         lengths: (n,) tokens per sequence. If given, the arrays are whole-sequence sums with t = 1,
             for which only the "sequence" method has a meaning; it is the one used.
-        functional: "per_token" or "per_sequence".
-        method: "prefix", "sequence" or "doubly-robust".
-        baseline: (n, t) b of the doubly-robust method; fitted from `base_entropies` by default.
+        estimator: Which entropy, the coverage of the interval, and the method: "prefix", "sequence"
+            or "doubly-robust", whose baseline is fitted from `base_entropies`.
         chi_square: (n, t) χ²_ik of the policy at θ + ηv from the sampler over the whole vocabulary,
             from which the verdict follows. With `lengths`, t = 1: Σ_k W_ik² χ²_ik of the response,
             W_ik the weight of the tokens before k. Without it, an interval requires nearly even
             weights.
-        confidence: Nominal coverage of the interval.
 
     Returns:
         ΔH with its error; the base is F at zero log-ratio, that is, sampler = θ.
@@ -70,17 +65,16 @@ def estimate_entropy_change(
             negative, a row is padded on the left, lengths are given with more than one column, or
             the method is "surprisal", which has no entropies.
     """
+    functional, method = estimator.functional, estimator.method
     if method == "surprisal":
         raise ValueError(
             'The method "surprisal" needs the log-probabilities of the tokens, which these arrays '
             'do not hold: use "prefix", "sequence" or "doubly-robust".'
         )
-    arrays = [torch.as_tensor(x, dtype=torch.float64) for x in (log_ratios, entropies)]
-    base = torch.as_tensor(base_entropies, dtype=torch.float64)
-    mask = torch.as_tensor(mask, dtype=torch.bool)
-    units = torch.as_tensor(prompt_ids)
-    spread = [] if chi_square is None else [torch.as_tensor(chi_square, dtype=torch.float64)]
-    shapes = {tuple(x.shape) for x in (*arrays, base, mask, *spread)}
+    given = [log_ratios, entropies, base_entropies, *([] if chi_square is None else [chi_square])]
+    arrays = [torch.as_tensor(x, dtype=torch.float64) for x in given]
+    mask, units = torch.as_tensor(mask, dtype=torch.bool), torch.as_tensor(prompt_ids)
+    shapes = {tuple(x.shape) for x in (*arrays, mask)}
     if len(shapes) != 1 or mask.ndim != 2 or units.shape != mask.shape[:1]:
         raise ValueError(
             "log_ratios, entropies, base_entropies, mask and chi_square (where given) must share "
@@ -94,22 +88,21 @@ def estimate_entropy_change(
             f"The method {method!r} takes column k as position k of the response, and the mask has "
             "a token after a gap: pad on the right."
         )
-    if any(bool((x[mask] < 0).any()) for x in spread):
+    r, h, h0, *spread = (torch.where(mask, x, 0.0) for x in arrays)
+    if any(bool((x < 0).any()) for x in spread):
         raise ValueError("chi_square is negative: it is Σ_a q_a²/p_a − 1 ≥ 0 over the vocabulary.")
-    for x in (*arrays, base, *spread):
-        if not bool(x[mask].isfinite().all()):
-            raise ValueError("A value under the mask is not finite.")
-    r, h, h0 = (torch.where(mask, x, 0.0) for x in (*arrays, base))
+    if not all(bool(x.isfinite().all()) for x in (r, h, h0, *spread)):
+        raise ValueError("A value under the mask is not finite.")
     tokens = mask.double()
     if lengths is not None:
         method = "sequence"
         tokens = tokens * torch.as_tensor(lengths, dtype=torch.float64)[:, None]
-    b = None if baseline is None else torch.as_tensor(baseline, dtype=torch.float64)
+    b = None
     if method == "doubly-robust":
-        b = cross_fitted_baseline(h0, tokens, units, functional) if b is None else b * tokens
+        b = cross_fitted_baseline(h0, tokens, units, functional)
     f = Functionals(functional, method, tokens, b)
     sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
     moved = Scores(r, h, mask)
-    divergences = [Divergence(torch.where(mask, x, 0.0)[..., None]) for x in spread] or None
-    sweep = change_of_sample(sample, [math.nan], [moved], divergences, confidence=confidence)
-    return sweep.points[0].change
+    divergences = [Divergence(x[..., None]) for x in spread] or None
+    one = (sample, [math.nan], [moved], divergences)
+    return change_of_sample(*one, confidence=estimator.confidence).points[0].change

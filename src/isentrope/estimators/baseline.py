@@ -24,6 +24,10 @@ RIDGE = 0.01
 """Penalty on standardised features, relative to the total weight of the tokens."""
 
 
+FOLDS = 4
+"""Folds of prompt draws, fewer where there are fewer draws."""
+
+
 def cross_fitted_baseline(
     entropies: Tensor,
     tokens: Tensor,
@@ -31,7 +35,6 @@ def cross_fitted_baseline(
     functional: str,
     *,
     features: Tensor | None = None,
-    folds: int = 4,
 ) -> Tensor:
     """Predict the entropy still to come at every token, each fold from the others.
 
@@ -41,7 +44,6 @@ def cross_fitted_baseline(
         prompt_index: (n,) prompt draw of each sequence.
         functional: "per_sequence" or "per_token".
         features: (n, t, k) hidden-state features of the prefix t_<k, or None.
-        folds: Number of folds, at most the number of prompt draws.
 
     Returns:
         b, (n, t) nats, 0 where there is no token.
@@ -52,7 +54,7 @@ def cross_fitted_baseline(
     units, place = prompt_index.unique(return_inverse=True)
     if len(units) < 2:
         raise ValueError("Cross-fitting needs at least two prompt draws; there is one.")
-    fold = place % min(folds, len(units))
+    fold = place % min(FOLDS, len(units))
     inputs = prefix_features(entropies, features)
     baseline = torch.zeros_like(entropies)
     for k in range(int(fold.max()) + 1):

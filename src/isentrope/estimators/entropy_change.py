@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
@@ -118,27 +119,20 @@ class EntropyChange:
         import pandas as pd
 
         nan = math.nan
+        unknown = Estimate(nan, nan, nan, nan, 0, "", "")
+
         return pd.DataFrame(
-            {
-                "eta": p.eta,
-                "delta_h": p.change.value,
-                "delta_h_se": p.change.se,
-                "delta_h_ci_low": p.change.ci_low,
-                "delta_h_ci_high": p.change.ci_high,
-                "first_order": p.eta * self.first_order.value if self.first_order else nan,
+            {"eta": p.eta}
+            | p.change.columns("delta_h")
+            | {"first_order": p.eta * self.first_order.value if self.first_order else nan}
+            | {
                 "second_order": p.eta * p.eta * self.second_order.value
                 if self.second_order
-                else nan,
-                "residual": p.residual.value if p.residual else nan,
-                "residual_se": p.residual.se if p.residual else nan,
-                "residual_ci_low": p.residual.ci_low if p.residual else nan,
-                "residual_ci_high": p.residual.ci_high if p.residual else nan,
-                "ess": p.ess,
-                "ess_integrated": p.ess_integrated,
-                "khat": p.khat,
-                "verdict": p.verdict,
-                "residual_verdict": p.residual_trust.verdict if p.residual_trust else None,
+                else nan
             }
+            | (p.residual or unknown).columns("residual")
+            | {name: getattr(p, name) for name in ("ess", "ess_integrated", "khat", "verdict")}
+            | {"residual_verdict": p.residual_trust.verdict if p.residual_trust else None}
             for p in self.points
         )
 
@@ -154,11 +148,9 @@ def entropy_change(
     rollouts: Rollouts,
     direction: Vector,
     etas: Sequence[float],
+    estimator: EstimatorOptions = EstimatorOptions(),
     *,
-    functional: Functional = "per_token",
-    method: Method = "prefix",
     order: int = 2,
-    confidence: float = 0.95,
     progress: Report = silent,
 ) -> EntropyChange:
     """Measure ΔH(η) on an E-batch and predict it to first and second order.
@@ -168,10 +160,8 @@ def entropy_change(
         rollouts: An unfiltered E-batch, not the batch that `direction` was computed from.
         direction: v = Δθ/η by parameter name.
         etas: Learning rates; may be empty.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: "prefix", "sequence", "doubly-robust" or "surprisal".
+        estimator: Which entropy, by which method, and the coverage of the intervals.
         order: Derivatives to compute: 0, 1 or 2.
-        confidence: Nominal coverage of the intervals.
         progress: Called before each evaluation.
 
     Returns:
@@ -189,22 +179,22 @@ def entropy_change(
     stages = 2 if etas else 1
     progress(0, stages, "entropy" if order == 0 else f"derivatives to order {order}")
     sample = score_batch(
-        policy, rollouts, functional=functional, method=method, direction=direction, order=order
+        policy,
+        rollouts,
+        functional=estimator.functional,
+        method=estimator.method,
+        direction=direction,
+        order=order,
     )
     if etas:
         progress(1, stages, f"ΔH at {len(etas)} learning rates")
     results = score_moved(
-        policy,
-        rollouts,
-        direction,
-        etas,
-        sampler=sample.sampler,
-        remainder=order == 2,
+        policy, rollouts, direction, etas, sampler=sample.sampler, remainder=order == 2
     )
-    moved = [None if one is None else one[0] for one in results]
+    moved = [one and one[0] for one in results]
     require_short_steps(policy, rollouts, direction, sample.series, etas, moved)
-    divergences = [None if one is None else one[1] for one in results]
-    change = change_of_sample(sample, etas, moved, divergences, confidence=confidence)
+    divergences = [one and one[1] for one in results]
+    change = change_of_sample(sample, etas, moved, divergences, confidence=estimator.confidence)
     return replace(change, moved=results)
 
 
@@ -231,8 +221,7 @@ def change_of_sample(
     Returns:
         The sweep.
     """
-    order = len(sample.series) - 1
-    f = sample.functional
+    order, f = len(sample.series) - 1, sample.functional
     result = result or infinitesimal_jackknife(
         statistics_of_sample(sample, etas, moved), sample.prompt_index
     )
@@ -242,29 +231,46 @@ def change_of_sample(
     result = replace(result, influences=result.influences.masked_fill(still, 0.0))
     base, reason = sample.trust, _ONE_UNIT if result.n_units < 2 else f.withheld
     base = base.without_interval(reason) if reason else base
-    estimate = _Estimates(f, result, base, confidence)
-    points = [
-        estimate.point(k, eta, trust_of_change(f, log_ratios, divergence), order)
-        for k, (eta, (log_ratios, _), divergence) in enumerate(
-            zip(etas, shifted_of(sample, moved), divergences or [None] * len(etas), strict=True)
-        )
-    ]
-    return EntropyChange(
-        entropy=estimate(0, f.unit),
-        first_order=estimate(1, f"{f.unit} per η") if order else None,
-        pathwise=estimate(2, f"{f.unit} per η") if order else None,
-        second_order=estimate(3, f"{f.unit} per η²") if order == 2 else None,
-        linear_range=ratio_of(
-            result, 1, 3, name=f"δ{f.symbol}₂", unit="η", **estimate.options(base)
-        )
-        if order == 2
-        else None,
-        points=points,
+
+    def options(trust: Trust) -> dict[str, Any]:
+        return {"confidence": confidence, **trust.options(f.method)}
+
+    def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
+        return result.estimate(row, unit=unit, **options(trust))
+
+    def point(k: int, eta: float, trusts: tuple[Trust, Trust]) -> Point:
+        """ΔH, and its residual where there are two orders, at the k-th learning rate."""
+        change, trust = CHANGES + 2 * k, trusts[0].or_worse(base)
+        of_residual = trusts[1].or_worse(trust).or_worse(base)
+        if not math.isfinite(float(result.standard_errors[change])):
+            trust, of_residual = trust.without_interval(), of_residual.without_interval()
+        moved = estimate(change, trust=trust)
+        if order < 2:
+            return Point(eta, moved, None, trust)
+        return Point(eta, moved, estimate(change + 1, trust=of_residual), trust, of_residual)
+
+    ratios = [log_ratios for log_ratios, _ in shifted_of(sample, moved)]
+    trusts = map(partial(trust_of_change, f), ratios, divergences or [None] * len(etas))
+    found = EntropyChange(
+        entropy=estimate(0),
+        first_order=None,
+        pathwise=None,
+        second_order=None,
+        linear_range=None,
+        points=[point(k, *pair) for k, pair in enumerate(zip(etas, trusts, strict=True))],
         functional=f.functional,
         method=f.method,
         sample=sample,
         influences=_influences(result.influences, etas, order),
     )
+    if order:
+        per_eta = f"{f.unit} per η"
+        found = replace(found, first_order=estimate(1, per_eta), pathwise=estimate(2, per_eta))
+    if order == 2:
+        reach = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", unit="η", **options(base))
+        second = estimate(3, f"{f.unit} per η²")
+        found = replace(found, second_order=second, linear_range=reach)
+    return found
 
 
 def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Tensor]:
@@ -280,32 +286,3 @@ def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Te
         row |= {name: powers[name] * x for name, x in orders.items() if name in powers}
         found |= {f"sweep[{eta:g}].{name}": x for name, x in row.items()}
     return found
-
-
-@dataclass(frozen=True)
-class _Estimates:
-    """Rows of `statistics_of_sample` as estimates."""
-
-    functional: Functionals
-    result: Jackknifed
-    base: Trust
-    confidence: float
-
-    def __call__(self, row: int, unit: str, trust: Trust | None = None) -> Estimate:
-        return self.result.estimate(row, unit=unit, **self.options(trust or self.base))
-
-    def options(self, trust: Trust) -> dict[str, Any]:
-        """Options of every estimate that is made with these weights."""
-        return {"confidence": self.confidence, **trust.options(self.functional.method)}
-
-    def point(self, k: int, eta: float, trusts: tuple[Trust, Trust], order: int) -> Point:
-        """ΔH, and its residual where there are two orders, at the k-th learning rate."""
-        change, unit = CHANGES + 2 * k, self.functional.unit
-        trust = trusts[0].or_worse(self.base)
-        of_residual = trusts[1].or_worse(trust).or_worse(self.base)
-        if not math.isfinite(float(self.result.standard_errors[change])):
-            trust, of_residual = trust.without_interval(), of_residual.without_interval()
-        moved = self(change, unit, trust)
-        if order < 2:
-            return Point(eta, moved, None, trust)
-        return Point(eta, moved, self(change + 1, unit, of_residual), trust, of_residual)

@@ -11,10 +11,11 @@ import torch
 
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 
 
 def entropy_gradient(
@@ -38,7 +39,7 @@ def entropy_gradient(
     sample = score_batch(policy, rollouts, functional=functional, method=method)
     by_logprob, by_entropy = cotangents(sample)
     with derivative_of_scores(policy.model):
-        return policy.weighted_gradient(rollouts, by_logprob, by_entropy)
+        return weighted_gradient(policy, rollouts, by_logprob, by_entropy)
 
 
 def cotangents(sample: ScoredBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -37,6 +37,21 @@ METHODS: tuple[Method, ...] = ("sequence", "prefix", "doubly-robust", "surprisal
 
 
 @dataclass(frozen=True)
+class EstimatorOptions:
+    """Which entropy is estimated, by which method, and how wide intervals are.
+
+    Attributes:
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: "prefix", "sequence", "doubly-robust" or "surprisal".
+        confidence: Nominal coverage of the intervals.
+    """
+
+    functional: Functional = "per_token"
+    method: Method = "prefix"
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True)
 class Functionals:
     """Which F: a method, and ℋ ("per_sequence") or h ("per_token").
 

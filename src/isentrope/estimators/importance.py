@@ -32,6 +32,8 @@ import numpy as np
 from arviz_stats.base import array_stats  # pyright: ignore
 from torch import Tensor
 
+from isentrope.nouns.estimate import Caveats
+
 Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
 """From good to bad."""
@@ -129,6 +131,11 @@ class Trust:
             return (self.withheld, *self.notes)
         return (*((_WARNINGS[self.reason],) if self.reason else ()), *self.notes)
 
+    @property
+    def caveats(self) -> Caveats:
+        """Warnings, and whether a number computed with these weights has an interval."""
+        return Caveats(self.warnings, self.verdict == "trust")
+
     def options(self, method: str) -> dict[str, Any]:
         """What an `Estimate` that is made with these weights says of them.
 
@@ -136,15 +143,10 @@ class Trust:
             method: The estimator: "sequence" has one weight per response.
 
         Returns:
-            Method, effective sample size, k̂, warnings, and whether there is an interval.
+            Method, and caveats with the effective sample size and k̂.
         """
-        return {
-            "method": method,
-            "ess": self.ess_whole if method == "sequence" else self.ess,
-            "khat": self.khat,
-            "warnings": self.warnings,
-            "trusted": self.verdict == "trust",
-        }
+        ess = self.ess_whole if method == "sequence" else self.ess
+        return {"method": method, "caveats": replace(self.caveats, ess=ess, khat=self.khat)}
 
     def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
         """The verdict on ΔH − ηδH₁ − η²δH₂ with the same weights.

@@ -21,13 +21,14 @@ A step that is shrunk has price 1 to first order, so a price above 1 is worse th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
@@ -41,8 +42,8 @@ from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
 
-Pair = tuple[str, str | tuple[str, ...]]
-"""Name of a step, and name of the one that it is compared with, or names of several: their mean."""
+Pair = tuple[str, tuple[str, ...]]
+"""Name of a step, and names of those whose mean it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,7 @@ class PairedSteps:
         policy: Policy,
         E: Rollouts,
         eta: float,
-        *,
-        functional: Functional = "per_token",
-        method: Method = "prefix",
-        confidence: float = 0.95,
+        estimator: EstimatorOptions = EstimatorOptions(),
     ) -> None:
         """Score E at θ.
 
@@ -111,13 +109,13 @@ class PairedSteps:
             E: An unfiltered E-batch, other samples than any of the steps was computed from; with
                 rewards, ΔJ too.
             eta: η.
-            functional: "per_token" (h) or "per_sequence" (ℋ).
-            method: "prefix" or "sequence", of ΔH.
-            confidence: Nominal coverage of the intervals.
+            estimator: Which entropy, by "prefix" or "sequence", and the coverage of the intervals.
         """
-        self._policy, self._E, self._confidence = policy, E, confidence
+        self._policy, self._E, self._confidence = policy, E, estimator.confidence
         self.eta = eta
-        self._sample = score_batch(policy, E, functional=functional, method=method)
+        self._sample = score_batch(
+            policy, E, functional=estimator.functional, method=estimator.method
+        )
         self._moved: dict[str, _Moved] = {}
 
     def add(self, name: str, direction: Vector) -> None:
@@ -161,46 +159,38 @@ class PairedSteps:
         Raises:
             ValueError: If a pair names a step that does not exist.
         """
-        one = self._moved
-        if unknown := {name for first, others in pairs for name in (first, *_names(others))} - set(
-            one
-        ):
-            raise ValueError(f"No step is called {sorted(unknown)[0]!r}.")
+        one, named = self._moved, {name for first, others in pairs for name in (first, *others)}
+        if unknown := named - set(one):
+            raise ValueError(f"No step is called {min(unknown)!r}.")
         result = infinitesimal_jackknife(
             lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
         )
         alone = {name: self._change(result, k, one[name]) for k, name in enumerate(one)}
         compared = {
-            pair: self._change(result, k, one[pair[0]], *(one[name] for name in _names(pair[1])))
-            for k, pair in enumerate(pairs, len(one))
+            (name, others): self._change(result, k, one[name], *(one[other] for other in others))
+            for k, (name, others) in enumerate(pairs, len(one))
         }
-        for at, (name, others) in enumerate(pairs, len(one)):
-            if len(_names(others)) == 1:
-                plain, gained = _names(others)[0], compared[name, others]
-                both = at, list(one).index(plain)
+        for k, pair in enumerate(pairs, len(one)):
+            if len(pair[1]) == 1:
+                plain, gained = pair[1][0], compared[pair]
+                both = k, list(one).index(plain)
                 found = price(result, both, alone[plain], gained, self._confidence)
-                compared[name, others] = replace(gained, price=found)
+                compared[pair] = replace(gained, price=found)
         return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
 
     def _change(self, result: Jackknifed, k: int, *made_of: _Moved) -> Change:
         """The k-th ΔH and ΔJ, and the weights that they are made with."""
         f = self._sample.functional
-        of_entropy, *others = (x.of_entropy for x in made_of)
-        of_reward, *rest = (x.of_reward for x in made_of)
-        for trust in others:
-            of_entropy = of_entropy.or_worse(trust)
-        for trust in rest:
-            of_reward = of_reward.or_worse(trust)
 
-        def estimate(row: int, trust: Trust, unit: str, method: str) -> Estimate:
-            of_weights = trust.options(method)
-            return result.estimate(row, unit=unit, confidence=self._confidence, **of_weights)
+        def estimate(row: int, trusts: Iterable[Trust], unit: str, method: str) -> Estimate:
+            options = reduce(Trust.or_worse, trusts).options(method)
+            return result.estimate(row, unit=unit, confidence=self._confidence, **options)
 
-        entropy = estimate(2 * k, of_entropy, f.unit, f.method)
+        entropy = estimate(2 * k, (x.of_entropy for x in made_of), f.unit, f.method)
         if self._E.rewards is None:
             return Change(entropy, None)
-        reward = estimate(2 * k + 1, of_reward, REWARD, "sequence")
-        return Change(entropy, reward)
+        of_reward = (x.of_reward for x in made_of)
+        return Change(entropy, estimate(2 * k + 1, of_reward, REWARD, "sequence"))
 
     def _statistics(self, omega: Tensor, pairs: Sequence[Pair]) -> Tensor:
         """(ΔH, ΔJ) of every step, then of every pair, flat."""
@@ -214,7 +204,7 @@ class PairedSteps:
 
         alone = {name: change(one) for name, one in self._moved.items()}
         compared = [
-            alone[name] - torch.stack([alone[other] for other in _names(others)]).mean(0)
+            alone[name] - torch.stack([alone[other] for other in others]).mean(0)
             for name, others in pairs
         ]
         return torch.stack([*alone.values(), *compared]).flatten()
@@ -225,10 +215,6 @@ class PairedSteps:
         tokens = self._sample.functional.tokens
         of = RewardMean("per_sequence", "sequence", tokens, rewards=self._E.rewards)
         return of(omega, log_ratios, log_ratios)
-
-
-def _names(others: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (others,) if isinstance(others, str) else others
 
 
 def price(
@@ -248,14 +234,13 @@ def price(
     """
     if plain.reward is None or gained.reward is None:
         return None
-    clear = plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)
-    if not clear:
+    if not plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low):
         return None
     (gh, gj), (h, j) = (result.values[2 * k : 2 * k + 2].tolist() for k in rows)
     (of_gh, of_gj), (of_h, of_j) = (result.influences[2 * k : 2 * k + 2] for k in rows)
-    top, bottom = gj * h, gh * j
+    ends = result.values.new_tensor((gj * h, gh * j))
     parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
-    joint = replace(result, values=result.values.new_tensor((top, bottom)), influences=parts)
+    joint = replace(result, values=ends, influences=parts)
     found = ratio_of(
         joint,
         0,

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.functional import UNITS, EstimatorOptions, Functional, Functionals
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -50,8 +51,7 @@ def resampled_entropy_change(
     *,
     max_new_tokens: int,
     seed: int,
-    functional: Functional = "per_token",
-    confidence: float = 0.95,
+    estimator: EstimatorOptions = EstimatorOptions(),
     progress: Report = silent,
 ) -> list[Estimate]:
     """Measure ΔH(η) without weights, on the prompts of an E-batch.
@@ -63,8 +63,7 @@ def resampled_entropy_change(
         etas: Learning rates.
         max_new_tokens: L_max.
         seed: Seed of the uniforms that both policies draw from.
-        functional: "per_token" or "per_sequence".
-        confidence: Nominal coverage of the interval.
+        estimator: Which entropy, and the coverage of the interval; its method is not used.
         progress: Called before each evaluation.
 
     Returns:
@@ -79,8 +78,7 @@ def resampled_entropy_change(
             'afresh: use method "prefix", "sequence" or "doubly-robust".'
         )
     generator = torch.Generator().manual_seed(seed)
-    shape = (len(rollouts), max_new_tokens)
-    uniforms = torch.rand(shape, generator=generator, dtype=torch.float64)
+    uniforms = torch.rand(len(rollouts), max_new_tokens, generator=generator, dtype=torch.float64)
 
     def fresh() -> Rollouts:
         drawn = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
@@ -97,9 +95,8 @@ def resampled_entropy_change(
             moved = score(policy, there)
         pairs = zip(here.response_ids, there.response_ids, strict=True)
         differ = torch.tensor([not torch.equal(a, b) for a, b in pairs])
-        estimates.append(
-            coupled_change(base, moved, rollouts.prompt_index, differ, functional, confidence)
-        )
+        of = estimator.functional, estimator.confidence
+        estimates.append(coupled_change(base, moved, rollouts.prompt_index, differ, *of))
     return estimates
 
 
@@ -124,12 +121,13 @@ def coupled_change(
     Returns:
         ΔH with its paired error, or with a bound on it where few pairs differ.
     """
-    f = [Functionals(functional, "sequence", s.mask.double()) for s in (base, moved)]
 
     def values(omega: Tensor) -> Tensor:
         here, there = (
-            g(omega, torch.zeros_like(s.entropies), s.entropies)
-            for g, s in zip(f, (base, moved), strict=True)
+            Functionals(functional, "sequence", s.mask.double())(
+                omega, torch.zeros_like(s.entropies), s.entropies
+            )
+            for s in (base, moved)
         )
         return torch.stack((there - here, here, there))
 
@@ -137,17 +135,13 @@ def coupled_change(
     units, place = prompt_index.unique(return_inverse=True)
     different = torch.zeros(len(units)).index_add_(0, place, differ.float()) > 0
     n_different = int(different.sum())
-    few = n_different < min(ENOUGH, len(units) / 2)
-    estimate = result.estimate(0, unit=f[0].unit, method="resampled", confidence=confidence)
-    if not few:
+    options: dict[str, Any] = {"unit": UNITS[functional], "method": "resampled"}
+    estimate = result.estimate(0, confidence=confidence, **options)
+    if n_different >= min(ENOUGH, len(units) / 2):
         return estimate
+    se = _bound(result, different, confidence)
     bound = Estimate.from_standard_error(
-        estimate.value,
-        _bound(result, different, confidence),
-        estimate.n,
-        unit=estimate.unit,
-        method=estimate.method,
-        confidence=confidence,
+        estimate.value, se, estimate.n, confidence=confidence, **options
     )
     warning = (
         f"Only {n_different} of {len(units)} response pairs differ: the error is a bound, from the "

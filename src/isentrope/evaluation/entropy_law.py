@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import Caveats, Estimate
 
 BLOCKS = 5
 MIN_STEPS = 10
@@ -130,9 +130,9 @@ def fit_entropy_law(
     warnings = [] if len(h) >= MIN_STEPS_FOR_INTERVAL else [_TOO_SHORT.format(steps=len(h))]
     inflation = 1.0 if exact else inflation_of_errors(rho, len(h))
     options: dict[str, Any] = {"confidence": confidence, "inflation": inflation}
-    options["trusted"] = not warnings
+    options["caveats"] = Caveats(trusted=not warnings)
     a, b, ceiling = _estimates(_fit, x, r, block, "reward", **options)
-    options["trusted"] = not exact
+    options["caveats"] = Caveats(trusted=not exact)
     if not exact:  # a run that bends leaves residuals of the line that are alike for that reason
         bent = r - _powers(x - x.mean()) @ _quadratic(x - x.mean(), r)[0]
         options["inflation"] = inflation_of_errors(_autocorrelation(bent), len(h))

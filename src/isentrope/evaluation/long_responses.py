@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isentrope.models.architecture import decoder_of
+from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.architecture import decoder_of
-from isentrope.policy.batching import MicroBatch
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect
 from isentrope.policy.token_statistics import Scores, token_statistics

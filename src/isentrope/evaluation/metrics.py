@@ -36,7 +36,7 @@ from torch import Tensor
 from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.evaluation.pass_at_k import pass_at_k
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import Caveats, Estimate
 
 Metric = Literal[
     "pass_at_k",
@@ -236,7 +236,7 @@ def _jackknifed(
         lambda omega: (shift + (omega @ above) / (omega @ below))[None], prompt_index
     )
     warnings = few_prompts(jackknife.n_units) if positive else ()
-    estimate = jackknife.estimate(0, unit=unit, method=method, warnings=warnings)
+    estimate = jackknife.estimate(0, unit=unit, method=method, caveats=Caveats(warnings))
     return estimate.on_log_scale() if positive else estimate
 
 

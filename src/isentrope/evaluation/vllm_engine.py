@@ -17,12 +17,12 @@ import torch
 from packaging.version import Version
 
 from isentrope.evaluation.responses import Decoding
+from isentrope.models.base_model import adapter_base
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.adapter import adapter_settings
-from isentrope.policy.base_model import adapter_base
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import decode
 from isentrope.sampling.prompts import Prompt
+from isentrope.system.checkpoint_folder import CheckpointFolder
 
 OLDEST, TOO_NEW = "0.22", "0.32"
 """Supported versions: those that TRL 1.16 accepts."""
@@ -95,7 +95,7 @@ class VllmEngine:
         """
         from vllm import LLM  # pyright: ignore[reportMissingImports]
 
-        adapter = adapter_settings(checkpoint)
+        adapter = CheckpointFolder(checkpoint).adapter
         lora: dict[str, Any] = {}
         if adapter:
             rank = next(r for r in LORA_RANKS if r >= adapter["r"])

@@ -17,7 +17,7 @@ agree does not show the error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -131,21 +131,26 @@ def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
     Raises:
         ValueError: If the coverage is not between 0 and 1.
     """
-    require_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence}.")
     return float(student_t.ppf(0.5 + confidence / 2, degrees_of_freedom))
 
 
-def require_confidence(confidence: float) -> None:
-    """Refuse a coverage that no interval has.
+@dataclass(frozen=True)
+class Caveats:
+    """What limits the use of an estimate.
 
-    Args:
-        confidence: Nominal coverage.
-
-    Raises:
-        ValueError: If it is not between 0 and 1.
+    Attributes:
+        warnings: Sentences.
+        trusted: False omits the interval (NaN), because the error bar cannot be trusted.
+        ess: Effective sample size of the importance weights, if weights were used.
+        khat: Pareto shape of their tail, if weights were used.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence}.")
+
+    warnings: tuple[str, ...] = ()
+    trusted: bool = True
+    ess: float | None = None
+    khat: float | None = None
 
 
 COLUMNS = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
@@ -189,8 +194,7 @@ class Estimate:
 
     def __post_init__(self) -> None:
         low, high = within_bounds(self.ci_low, self.ci_high, self.unit)
-        object.__setattr__(self, "ci_low", low)
-        object.__setattr__(self, "ci_high", high)
+        vars(self).update(ci_low=low, ci_high=high)
 
     @classmethod
     def from_standard_error(
@@ -202,10 +206,7 @@ class Estimate:
         unit: str,
         method: str,
         confidence: float = 0.95,
-        ess: float | None = None,
-        khat: float | None = None,
-        warnings: Iterable[str] = (),
-        trusted: bool = True,
+        caveats: Caveats = Caveats(),
         degrees_of_freedom: float | None = None,
     ) -> Estimate:
         """Attach a t-interval; none where the error is zero.
@@ -217,10 +218,7 @@ class Estimate:
             unit: Unit of value, se and the interval.
             method: Name of the estimator.
             confidence: Nominal coverage of the interval.
-            ess: Effective sample size, if any.
-            khat: Pareto tail shape, if any.
-            warnings: Warnings on the number.
-            trusted: False omits the interval (NaN), because the error bar cannot be trusted.
+            caveats: Warnings, and whether the error bar can be trusted.
             degrees_of_freedom: Of the standard error; None for n - 1.
 
         Returns:
@@ -228,12 +226,12 @@ class Estimate:
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
         nothing = se <= ROUNDING * abs(value)
-        bounded = trusted and df > 0 and math.isfinite(se) and not nothing
+        bounded = caveats.trusted and df > 0 and math.isfinite(se) and not nothing
         half = t_quantile(df, confidence) * se if bounded else math.nan
-        caveats = (*warnings, NO_SPREAD) if nothing else tuple(warnings)
-        ends = (value - half, value + half)
+        warnings = (*caveats.warnings, NO_SPREAD) if nothing else caveats.warnings
+        ends, of_weights = (value - half, value + half), (caveats.ess, caveats.khat)
         freedom = None if nothing else df  # that of rounding has no meaning
-        return cls(value, se, *ends, n, unit, method, ess, khat, caveats, freedom)
+        return cls(value, se, *ends, n, unit, method, *of_weights, warnings, freedom)
 
     @classmethod
     def from_influences(
@@ -241,7 +239,7 @@ class Estimate:
         value: float,
         influences: ArrayLike,
         *,
-        warnings: Iterable[str] = (),
+        caveats: Caveats = Caveats(),
         at_most: int | None = None,
         **options: Any,
     ) -> Estimate:
@@ -250,9 +248,9 @@ class Estimate:
         Args:
             value: Point estimate.
             influences: (P,) φ of the units, less their mean: SE² = P/(P−1) Σ φ².
-            warnings: Warnings on the number.
+            caveats: Warnings, and whether the error bar can be trusted.
             at_most: Largest n, where the influences are of fewer independent units.
-            **options: Of `from_standard_error`: unit, method, confidence, ess, khat and trusted.
+            **options: Of `from_standard_error`: unit, method and confidence.
 
         Returns:
             The estimate, with a warning where a handful of units carry it.
@@ -262,10 +260,10 @@ class Estimate:
         se = math.sqrt(n / (n - 1) * float(squares.sum())) if n > 1 else math.nan
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
-            warnings = (*warnings, _carried_by(carriers))
+            caveats = replace(caveats, warnings=(*caveats.warnings, _CARRIED.format(carriers)))
         freedom = freedom_of_units(influences, n)
         return cls.from_standard_error(
-            value, se, n, warnings=warnings, degrees_of_freedom=freedom, **options
+            value, se, n, caveats=caveats, degrees_of_freedom=freedom, **options
         )
 
     @classmethod
@@ -345,8 +343,7 @@ class Estimate:
         return f"{self.value:.4g} ± {self.se:.2g} {interval} {self.unit}"
 
 
-def _carried_by(carriers: float) -> str:
-    return (
-        f"A handful of responses carry this number, as {carriers:.0f} equal ones would: its "
-        "interval is long for that reason, and another batch may hold others that weigh as much."
-    )
+_CARRIED = (
+    "A handful of responses carry this number, as {:.0f} equal ones would: its interval is long "
+    "for that reason, and another batch may hold others that weigh as much."
+)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import masking_utils
 
+from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.batching import MicroBatch, micro_batches
 
 
 @dataclass(frozen=True)

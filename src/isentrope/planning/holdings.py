@@ -14,9 +14,9 @@ from isentrope.attribution.influence.quantities import (
     SEQUENCE_GROUPS,
     TOKEN_GROUPS,
 )
+from isentrope.models.precision import Precision
 from isentrope.planning.shapes import Shapes
 from isentrope.planning.stages import Term
-from isentrope.policy.precision import Precision
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from isentrope.attribution.gradients.sequence_gradients import ELEMENTS_HELD
+from isentrope.models.precision import Precision
 from isentrope.planning.followed import Batch
 from isentrope.planning.holdings import Holdings, element
 from isentrope.planning.passes import Passes
@@ -13,7 +14,6 @@ from isentrope.planning.shapes import Shapes
 from isentrope.planning.sizes import Sizes
 from isentrope.planning.stages import Stage, Term, Work, pass_terms
 from isentrope.planning.tracing import Trace
-from isentrope.policy.precision import Precision
 from isentrope.policy.slopes import smaller_batches
 
 NOTHING = Trace(0, 0, 0.0, 0.0, 0.0, 0.0)

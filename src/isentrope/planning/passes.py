@@ -18,6 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from isentrope.attribution.gradients.lora import scaled_by_rank
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum
+from isentrope.models.attention import attention_in_blocks
+from isentrope.models.batching import MicroBatch
+from isentrope.models.padding import DerivativeOfTraining
+from isentrope.models.precision import Precision
 from isentrope.nouns.forward_mode import derivatives_at_zero
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.followed import (
@@ -30,13 +34,9 @@ from isentrope.planning.followed import (
 from isentrope.planning.shapes import ShapePolicy, Shapes, shape_policy
 from isentrope.planning.tracing import Trace, trace
 from isentrope.policy import divergence, token_statistics
-from isentrope.policy.attention import attention_in_blocks
-from isentrope.policy.batching import MicroBatch
-from isentrope.policy.derivative_guard import TOKENS
+from isentrope.policy.derivatives import TOKENS
 from isentrope.policy.divergence import Reference
 from isentrope.policy.gradient import _root
-from isentrope.policy.padding import DerivativeOfTraining
-from isentrope.policy.precision import Precision
 from isentrope.policy.slopes import _hidden_slopes, smaller_batches
 from isentrope.system.errors import IsentropeError
 from isentrope.system.heap import LARGEST_KEPT, MAPPED

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from isentrope.models.precision import Precision
 from isentrope.planning.measuring import Measuring
 from isentrope.planning.passes import Passes
 from isentrope.planning.rate import Rate
 from isentrope.planning.shapes import Shapes
 from isentrope.planning.sizes import Sizes
 from isentrope.planning.stages import Stage
-from isentrope.policy.precision import Precision
 from isentrope.system.errors import IsentropeError
 
 _UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}

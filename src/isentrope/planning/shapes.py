@@ -15,14 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from isentrope.policy.adapter import ADAPTER_CONFIG, adapter_settings, require_tunable
-from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.base_model import adapter_base, model_config
+from isentrope.models.adapter import (
+    require_tunable,
+)
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.base_model import adapter_base, model_config
+from isentrope.models.precision import Precision
+from isentrope.models.sharding import layers_of
+from isentrope.models.trainable import train_only
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
-from isentrope.policy.sharding import layers_of
-from isentrope.policy.trainable import train_only
+from isentrope.system.checkpoint_folder import ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.reading import reading
 from isentrope.update.optimizer_state import file_of
 
@@ -100,7 +103,7 @@ def shapes_of(
         FileError: If a configuration cannot be read.
     """
     folder = Path(folder)
-    settings, source = adapter_settings(folder), str(folder)
+    settings, source = CheckpointFolder(folder).adapter, str(folder)
     if settings:
         require_tunable(folder, settings)
         named = settings.get("base_model_name_or_path")

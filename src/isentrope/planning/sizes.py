@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.models.precision import Precision
 from isentrope.planning.followed import Batch
-from isentrope.policy.precision import Precision
 
 FLOAT64 = Precision("float64")
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.architecture import UnsupportedModelError, name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.architecture import UnsupportedModelError, name_of
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.batching import MicroBatch
+from isentrope.models.batching import MicroBatch
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.token_statistics import logit_chunks
 

@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.architecture import refusal_by_name
+from isentrope.models.batching import MicroBatch, as_trained, micro_batches
+from isentrope.models.layerwise import layer_gradients
+from isentrope.models.requirements import require_no_checkpointing
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.sharded_tensors import is_sharded
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.architecture import refusal_by_name
-from isentrope.policy.batching import MicroBatch, as_trained, micro_batches
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
-from isentrope.policy.layerwise import layer_gradients
-from isentrope.policy.requirements import require_no_checkpointing
+from isentrope.policy.language_model import Policy
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.system.heap import give_back_free_memory, mapped_blocks
 from isentrope.system.processes import Ranks
-
-if TYPE_CHECKING:
-    from isentrope.policy.language_model import Policy
 
 
 @smaller_where_memory_is_short

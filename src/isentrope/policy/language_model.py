@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,31 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from isentrope.models.architecture import refusal_by_name, use_eager_experts
+from isentrope.models.attention import attention_in_blocks
+from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
+from isentrope.models.checkpoint import LoadOptions, load_checkpoint
+from isentrope.models.layerwise import Moved, Point, layers_at, moved_along
+from isentrope.models.precision import Precision
+from isentrope.models.quantised import require_exact_inputs, write_out_products
+from isentrope.models.requirements import (
+    active_dropout,
+    require_finite_weights,
+    require_one_device,
+    require_plain_embeddings,
+)
+from isentrope.models.sharding import exchange_as_stored, is_spread
+from isentrope.models.special_tokens import end_tokens, padding_token
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.sharded_tensors import is_sharded, local_part, total
 from isentrope.nouns.vectors import Vector, require_same_names
-from isentrope.policy.architecture import refusal_by_name, use_eager_experts
-from isentrope.policy.attention import attention_in_blocks
-from isentrope.policy.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.policy.divergence import DivergentScorer, Reference
-from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.layerwise import Moved, Point, layers_at, moved_along
-from isentrope.policy.own_logits import require_own_logits
-from isentrope.policy.precision import Precision
-from isentrope.policy.quantised import require_exact_inputs, write_out_products
-from isentrope.policy.requirements import (
-    active_dropout,
-    require_finite_weights,
+from isentrope.policy.own_logits import (
     require_float64,
-    require_one_device,
-    require_plain_embeddings,
+    require_own_logits,
     rounding_operations,
 )
 from isentrope.policy.scorer import HiddenStates, Scorer
-from isentrope.policy.sharding import exchange_as_stored, is_spread
-from isentrope.policy.special_tokens import end_tokens, padding_token
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.processes import ALONE, Ranks
 
@@ -132,16 +135,14 @@ class Policy:
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: `base_model`, `allow_hub`, `device_map`, `quantization`,
-                `trainable_patterns`, `mapped` and `verify` go to `policy.checkpoint.load_policy`;
-                the rest to `Policy`.
+            **options: Fields of `models.checkpoint.LoadOptions`; the rest goes to `Policy`.
 
         Returns:
             The policy.
         """
-        from isentrope.policy.checkpoint import load_policy
-
-        return load_policy(path, **options)
+        named = [field.name for field in fields(LoadOptions) if field.name in options]
+        chosen = LoadOptions(**{name: options.pop(name) for name in named})
+        return cls(*load_checkpoint(path, chosen), **options)
 
     @property
     def eos_token_id(self) -> int | None:
@@ -162,7 +163,7 @@ class Policy:
 
     @property
     def sharded(self) -> bool:
-        """Whether the base is spread over processes (`policy.sharding`)."""
+        """Whether the base is spread over processes (`models.sharding`)."""
         return is_spread(self.model)
 
     @property
@@ -192,7 +193,7 @@ class Policy:
 
     @property
     def spreads_theta(self) -> bool:
-        """Whether trained parameters are spread over processes (`policy.layerwise`)."""
+        """Whether trained parameters are spread over processes (`models.layerwise`)."""
         return any(is_sharded(p) for p in self.model.parameters() if p.requires_grad)
 
     def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:
@@ -360,28 +361,6 @@ class Policy:
         names = self.scorer.inner_names
         plain = {n: p for n, p in point.items() if isinstance(p, Tensor)}
         return {names[n]: p for n, p in plain.items() if not is_sharded(p)}
-
-    def weighted_gradient(
-        self,
-        rollouts: Rollouts,
-        logprob_weights: Tensor,
-        entropy_weights: Tensor | None = None,
-        micro_batch: int | None = None,
-    ) -> Vector:
-        """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) by one backward pass over the rollouts.
-
-        Args:
-            rollouts: n sequences.
-            logprob_weights: a, (n, t).
-            entropy_weights: b, (n, t), or None for no entropy term.
-            micro_batch: Sequences per pass of training, where it is rounded; None for all in one.
-
-        Returns:
-            The gradient by parameter name, float64.
-        """
-        return weighted_gradient(
-            self, rollouts, logprob_weights, entropy_weights, micro_batch=micro_batch
-        )
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).

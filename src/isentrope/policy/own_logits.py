@@ -1,4 +1,4 @@
-"""A model's own logits, compared with the scores that it is measured by."""
+"""A model as it is scored, compared with its own logits, and searched for operations that round."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.architecture import UnsupportedModelError, name_of, refusal_by_name
+from isentrope.models.attention import attention_in_blocks
+from isentrope.models.batching import micro_batches
+from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.architecture import UnsupportedModelError, name_of, refusal_by_name
-from isentrope.policy.attention import attention_in_blocks
-from isentrope.policy.batching import micro_batches
-from isentrope.policy.precision import Precision
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores
 from isentrope.system.heap import mapped_blocks
@@ -149,3 +149,37 @@ def random_sequences(scorer: Scorer) -> Rollouts:
 
     sizes = ((5, 6), (2, 4), (1, 2))
     return Rollouts([tokens(p) for p, _ in sizes], [tokens(r) for _, r in sizes], torch.arange(3))
+
+
+def require_float64(scorer: Scorer, precision: Precision) -> None:
+    """Refuse a model that rounds to a shorter type somewhere inside a float64 forward pass.
+
+    Args:
+        scorer: The model with its head.
+        precision: A float64 precision.
+
+    Raises:
+        UnsupportedModelError: Naming the first operation that rounds.
+    """
+    if operations := rounding_operations(scorer, precision):
+        raise UnsupportedModelError(
+            f"{name_of(scorer.lm)} rounds inside float64: {operations[0]} "
+            f"({len(operations)} operations). "
+            "Use precision='float32', or attention 'sdpa' or 'eager' without custom kernels."
+        )
+
+
+def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
+    """The operations of a forward pass whose results are shorter than float64.
+
+    Args:
+        scorer: The model with its head.
+        precision: A float64 precision.
+
+    Returns:
+        One entry per operation, with its type.
+    """
+    recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
+    with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
+        scorer(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
+    return recorder.found

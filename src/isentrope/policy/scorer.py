@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.architecture import decoder_of
-from isentrope.policy.batching import MicroBatch
-from isentrope.policy.logits import head_of
-from isentrope.policy.shared_prompts import hidden_after_prompt
+from isentrope.models.architecture import decoder_of
+from isentrope.models.batching import MicroBatch
+from isentrope.models.logits import head_of
+from isentrope.models.shared_prompts import hidden_after_prompt
 from isentrope.policy.token_statistics import token_statistics
 
 

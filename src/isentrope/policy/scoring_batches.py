@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
-from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.batching import (
+from isentrope.models.batching import (
     MicroBatch,
     Part,
     cut_by_length,
@@ -23,10 +21,9 @@ from isentrope.policy.batching import (
     padded,
     tokens_read,
 )
-from isentrope.policy.shared_prompts import keeps_plain_cache
-
-if TYPE_CHECKING:
-    from isentrope.policy.language_model import Policy
+from isentrope.models.shared_prompts import keeps_plain_cache
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
 
 GROUPS_OF_A_PROCESS = 4
 """Prompts per process from which all responses to a prompt go to one process."""

@@ -9,31 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
+from isentrope.models.architecture import is_lack_of_memory
+from isentrope.models.batching import tokens_read
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.batching import tokens_read
+from isentrope.policy.language_model import Policy
 from isentrope.system.heap import give_back_free_memory
-
-if TYPE_CHECKING:
-    from isentrope.policy.language_model import Policy
 
 log = logging.getLogger("isentrope")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_OF_THE_CPU = "DefaultCPUAllocator: can't allocate memory"
-"""What torch says where the CPU's memory is full; it has no class of its own."""
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is full."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and _OF_THE_CPU in str(error)
-    )
 
 
 def smaller_where_memory_is_short(
@@ -70,7 +59,7 @@ def smaller_where_memory_is_short(
     return tried
 
 
-def _half(policy: Any, rollouts: Rollouts) -> int | None:
+def _half(policy: Policy, rollouts: Rollouts) -> int | None:
     """Half of what a micro-batch has now; None where it has one sequence, or work is shared."""
     lengths = tokens_read(rollouts)
     longest = max(lengths)

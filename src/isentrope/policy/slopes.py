@@ -15,10 +15,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.batching import PADDING_OF_SLOPES, MicroBatch
-from isentrope.policy.derivative_guard import require_derivatives
+from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each, stack_directions

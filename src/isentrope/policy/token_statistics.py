@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from isentrope.policy.logits import ScaledHead
+from isentrope.models.logits import ScaledHead
 from isentrope.policy.spread import Spread
 
 LOGITS_HELD = 2**23

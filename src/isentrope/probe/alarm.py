@@ -51,7 +51,6 @@ class Alarm(TrainerCallback):
         self,
         probe: EntropyProbe,
         *,
-        functional: str = "per_token",
         false_alarms: float = 0.005,
         half_life: int = 50,
         stop: bool = False,
@@ -61,7 +60,6 @@ class Alarm(TrainerCallback):
 
         Args:
             probe: The probe to watch; it must come first in the trainer's callbacks.
-            functional: The entropy whose changes the probe reads.
             false_alarms: α, the largest probability of a false alarm per reading.
             half_life: Steps; the alarm is raised where half of the entropy would be gone within
                 fewer.
@@ -76,12 +74,10 @@ class Alarm(TrainerCallback):
                 f"The alarm needs 0 < false_alarms < 1 and half_life > 0, got {false_alarms} and "
                 f"{half_life}."
             )
-        self._probe, self._entropy = probe, f"probe/entropy_{functional}"
+        self._probe, self._entropy = probe, f"probe/entropy_{probe.options.functional}"
         self._level, self._half_life, self._stop = false_alarms / 2, half_life, stop
         self._control = control
-        self._steps: list[int] = []
-        self._rates: list[float] = []
-        self._errors: list[float] = []
+        self._readings: list[tuple[int, float, float]] = []
         self._announced = self._stopping = False
         self._latest: dict[str, float] = {}
         self.sentences: list[str] = []
@@ -93,13 +89,11 @@ class Alarm(TrainerCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """The readings since the last change, as plain JSON."""
-        readings = [list(x) for x in zip(self._steps, self._rates, self._errors, strict=True)]
-        return {"readings": readings, "told": self._announced}
+        return {"readings": [list(x) for x in self._readings], "told": self._announced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
-        readings = state["readings"]
-        self._steps, self._rates, self._errors = ([x[k] for x in readings] for k in range(3))
+        self._readings = [tuple(x) for x in state["readings"]]
         self._announced = state["told"]
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
@@ -140,17 +134,13 @@ class Alarm(TrainerCallback):
         Returns:
             The alarm, or None.
         """
-        self._steps.append(step)
-        self._rates.append(rate)
-        self._errors.append(se)
-        for column in (self._steps, self._rates, self._errors):
-            del column[:-MAX_READINGS]
+        self._readings = [*self._readings, (step, rate, se)][-MAX_READINGS:]
         sentence = self._change(step) or self._spent(step)
-        now = mean_of(self._rates, self._errors)
+        now = mean_of(*self._rates())
         self._latest = {"alarm/rate": now.value, "alarm/raised": float(sentence is not None)}
         if math.isfinite(now.se):
             self._latest["alarm/rate_se"] = now.se
-        if len(self._rates) >= MIN_READINGS:
+        if len(self._readings) >= MIN_READINGS:
             value, low, high = half_life(now)
             ends = {"": value, "_ci_low": low, "_ci_high": high}
             self._latest |= {
@@ -160,28 +150,31 @@ class Alarm(TrainerCallback):
             self.sentences.append(sentence)
         return sentence
 
+    def _rates(self) -> tuple[list[float], list[float]]:
+        """Relative changes, and their standard errors."""
+        return [rate for _, rate, _ in self._readings], [se for _, _, se in self._readings]
+
     def _change(self, step: int) -> str | None:
-        split = find_change(self._rates, self._errors, self._level)
+        split = find_change(*self._rates(), self._level)
         if split is None or split.p_value > self._level:
             return None
-        if len(self._rates) - split.place < CONFIRMING_READINGS:
+        if len(self._readings) - split.place < CONFIRMING_READINGS:
             return None
-        for column in (self._steps, self._rates, self._errors):
-            del column[: split.place]
+        del self._readings[: split.place]
         self._announced, before, now = False, split.before.value, split.after
         if min(before, 0) <= now.value <= max(before, 0):
             return None  # slower than before: no alarm
         self._announced = now.value < 0  # the sentence gives the half-life
         return (
-            f"Entropy alarm at step {step}: from step {self._steps[0]} on entropy changes by "
+            f"Entropy alarm at step {step}: from step {self._readings[0][0]} on entropy changes by "
             f"{_per_step(now)}, before by {100 * before:+.2g} % (p = {split.p_value:.1g}). "
             f"{self._advice(now)}"
         )
 
     def _spent(self, step: int) -> str | None:
-        if self._announced or len(self._rates) < MIN_READINGS:
+        if self._announced or len(self._readings) < MIN_READINGS:
             return None
-        now = mean_of(self._rates, self._errors)
+        now = mean_of(*self._rates())
         _, high = now.interval(1 - 2 * self._level)
         if not high < -math.log(2) / self._half_life:
             return None

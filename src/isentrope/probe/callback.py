@@ -19,29 +19,29 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
 from transformers import TrainerCallback
 
-from isentrope.estimators.functional import Functional, Method
+from isentrope.estimators.functional import Functionals
+from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.policy.sharding import is_spread
 from isentrope.probe.coming_step import StepControl, moving_parts
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, gradient_of_reading
+from isentrope.probe.options import ProbeOptions
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
-    LENGTH,
     require_known_optimizer,
     require_recordable,
     require_unfiltered,
     require_whole_model,
     require_whole_parameters,
-    setting,
 )
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
@@ -53,7 +53,6 @@ from isentrope.sampling.streams import generator_of
 from isentrope.system.file_contents import finite
 from isentrope.system.files import append_line
 from isentrope.system.processes import all_ranks, rank, together
-from isentrope.update.optimizer_rules import Preconditioning
 
 log = logging.getLogger("isentrope")
 _MEANS = ("first_order", "change")
@@ -63,6 +62,7 @@ class EntropyProbe(TrainerCallback):
     """A callback that reads entropy changes while a transformers or TRL trainer runs.
 
     Attributes:
+        options: What a reading is.
         history: All readings of this process.
         kept: The gradient of the last reading; None without `log_every`.
     """
@@ -72,44 +72,24 @@ class EntropyProbe(TrainerCallback):
         prompts: Sequence[PromptLike],
         *,
         every: int = 20,
-        log_every: int | None = None,
         size: int = 32,
-        functional: Functional = "per_token",
-        method: Method = "prefix",
-        second_order: bool = False,
-        fresh: bool = False,
-        preconditioning: Preconditioning = "this_step",
-        seed: int = 0,
-        ema_decay: float = 0.9,
-        temperature: float | None = None,
-        max_new_tokens: int | None = None,
         path: str | Path | None = None,
         record: bool = False,
         control: StepControl | None = None,
+        options: ProbeOptions = ProbeOptions(),
     ) -> None:
         """Set what is probed, and how often.
 
         Args:
             prompts: Held-out prompts; the run must not train on them.
             every: Steps from one reading to the next; the first step has one.
-            log_every: Also predict every so many steps, by the gradient of the last reading
-                (`kept_gradient`): one backward pass per reading, and O(d) per prediction.
             size: Prompts per reading, drawn with replacement, one response each.
-            functional: "per_token" (h) or "per_sequence" (ℋ), of every change.
-            method: "prefix" or "sequence".
-            second_order: Also δH₂ and the linear range, at about twice the cost.
-            fresh: Also measure ΔH on a second mini-batch, independent of the prediction.
-            preconditioning: Predict the step as taken, or with second moments of before it; then
-                the first step has no reading.
-            seed: Fixes prompts and tokens of every reading.
-            ema_decay: β of the exponential moving averages over readings, in [0, 1).
-            temperature: Sampling temperature; by default the trainer's.
-            max_new_tokens: Longest response in tokens; by default the trainer's.
             path: A jsonl file to which each reading is appended, null for NaN.
             record: Also write the step taken from each checkpoint that the trainer saves into its
                 `next_update/`, which `objective="recorded"` replays; it needs `attach`.
             control: The step control, if there is one: its λu is a part of the step. It
                 must be among the trainer's callbacks before the probe.
+            options: What a reading is.
 
         Raises:
             ValueError: If a number is out of range or there are no prompts.
@@ -117,15 +97,12 @@ class EntropyProbe(TrainerCallback):
         if every < 1 or size < 2:
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
-        self._every, self._size = every, size
-        self._of_what: dict[str, Any] = {"functional": functional, "method": method}
-        self._second_order, self._fresh, self._seed = second_order, fresh, seed
-        self._temperature, self._max_new_tokens = temperature, max_new_tokens
+        self._every, self._size, self.options = every, size, options
         self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
         self._control = control
         self.off = False
-        self._preconditioning: Preconditioning = preconditioning
+        log_every, ema_decay = options.log_every, options.ema_decay
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
         self._means = {name: RunningMean(ema_decay) for name in _MEANS}
         self._policy: Policy | None = None
@@ -151,8 +128,8 @@ class EntropyProbe(TrainerCallback):
         require_whole_parameters(trainer)
         require_unfiltered(trainer)
         require_known_optimizer(trainer)
-        setting(self._temperature, trainer.args, "temperature", "temperature")
-        setting(self._max_new_tokens, trainer.args, *LENGTH)
+        self.options.temperature_of(trainer.args)
+        self.options.length_of(trainer.args)
         if self._record:
             require_recordable(trainer)
             self._recorder = StepRecorder(trainer)
@@ -219,13 +196,13 @@ class EntropyProbe(TrainerCallback):
         if not self._due(state.global_step):
             return
         step = state.global_step + 1
-        length = setting(self._max_new_tokens, args, *LENGTH)
+        length = self.options.length_of(args)
         zero_step, self._zero_step = self._zero_step, None
         at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
         with evaluating(bare(kwargs["model"])), at_start as optimizer:
             shared = is_spread(bare(kwargs["model"]))
             policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
-            how = optimizer, self._control, self._preconditioning, zero_step
+            how = optimizer, self._control, self.options.preconditioning, zero_step
             components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
                 log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
@@ -235,12 +212,12 @@ class EntropyProbe(TrainerCallback):
             if not self._reads(state.global_step):
                 return
             E = self._draw(policy, step, 0, length)
-            before = look_ahead(policy, E, components, self._second_order, eta)
+            before = look_ahead(policy, E, components, self.options.second_order, eta)
             if self.kept is not None:
-                gradient = gradient_of_reading(policy, before, **self._of_what)
+                gradient = gradient_of_reading(policy, before, self._functionals(before))
                 self.kept.renew(step, gradient, components, eta)
             other = None
-            if self._fresh:
+            if self.options.fresh:
                 apart = self._draw(policy, step, 1, length)
                 other = look_ahead(policy, apart, components, False, eta)
         self._before = before, other, eta
@@ -259,8 +236,10 @@ class EntropyProbe(TrainerCallback):
         with evaluating(self._policy.model):
             after = look_back(self._policy, before)
             apart = look_back(self._policy, other) if other else None
-        fresh = read(step, eta, other, apart, **self._of_what).change if other and apart else None
-        reading = read(step, eta, before, after, **self._of_what, fresh=fresh)
+        reading = read(step, eta, before, after, self._functionals(before))
+        if other and apart:
+            fresh = read(step, eta, other, apart, self._functionals(other)).change
+            reading = replace(reading, fresh=fresh)
         self.history.append(reading)
         self._latest |= reading.to_dict()
         for name, mean in self._means.items():
@@ -269,6 +248,10 @@ class EntropyProbe(TrainerCallback):
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
         together(lambda: self._append(step))
+
+    def _functionals(self, before: ScoredBefore) -> Functionals:
+        tokens = before.base.mask.double()
+        return Functionals(self.options.functional, self.options.method, tokens)
 
     def _reads(self, step: int) -> bool:
         return step % self._every == 0
@@ -298,7 +281,7 @@ class EntropyProbe(TrainerCallback):
             self._policy = Policy(
                 model,
                 tokenizer,
-                temperature=setting(self._temperature, args, "temperature", "temperature"),
+                temperature=self.options.temperature_of(args),
                 precision="as_is",
             )
             if self._policy.sharded:
@@ -308,5 +291,5 @@ class EntropyProbe(TrainerCallback):
 
     def _draw(self, policy: Policy, step: int, which: int, length: int) -> Rollouts:
         """This process's share of a mini-batch of a step: 0 for E, 1 for the fresh one."""
-        generator = generator_of(self._seed, step, which, 7)
+        generator = generator_of(self.options.seed, step, which, 7)
         return draw_share(policy, self._prompts, self._size, length, generator)

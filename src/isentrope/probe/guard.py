@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
-from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.derivative_guard import DerivativeError
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.system.processes import together
 

@@ -17,33 +17,29 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy_gradient import cotangents
-from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.vectors import Vector, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, own_rows
 from isentrope.system.processes import all_ranks
 
 
-def gradient_of_reading(
-    policy: Policy, before: ScoredBefore, functional: Functional, method: Method
-) -> Vector:
+def gradient_of_reading(policy: Policy, before: ScoredBefore, f: Functionals) -> Vector:
     """G = ∂F of the mini-batch of a reading, by one backward pass; every process must call this.
 
     Args:
         policy: The policy at θ.
         before: The mini-batch, scored at θ.
-        functional: "per_token" or "per_sequence".
-        method: "prefix" or "sequence".
+        f: F of the mini-batch.
 
     Returns:
         The gradient by parameter name, float32, the same on every process.
     """
-    f = Functionals(functional, method, before.base.mask.double())
     sample = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
     rows = own_rows(policy, len(before.prompt_index))
     t = int(before.mine.lengths.max())

@@ -126,16 +126,8 @@ class OnlineNoiseScale:
         spread = s["nn"] - 2 * ratio * s["nd"] + ratio**2 * s["dd"]
         small_sample = effective / (effective - 1)
         error = (small_sample * max(spread, 0.0)) ** 0.5 / abs(s["den"])
-        return Estimate(
-            ratio,
-            error,
-            low,
-            high,
-            round(effective),
-            UNIT,
-            "running ratio",
-            warnings=warnings,
-        )
+        n, method = round(effective), "running ratio"
+        return Estimate(ratio, error, low, high, n, UNIT, method, warnings=warnings)
 
     def _fieller(self, effective: float) -> tuple[float, float]:
         """The ends of the interval; NaN where |G|² may be zero."""
@@ -147,15 +139,13 @@ class OnlineNoiseScale:
         found = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
         return ends_of_ratio(*found, sign="any") if s["den"] > 0 else (math.nan, math.nan)
 
-    def to_dict(self) -> dict[str, float]:
+    def latest(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""
         estimate = self.estimate()
         if estimate is None:
             return {}
-        named = {"": estimate.value, "_se": estimate.se}
-        named |= {"_ci_low": estimate.ci_low, "_ci_high": estimate.ci_high}
         weight = self._sums["w"]
-        return {f"noise_scale/b_simple{end}": value for end, value in named.items()} | {
+        return estimate.columns("noise_scale/b_simple") | {
             "noise_scale/trace": self._sums["num"] / weight,
             "noise_scale/gradient_square": self._sums["den"] / weight,
         }
@@ -204,8 +194,8 @@ _FEW = (
 _RESUMED = "The steps behind the interval were not saved: it returns after new ones."
 
 
-class NoiseScaleMonitor:
-    """Watches the accumulated gradient of a training run."""
+class NoiseScaleMonitor(OnlineNoiseScale):
+    """B_simple of a training run, from its accumulated gradients."""
 
     def __init__(
         self,
@@ -236,7 +226,7 @@ class NoiseScaleMonitor:
             )
         self._parameters = list(parameters)
         self._accumulation, self._processes, self._groups = accumulation, processes, groups
-        self._scale = OnlineNoiseScale(ema_decay)
+        super().__init__(ema_decay)
         self._before: list[Tensor] | None = None
         self._squares: list[float] = []
 
@@ -258,20 +248,8 @@ class NoiseScaleMonitor:
         n = self._accumulation * self._processes
         mean_square = sum(squares) / len(squares)
         whole = sum(_square(g) for g in now)
-        self._scale.update(*micro_batch_moments(mean_square, whole, n, self._groups))
+        self.update(*micro_batch_moments(mean_square, whole, n, self._groups))
         self._before, self._squares = None, []
-
-    def latest(self) -> dict[str, float]:
-        """Flat numbers for the log of the step just taken."""
-        return self._scale.to_dict()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The running sums, as plain JSON."""
-        return self._scale.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved sums."""
-        self._scale.load_state_dict(state)
 
 
 def _square(gradient: Tensor) -> float:

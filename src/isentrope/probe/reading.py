@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
@@ -21,7 +21,7 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.token_statistics import Scores
-from isentrope.probe.scoring import ScoredBefore
+from isentrope.probe.scoring import ScoredBefore, sum_of_scores
 
 COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
 ALWAYS = COMPONENTS[:3]
@@ -45,9 +45,9 @@ class ProbeReading:
         linear_fraction: η/η*, or None.
         change: ΔH, measured after the step on the same samples.
         residual: ΔH − predicted, with its paired error.
-        fresh: ΔH on other samples of θ, or None.
         trust: Diagnostics of the importance weights after the step, or of those at θ, policy over
             sampler, where they are worse.
+        fresh: ΔH on other samples of θ, or None.
     """
 
     step: int
@@ -61,8 +61,8 @@ class ProbeReading:
     linear_fraction: Estimate | None
     change: Estimate
     residual: Estimate
-    fresh: Estimate | None
     trust: Trust
+    fresh: Estimate | None = None
 
     def to_dict(self) -> dict[str, float]:
         """Flat numbers for a log, errors under names that end in _se.
@@ -100,10 +100,7 @@ def read(
     eta: float,
     before: ScoredBefore,
     after: Scores,
-    *,
-    functional: Functional,
-    method: Method,
-    fresh: Estimate | None = None,
+    f: Functionals,
 ) -> ProbeReading:
     """Make a reading from the scores before and after a step.
 
@@ -112,15 +109,11 @@ def read(
         eta: Its learning rate.
         before: Scores at θ and their derivatives.
         after: Scores at θ'.
-        functional: "per_token" or "per_sequence", of every change.
-        method: "prefix" or "sequence".
-        fresh: ΔH on other samples, where it was measured.
+        f: F of the mini-batch, of every change.
 
     Returns:
         The reading.
     """
-    tokens = before.base.mask.double()
-    f = Functionals(functional, method, tokens)
     log_ratios = after.logprobs - before.sampler
     result = infinitesimal_jackknife(
         lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
@@ -132,7 +125,7 @@ def read(
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
 
     def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
-        return result.estimate(row, unit=unit, **trust.options(method))
+        return result.estimate(row, unit=unit, **trust.options(f.method))
 
     curved = before.curvature is not None
     return ProbeReading(
@@ -149,13 +142,12 @@ def read(
         predicted=estimate(6),
         second_order=estimate(3) if curved else None,
         linear_fraction=ratio_of(
-            result, 3, 2, name="δH₁", unit="η/η*", confidence=0.95, **base.options(method)
+            result, 3, 2, name="δH₁", unit="η/η*", confidence=0.95, **base.options(f.method)
         )
         if curved
         else None,
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
-        fresh=fresh,
         trust=trust,
     )
 
@@ -182,11 +174,7 @@ def _statistics(
     parts = [eta * derivative(1, slopes[c]) if c in slopes else zero for c in COMPONENTS]
     first, second = torch.stack(parts).sum(0), zero
     if before.curvature is not None:
-        total = Scores(
-            sum((s.logprobs for s in slopes.values()), torch.zeros_like(base[0])),
-            sum((s.entropies for s in slopes.values()), torch.zeros_like(base[0])),
-            before.base.mask,
-        )
+        total = sum_of_scores(list(slopes.values()))
         second = eta * eta * derivative(2, total, before.curvature) / 2
     change = f(omega, log_ratios, entropies) - value
     each = [one(omega, *base) for one in both]

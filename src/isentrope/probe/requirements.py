@@ -8,54 +8,9 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from isentrope.policy.requirements import active_dropout
+from isentrope.models.requirements import active_dropout
+from isentrope.trainers.fields import SAMPLER_OFF, filters
 from isentrope.update.optimizer_rules import choose_rule
-
-_OFF: dict[str, tuple[Any, ...]] = {
-    "top_k": (0, -1),
-    "top_p": (1.0,),
-    "min_p": (0.0,),
-    "top_h": (),
-    "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "repetition_penalty": (1.0,),
-    "encoder_repetition_penalty": (1.0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "bad_words_ids": (),
-    "sequence_bias": (),
-    "suppress_tokens": (),
-    "begin_suppress_tokens": (),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "exponential_decay_length_penalty": (),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "num_beams": (1,),
-    "penalty_alpha": (0.0,),
-    "guidance_scale": (1.0,),
-    "watermarking_config": (),
-    "stop_strings": (),
-    "do_sample": (True,),
-    "renormalize_logits": (False, True),
-    "remove_invalid_values": (False, True),
-}
-"""Settings that change the sampler's distribution, and the values that switch each off."""
-_WITHOUT_EFFECT = (
-    "max_new_tokens",
-    "max_length",
-    "pad_token_id",
-    "bos_token_id",
-    "use_cache",
-    "cache_implementation",
-    "cache_config",
-    "disable_compile",
-    "compile_config",
-    "seed",
-)
 
 
 def require_unfiltered(trainer: Any) -> None:
@@ -70,22 +25,23 @@ def require_unfiltered(trainer: Any) -> None:
     args = trainer.args
     if not hasattr(args, "temperature"):
         return
-    settings = {f"args.{key}": (key, getattr(args, key, None)) for key in _OFF}
-    options = getattr(args, "generation_kwargs", None) or {}
-    settings |= {f"args.generation_kwargs[{key!r}]": (key, value) for key, value in options.items()}
+    settings = {
+        "args.": {name: getattr(args, name, None) for name in SAMPLER_OFF},
+        "args.generation_kwargs.": getattr(args, "generation_kwargs", None) or {},
+    }
     if not getattr(args, "use_vllm", False) and hasattr(trainer, "generation_config"):
         # unset fields are filled from the model's own configuration
         own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-        open_ = [k for k in _OFF if getattr(trainer.generation_config, k, None) is None]
-        own_values = {k: getattr(own, k, None) for k in open_ if k != "do_sample"}
-        settings |= {f"model.generation_config.{k}": (k, v) for k, v in own_values.items()}
-    for where, (key, value) in settings.items():
-        same_temperature = key == "temperature" and value == args.temperature
-        off = value is None or key in _WITHOUT_EFFECT or same_temperature
-        if not off and not any(value is x or value == x for x in _OFF.get(key, ())):
+        settings["model.generation_config."] = {
+            name: getattr(own, name, None)
+            for name in SAMPLER_OFF
+            if name != "do_sample" and getattr(trainer.generation_config, name, None) is None
+        }
+    for where, given in settings.items():
+        for name, value in filters(given, args.temperature).items():
             raise ValueError(
-                f"The trainer samples with {where}={value!r}, so its responses are not draws of "
-                "the policy that the entropy probe reads. Switch that setting off, or train "
+                f"The trainer samples with {where}{name}={value!r}, so its responses are not draws "
+                "of the policy that the entropy probe reads. Switch that setting off, or train "
                 "without the probe."
             )
 

@@ -130,7 +130,7 @@ def look_ahead(
         policy.require_own_logits(mine, parts[0])
         if eta is None:
             return parts
-        first = _sum(parts[1 : 1 + len(components)])
+        first = sum_of_scores(parts[1 : 1 + len(components)])
         series = [parts[0], first, *parts[2 + len(components) :]]
         return parts + _moments(policy, mine, v, eta, series)
 
@@ -158,7 +158,8 @@ def look_ahead(
     )
 
 
-def _sum(parts: Sequence[Scores]) -> Scores:
+def sum_of_scores(parts: Sequence[Scores]) -> Scores:
+    """Scores added up, token by token."""
     s = torch.stack([x.logprobs for x in parts]).sum(0)
     return Scores(s, torch.stack([x.entropies for x in parts]).sum(0), parts[0].mask)
 

@@ -19,13 +19,12 @@ from torch import nn
 
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.recording.contract_types import Contract
+from isentrope.system.checkpoint_folder import CONTRACT, CURE, CheckpointFolder
 from isentrope.system.files import sha256
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_json, require_types
-from isentrope.system.stated_steps import CURE
+from isentrope.system.reading import require_types
 from isentrope.update.parameter_names import SIDECAR
 
-CONTRACT = "contract.json"
 _MUST_AGREE = {
     "trainable": "the trainable parameters",
     "frozen_sha256": "the frozen weights of the base model",
@@ -96,11 +95,10 @@ def read_contract(folder: Path) -> dict[str, Any]:
         FileNotFoundError: If the checkpoint has none.
     """
     verify(folder)
-    path = folder / CONTRACT
-    if not path.is_file():
+    contract = CheckpointFolder(folder).contract
+    if contract is None:
         raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
-    contract = read_json(path, CURE)
-    require_types(path, contract, Contract, CURE)
+    require_types(folder / CONTRACT, contract, Contract, CURE)
     return contract
 
 

@@ -71,7 +71,7 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
 
     Args:
         piece: The forward pass, after its backward pass.
-        head: Hidden states in, logits out (`policy.logits`).
+        head: Hidden states in, logits out (`models.logits`).
         temperature: T of the loss.
 
     Returns:

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.system.files import MANIFEST, sha256_of_file, whole_folder
-from isentrope.system.manifest import verify
+from isentrope.system.files import MANIFEST, whole_folder
+from isentrope.system.manifest import file_digest, verify
 from isentrope.system.reading import read_json, read_tensors, require_types
 from isentrope.system.stated_steps import CHECKPOINT, require_own_update
 
@@ -66,7 +66,7 @@ def write_next_update(
             save_file({n: x.contiguous().cpu() for n, x in control.items()}, partial / CONTROL)
             update = {**update, "controlled": True}
         if (manifest := checkpoint / MANIFEST).is_file():
-            update = {**update, CHECKPOINT: sha256_of_file(manifest)}
+            update = {**update, CHECKPOINT: file_digest(manifest)}
         (partial / "update.json").write_text(json.dumps(update, indent=2) + "\n")
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from isentrope.policy.architecture import eager_experts
-from isentrope.policy.quantised import products_written_out
+from isentrope.models.architecture import eager_experts
+from isentrope.models.quantised import products_written_out
 from isentrope.system.processes import world_size
 
 

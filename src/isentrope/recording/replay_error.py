@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision
 from isentrope.system.processes import together, world_size
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 
@@ -60,7 +61,7 @@ def replay_error(
         lambda: (
             {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
             if mine is None
-            else policy.weighted_gradient(mine, *_negative_weights(mine))
+            else weighted_gradient(policy, mine, *_negative_weights(mine))
         )
     )
     if world_size() > 1:

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from isentrope.models.logits import head_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.policy.logits import head_of
 from isentrope.recording.contract import optimizer_names, write_names
 from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.recording.next_update import NEXT_UPDATE, write_next_update

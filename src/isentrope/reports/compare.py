@@ -20,6 +20,9 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Panel
 from isentrope.reports.sentences import has_interval, number, with_interval
 
+PAIRED = ", paired by prompt"
+SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -43,40 +46,28 @@ class Difference:
     def sentence(self) -> str:
         """The difference in words."""
         start = f"{self.name}: {with_interval(self.first)} and {with_interval(self.second)}"
-        if self.difference is None:
-            return f"{start}; an error is not known, so the difference has no interval."
         difference = self.difference
+        if difference is None:
+            return f"{start}; an error is not known, so the difference has no interval."
+        verdict = f"{'higher' if difference.value > 0 else 'lower'} in B"
+        if difference.ci_low <= 0 <= difference.ci_high:
+            verdict = "which may be chance"
         interval = f"[{number(difference.ci_low)}, {number(difference.ci_high)}]"
-        verdict = (
-            "which may be chance"
-            if difference.ci_low <= 0 <= difference.ci_high
-            else f"{'higher' if difference.value > 0 else 'lower'} in B"
-        )
         return f"{start}; difference {number(difference.value)} {interval}{self.note}, {verdict}."
 
 
 def differences(first: Panel, second: Panel) -> list[Difference]:
     """The differences of what two panels have in common."""
     seeds = first.source.made_with.seeds
-    shared = bool(seeds) and seeds == second.source.made_with.seeds
-    return [
-        _difference(name, first, second, shared)
-        for name, one in first.numbers.items()
-        if name in second.numbers and _known(one) and _known(second.numbers[name])
-    ]
-
-
-def _difference(name: str, first: Panel, second: Panel, shared: bool) -> Difference:
-    panels = first, second
-    one, two = (panel.numbers[name] for panel in panels)
-    influences = [panel.influences.get(name) for panel in panels]
-    rho = _correlation(*influences)
-    note = SAME_SEEDS if shared and rho is None else PAIRED if rho is not None else ""
-    return Difference(name, one, two, difference(one, two, rho or 0.0), note)
-
-
-PAIRED = ", paired by prompt"
-SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
+    unpaired = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
+    found = []
+    for name, one in first.numbers.items():
+        two = second.numbers.get(name)
+        if two is not None and math.isfinite(one.value) and math.isfinite(two.value):
+            rho = _correlation(first.influences.get(name), second.influences.get(name))
+            note = unpaired if rho is None else PAIRED
+            found.append(Difference(name, one, two, difference(one, two, rho or 0.0), note))
+    return found
 
 
 def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | None:
@@ -86,10 +77,6 @@ def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | N
     if not (len(first) > 1 and first.std() > 0 and second.std() > 0):
         return None
     return float(np.corrcoef(first, second)[0, 1])
-
-
-def _known(estimate: Estimate) -> bool:
-    return math.isfinite(estimate.value)
 
 
 def difference(first: Estimate, second: Estimate, correlation: float = 0.0) -> Estimate | None:

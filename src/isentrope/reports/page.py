@@ -8,19 +8,18 @@ are only begun in the page, and whole in the folder beside it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
-from isentrope.reports.panel import Panel, Section
+from isentrope.reports.panel import Panel, Section, markup, templates
 from isentrope.reports.sentences import number
 from isentrope.reports.svg import inline
 from isentrope.reports.verdict import Claim
@@ -54,14 +53,19 @@ class Column:
     missing: list[str]
     sections: list[Section]
 
+    @property
+    def panels(self) -> dict[str, Panel]:
+        """The panels of all sections by their keys."""
+        return {panel.key: panel for section in self.sections for panel in section.panels}
+
 
 @dataclass(frozen=True)
-class Shown:
+class RenderedPanel:
     """A panel made ready for the page.
 
     Attributes:
         panel: The panel.
-        id: Used once in the page.
+        id: Used once in the page, and the name of its files.
         label: Of its run.
         figure: Inline SVG.
         table: The first rows of its data.
@@ -78,24 +82,6 @@ class Shown:
     csv: str | None
     note: str
     folder: str
-
-    @property
-    def stem(self) -> str:
-        """The name of its files."""
-        return self.id
-
-
-@dataclass(frozen=True)
-class Row:
-    """Panels that stand together: one, or the same one of two runs.
-
-    Attributes:
-        panels: One a run.
-        differences: Between two runs.
-    """
-
-    panels: list[Shown]
-    differences: list[Difference]
 
 
 def identifier(column: Column, panel: Panel) -> str:
@@ -114,25 +100,27 @@ def render(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -
     Returns:
         HTML.
     """
-    environment = Environment(
-        loader=PackageLoader("isentrope.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    light, dark = palette.stylesheet(dark=False), palette.stylesheet(dark=True)
+    schemes = (
+        f":root{{color-scheme:light dark;{light}}}"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     )
     script = _resource("report.js")
     digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
-    return environment.get_template("report.html.j2").render(
-        columns=columns,
-        sections=list(_sections(columns, folder, drawn)),
-        alone=_alone(columns),
-        style=Markup(_style()),
-        script=Markup(script),
-        policy=(
-            "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-            f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-        ),
+    return (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            columns=columns,
+            sections=list(_sections(columns, folder, drawn)),
+            alone=_alone(columns),
+            style=Markup(schemes + _resource("report.css")),
+            script=Markup(script),
+            policy=(
+                "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+                f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+            ),
+        )
     )
 
 
@@ -140,91 +128,60 @@ def _resource(name: str) -> str:
     return (files("isentrope.reports") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _style() -> str:
-    light, dark = palette.stylesheet(dark=False), palette.stylesheet(dark=True)
-    schemes = (
-        f":root{{color-scheme:light dark;{light}}}"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    )
-    return schemes + _resource("report.css")
+Rows = list[tuple[list[RenderedPanel], list[Difference]]]
+"""Panels that stand together, one per run, and the differences between two runs."""
 
 
-def _sections(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -> Any:
-    """(section, rows) of what every run has."""
+def _sections(
+    columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]
+) -> Iterator[tuple[Section, Rows]]:
+    """What every run has."""
     for section in columns[0].sections:
-        rows = []
-        for panel in section.panels:
-            same = [_find(column, panel.key) for column in columns]
-            if any(other is None for other in same):
-                continue
-            pairs = zip(columns, same, strict=True)
-            shown = [show(c, other, folder, drawn) for c, other in pairs if other is not None]
-            changes = differences(shown[0].panel, shown[1].panel) if len(shown) == 2 else []
-            rows.append(Row(shown, changes))
+        keys = [p.key for p in section.panels if all(p.key in c.panels for c in columns)]
+        rows: Rows = []
+        for key in keys:
+            panels = [column.panels[key] for column in columns]
+            shown = [_show(c, c.panels[key], folder, drawn) for c in columns]
+            rows.append((shown, differences(*panels) if len(panels) == 2 else []))
         if rows:
             yield section, rows
 
 
-def _find(column: Column, key: str) -> Panel | None:
-    panels = (panel for section in column.sections for panel in section.panels)
-    return next((panel for panel in panels if panel.key == key), None)
-
-
 def _alone(columns: Sequence[Column]) -> list[str]:
     """Sentences on panels that one of two runs has alone."""
-    if len(columns) == 1:
-        return []
     sentences = []
-    for column, other in (columns, columns[::-1]):
-        titles = [
-            panel.title
-            for section in column.sections
-            for panel in section.panels
-            if _find(other, panel.key) is None
-        ]
+    for column, other in (columns, columns[::-1]) if len(columns) == 2 else ():
+        titles = [p.title for key, p in column.panels.items() if key not in other.panels]
         if titles:
             sentences.append(f"Only {column.label} ({column.name}) has: {'; '.join(titles)}.")
     return sentences
 
 
-def show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> Shown:
-    """A panel made ready for the page."""
-    name = identifier(column, panel)
+def _show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> RenderedPanel:
+    name, data = identifier(column, panel), panel.data
     svg = inline(drawn[name], name, panel.caption) if name in drawn else ""
-    text = csv(panel.data)
+    text, note = csv(data), ""
     fits = len(text) <= LARGEST
-    return Shown(
+    if len(data) > ROWS:
+        place = "the CSV" if fits else f"{folder}/{name}.csv"
+        note = f"{ROWS} of {len(data):,} rows; all of them in {place}.".replace(",", "\u202f")
+    cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
+    return RenderedPanel(
         panel=panel,
         id=name,
         label=column.label,
         figure=Markup(svg),
-        table=_table(panel.data.head(ROWS)),
+        table=markup("data", list(data.columns), cells),
         csv=f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
-        note=_note(panel.data, fits, f"{folder}/{name}.csv"),
+        note=note,
         folder=folder,
     )
 
 
-def _note(data: pd.DataFrame, fits: bool, path: str) -> str:
-    if len(data) <= ROWS:
-        return ""
-    rows = f"{min(ROWS, len(data))} of {len(data):,} rows".replace(",", "\u202f")
-    return f"{rows}; all of them in {'the CSV' if fits else path}."
-
-
-def _table(data: pd.DataFrame) -> Markup:
-    heads = Markup("").join(Markup('<th scope="col">{}</th>').format(name) for name in data.columns)
-    rows = Markup("").join(
-        Markup("<tr>{}</tr>").format(Markup("").join(_cell(value) for value in row))
-        for row in data.itertuples(index=False)
-    )
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(heads, rows)
-
-
-def _cell(value: Any) -> Markup:
+def _cell(value: Any) -> tuple[str, bool]:
+    """The text of a cell, and whether it stands as a number."""
     if value is None or value is pd.NA or value != value:
-        return Markup('<td class="number">–</td>')
+        return "–", True
     if isinstance(value, float):
-        return Markup('<td class="number">{}</td>').format(number(value, 4))
-    kind = Markup("") if isinstance(value, str) else Markup(' class="number"')
-    return Markup("<td{}><bdi>{}</bdi></td>").format(kind, value)
+        return number(value, 4), True
+    return str(value), not isinstance(value, str)

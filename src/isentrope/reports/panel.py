@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -89,3 +91,20 @@ class Section:
     title: str
     panels: tuple[Panel, ...]
     lead: str = ""
+
+
+@cache
+def templates() -> Environment:
+    """The templates of the page; what is put into them is escaped."""
+    return Environment(
+        loader=PackageLoader("isentrope.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def markup(macro: str, *values: object) -> Markup:
+    """What a macro of bodies.html.j2 makes of its values."""
+    return getattr(templates().get_template("bodies.html.j2").module, macro)(*values)

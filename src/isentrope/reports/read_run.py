@@ -10,16 +10,22 @@ is reported, and a sentence says what is not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
+from isentrope.nouns.estimate import Estimate
+from isentrope.reports.evaluations import (
+    Evaluation,
+    Sections,
+    find_evaluations,
+    provenance_of,
+    read_sections,
+)
 from isentrope.reports.panel import Source
-from isentrope.reports.panels.evaluations import Evaluation, find_evaluations
-from isentrope.reports.run_config import Sections, provenance_of, read_sections
 from isentrope.results.result import Result
 from isentrope.results.results import (
     AuditResult,
@@ -34,8 +40,14 @@ from isentrope.system.checkpoint_names import step_within
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading as files_of
 
-KINDS = (MeasureResult, InfluenceResult, KernelResult, NoiseResult, AuditResult)
-VERBS = tuple(kind.verb for kind in KINDS)
+KINDS: dict[type[Result], str] = {
+    MeasureResult: "There is no ΔH(η)",
+    InfluenceResult: "There is no attribution to sequences and tokens",
+    KernelResult: "There is no Fisher kernel",
+    NoiseResult: "There are no noise scales",
+    AuditResult: "There is no audit of proxies",
+}
+"""The results that are reported, and what is said where there is none."""
 
 R = TypeVar("R", bound=Result)
 T = TypeVar("T")
@@ -46,13 +58,11 @@ class Measurement(Generic[R]):
     """What one verb found at one checkpoint.
 
     Attributes:
-        verb: Of VERBS.
         name: The checkpoint's, with the number of the repeat if there is one.
         folder: Where it is.
         result: What was found.
     """
 
-    verb: str
     name: str
     folder: Path
     result: R
@@ -62,23 +72,33 @@ class Measurement(Generic[R]):
         """The training step in the checkpoint's name."""
         return step_within(self.name)
 
-    def table(self, name: str) -> pd.DataFrame | None:
-        """One of its tables, by the file's name without suffix; None if it was not written."""
-        return self.result.tables.get(name)
+    def compared(
+        self, quantities: Mapping[str, tuple[Estimate | None, str]]
+    ) -> tuple[dict[str, Estimate], dict[str, pd.Series]]:
+        """Numbers that another run's may be compared with.
 
-    def influences(self, quantities: Mapping[str, str]) -> dict[str, pd.Series]:
-        """Influences of E's prompts by their keys, of quantities by the names given to them."""
-        table = self.table("influences")
+        Args:
+            quantities: An estimate, or None, and the quantity of the table of influences.
+
+        Returns:
+            Those that are there, and the influences of E's prompts on them by key, where known.
+        """
+        numbers = {name: e for name, (e, _) in quantities.items() if e is not None}
+        table = self.result.tables.get("influences")
         if table is None or table["key"].isna().any():
-            return {}
+            return numbers, {}
         rows = {str(q): of.set_index("key")["influence"] for q, of in table.groupby("quantity")}
-        return {name: rows[q] for name, q in quantities.items() if q in rows}
+        return numbers, {name: rows[q] for name, (_, q) in quantities.items() if q in rows}
 
     def source(self, *files: str) -> Source:
         """Where a panel that is drawn from it comes from."""
-        command = f"isentrope {self.verb} {self.folder / 'config.yaml'} --out NEW_FOLDER"
+        command = f"isentrope {self.result.verb} {self.folder / 'config.yaml'} --out NEW_FOLDER"
         paths = tuple(str(self.folder / file) for file in files or ("results.json",))
         return Source(command, paths, self.result.provenance)
+
+
+Measurements = dict[type[Result], dict[str, Measurement[Any]]]
+"""By kind of result and name, in the order of steps."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +108,8 @@ class Reading:
     Attributes:
         folder: The run folder.
         config: The content of its config.yaml; empty if there is none.
-        measurements: By verb and name, in the order of steps.
-        metrics: A row a training step; None without a training log.
+        measurements: What was measured.
+        metrics: One row per training step; None without a training log.
         evaluations: Those of this run's checkpoints.
         focus: The checkpoint that is shown in full.
         missing: Sentences on what is not there.
@@ -97,7 +117,7 @@ class Reading:
 
     folder: Path
     config: Sections
-    measurements: dict[str, dict[str, Measurement[Any]]]
+    measurements: Measurements
     metrics: pd.DataFrame | None
     evaluations: list[Evaluation]
     focus: str | None
@@ -105,11 +125,14 @@ class Reading:
 
     def shown(self, kind: type[R]) -> Measurement[R] | None:
         """What a verb found at the checkpoint in focus; None if there is nothing."""
-        return self.measurements[kind.verb].get(self.focus or "")
+        return self.measurements[kind].get(self.focus or "")
 
-    def of(self, kind: type[R]) -> list[Measurement[R]]:
-        """What a verb found at every checkpoint."""
-        return list(self.measurements[kind.verb].values())
+    def logged(self, *columns: str) -> pd.DataFrame | None:
+        """The rows of the training log in which these have values; None where there are none."""
+        if self.metrics is None or not set(columns) <= set(self.metrics.columns):
+            return None
+        rows = self.metrics.dropna(subset=list(columns))
+        return rows if len(rows) else None
 
     def training_source(self) -> Source:
         """Where training curves come from."""
@@ -122,11 +145,13 @@ class Reading:
         return Source(command, (str(path),), made_with)
 
 
-def as_far_as_readable(reading: Reading, what: str, draw: Callable[[], list[T]]) -> list[T]:
-    """What `draw` makes of the results; where one cannot be read, a sentence on `what` alone."""
+def as_far_as_readable(
+    reading: Reading, what: str, *draws: Callable[[Reading], Iterable[T]]
+) -> list[T]:
+    """What each draws of the results; where one cannot be read, a sentence on `what` alone."""
     try:
         with files_of(reading.folder):
-            return draw()
+            return [drawn for draw in draws for drawn in draw(reading)]
     except (IsentropeError, FileNotFoundError) as error:
         reading.missing.append(f"{what}: left out, because {error}")
         return []
@@ -161,19 +186,27 @@ def read_run(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
-    missing += _absent(measurements, metrics, evaluated)
+    missing += [f"{KINDS[k]}: run isentrope {k.verb}." for k, of in measurements.items() if not of]
+    if metrics is None:
+        missing.append("There is no training log: the run was not made by isentrope train.")
+    if not evaluated:
+        missing.append("There is no evaluation of this run: run isentrope evaluate.")
     focus = _focus(measurements, checkpoint, folder)
-    missing += _not_at(focus, measurements)
+    missing += [
+        f"{kind.verb} was run on {', '.join(of)}, and not on {focus}, which is shown here."
+        for kind, of in measurements.items()
+        if of and focus not in of
+    ]
     sections = read_sections(folder, missing)
     return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 
 
-def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measurement[Any]]]:
+def _measurements(folder: Path, missing: list[str]) -> Measurements:
     kinds = {kind.verb: kind for kind in KINDS}
-    by_verb: dict[str, dict[str, Measurement[Any]]] = {verb: {} for verb in VERBS}
+    by_kind: Measurements = {kind: {} for kind in KINDS}
     for path in sorted((folder / "measurements").glob("*")):
         verb, _, name = path.name.lstrip(".").partition("_")
-        if verb not in VERBS or not path.is_dir():
+        if verb not in kinds or not path.is_dir():
             continue
         if path.name.startswith("."):
             missing.append(f"{verb} of {name.removesuffix('.partial')} was begun and not finished.")
@@ -185,13 +218,13 @@ def _measurements(folder: Path, missing: list[str]) -> dict[str, dict[str, Measu
         except IsentropeError as error:
             missing.append(f"{error} {verb} is left out.")
             continue
-        by_verb[verb][name] = Measurement(verb, name, path, result)
-    return {verb: dict(sorted(of.items(), key=_order)) for verb, of in by_verb.items()}
+        by_kind[kinds[verb]][name] = Measurement(name, path, result)
+    return {kind: {n: of[n] for n in sorted(of, key=_order)} for kind, of in by_kind.items()}
 
 
-def _order(item: tuple[str, Any]) -> tuple[int, str]:
-    step = step_within(item[0])
-    return (-1 if step is None else step, item[0])
+def _order(name: str) -> tuple[int, str]:
+    step = step_within(name)
+    return (-1 if step is None else step, name)
 
 
 def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
@@ -204,44 +237,12 @@ def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
     return pd.DataFrame(rows) if rows else None
 
 
-def _absent(
-    measurements: dict[str, dict[str, Measurement[Any]]],
-    metrics: pd.DataFrame | None,
-    evaluations: list[Evaluation],
-) -> list[str]:
-    lacks = {
-        "measure": "There is no ΔH(η)",
-        "influence": "There is no attribution to sequences and tokens",
-        "kernel": "There is no Fisher kernel",
-        "noise": "There are no noise scales",
-        "audit": "There is no audit of proxies",
-    }
-    texts = [f"{lacks[verb]}: run isentrope {verb}." for verb in VERBS if not measurements[verb]]
-    if metrics is None:
-        texts.append("There is no training log: the run was not made by isentrope train.")
-    if not evaluations:
-        texts.append("There is no evaluation of this run: run isentrope evaluate.")
-    return texts
-
-
-def _focus(
-    measurements: dict[str, dict[str, Measurement[Any]]], asked: str | None, folder: Path
-) -> str | None:
-    names = dict.fromkeys(name for verb in VERBS for name in measurements[verb])
+def _focus(measurements: Measurements, asked: str | None, folder: Path) -> str | None:
+    """The checkpoint asked for; else the last of those with the most results, no repeat."""
+    names = [name for of in measurements.values() for name in of]
     if asked is not None and asked not in names:
-        raise ValueError(
-            f"{folder} has no measurement of {asked!r}; it has {', '.join(names) or 'none'}."
-        )
+        every = ", ".join(dict.fromkeys(names)) or "none"
+        raise ValueError(f"{folder} has no measurement of {asked!r}; it has {every}.")
     if asked is not None or not names:
         return asked
-    most = max(sum(name in measurements[verb] for verb in VERBS) for name in names)
-    whole = [n for n in names if sum(n in measurements[verb] for verb in VERBS) == most]
-    return sorted(whole, key=lambda name: (_order((name, None))[0], "_repeat_" not in name))[-1]
-
-
-def _not_at(focus: str | None, measurements: dict[str, dict[str, Measurement[Any]]]) -> list[str]:
-    return [
-        f"{verb} was run on {', '.join(of)}, and not on {focus}, which is shown here."
-        for verb, of in measurements.items()
-        if of and focus not in of
-    ]
+    return max(names, key=lambda n: (names.count(n), _order(n)[0], "_repeat_" not in n, n))

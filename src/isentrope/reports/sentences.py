@@ -1,14 +1,24 @@
-"""Estimates in words, short and with their errors."""
+"""Estimates in words, short and with their errors, and as they stand in rows of tables."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
+
+import pandas as pd
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.system.formatting import MISSING, PAGE, known
 
 number = PAGE.number
+
+Row = Mapping[str, Any]
+"""A row of a table, by column; each column has a type of its own."""
+
+NAMES = ("value", "se", "ci_low", "ci_high")
+"""What a table says of an estimate."""
 
 
 def has_interval(estimate: Estimate) -> bool:
@@ -35,6 +45,41 @@ def without_error(estimate: Estimate | None) -> str:
 
 def with_error(estimate: Estimate | None) -> str:
     """Value and standard error, such as "−1.78 ± 0.34"."""
-    if estimate is None or known(estimate.value) is None:
-        return MISSING
-    return PAGE.with_error(estimate.value, known(estimate.se))
+    return MISSING if estimate is None else PAGE.with_error(estimate.value, known(estimate.se))
+
+
+def bare(value: float, se: float = math.nan) -> Estimate:
+    """A number of which only the error is known, or not even that: without an interval."""
+    return Estimate(value, se, math.nan, math.nan, 0, "", "")
+
+
+def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
+    """The estimate in a row of a table.
+
+    Args:
+        row: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high; or value, se,
+            ci_low and ci_high.
+        metric: Its name; "" for the second kind.
+        n: Number of independent units; 0 if it is not known.
+
+    Returns:
+        With NaN in place of what is not there.
+    """
+    columns = [metric, *(f"{metric}_{name}" for name in NAMES[1:])] if metric else NAMES
+    ends = pd.to_numeric(row.reindex(columns)).astype(float)
+    return Estimate(*ends.tolist(), n, "", "")
+
+
+def columns_of(estimate: Estimate, prefix: str = "") -> dict[str, float]:
+    """What a table says of an estimate."""
+    return {f"{prefix}{name}": getattr(estimate, name) for name in NAMES}
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table whose columns have names."""
+    return cast("list[Row]", table.to_dict("records"))
+
+
+def from_to(estimates: Sequence[Estimate]) -> str:
+    """From the first to the last, "from 0.5 [0.4, 0.6] to 0.7 [0.6, 0.8]"."""
+    return f"from {with_interval(estimates[0])} to {with_interval(estimates[-1])}"

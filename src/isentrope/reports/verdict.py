@@ -7,24 +7,26 @@ there, its sentence is not there either.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from isentrope.attribution.noise.best_rate import BestRate, Range, averaged_batches
 from isentrope.nouns.estimate import Estimate
+from isentrope.reports.panels.budget import parts_of, shares_sentence
 from isentrope.reports.panels.checks import checks_of
-from isentrope.reports.panels.trade_off import rate_sentence
-from isentrope.reports.read_run import Measurement, Reading, as_far_as_readable
-from isentrope.reports.rows import bare, estimate_in
+from isentrope.reports.panels.classes import classified
+from isentrope.reports.read_run import Reading, as_far_as_readable
 from isentrope.reports.sentences import (
+    bare,
+    from_to,
     has_interval,
     number,
     with_error,
     with_interval,
     without_error,
 )
-from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.criterion import is_it_all
-from isentrope.results.results import AuditResult, InfluenceResult, MeasureResult
+from isentrope.results.results import MeasureResult, NoiseResult
 from isentrope.system.formatting import PAGE, listed, percent
 
 
@@ -33,71 +35,54 @@ class Claim:
     """One sentence of the verdict.
 
     Attributes:
-        question: What it answers, in a word or two.
-        text: The sentence.
+        text: The sentence; empty where a run does not answer the question.
         tone: "fact", "sound" or "doubt".
+        question: What it answers, in a word or two.
     """
 
-    question: str
     text: str
     tone: str = "fact"
+    question: str = ""
 
 
 def verdict(reading: Reading) -> list[Claim]:
     """Sentences: what happens, how first order compares, who did it, and whether to believe it."""
-    claims = as_far_as_readable(reading, "The verdict", lambda: _of_results(reading))
-    claims += as_far_as_readable(reading, "Training", lambda: _training(reading))
-    claims += as_far_as_readable(reading, "Soundness", lambda: _soundness(reading))
+    claims = [
+        replace(claim, question=question)
+        for question, answer in QUESTIONS.items()
+        for claim in as_far_as_readable(reading, question, lambda run, answer=answer: [answer(run)])
+    ]
     return [claim for claim in claims if claim.text]
 
 
-def _of_results(reading: Reading) -> list[Claim]:
-    measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
-    claims: list[Claim] = []
-    if measured is not None:
-        claims += [_change(measured), _first_order(measured.result)]
-        claims.append(Claim("Who did it", _parts(measured.result)))
-        claims.append(Claim("Could the rate be higher?", rate_sentence(reading)))
-    elif influence is not None:
-        claims.append(Claim("Who did it", _parts_of_influence(influence.result.entropy)))
-    if influence is not None and influence.result.shares is not None:
-        claims.append(Claim("Whose prompts", _shares(influence.result.shares)))
-    attributed = influence or reading.shown(AuditResult)
-    if attributed is not None and "tokens" in attributed.result.classes:
-        sentence = is_it_all(attributed.result.classes["tokens"], PAGE)
-        claims.append(Claim("Which tokens", sentence))
-    return claims
-
-
-def _change(measured: Measurement[MeasureResult]) -> Claim:
-    result = measured.result
-    unit, entropy = result.unit, result.at_theta
-    row, rate = result.at_rate(), result.rate
+def _change(reading: Reading) -> Claim:
+    measured = reading.shown(MeasureResult)
+    if measured is None or measured.result.rate is None:
+        return Claim("")
+    result, row, rate = measured.result, measured.result.at_rate(), number(measured.result.rate)
     if row is None or math.isnan(row.delta_h):
-        if rate is None:
-            return Claim("What happens", "")
-        text = f"ΔH at the training rate η = {number(rate)} was not measured."
-        return Claim("What happens", text, "doubt")
-    change = result.change_at(row)
-    size = f"ΔH = {with_interval(change)} {unit}, {percent(abs(change.value / entropy.value))}"
-    start = f"One step at the training rate η = {number(rate)} from {measured.name}"
-    of = f"of {number(entropy.value)}"
+        return Claim(f"ΔH at the training rate η = {rate} was not measured.", "doubt")
+    change, entropy = result.change_at(row), result.at_theta.value
+    start = f"One step at the training rate η = {rate} from {measured.name}"
+    size = (
+        f"ΔH = {with_interval(change)} {result.unit}, {percent(abs(change.value / entropy))} of "
+        f"{number(entropy)}."
+    )
+    verb = "lower" if change.value < 0 else "raise"
     if not has_interval(change):
-        text = f"{start} seems to {_verb(change.value)} entropy: {size} {of}."
-        return Claim("What happens", f"{text} The weights are too uneven for an interval.", "doubt")
+        doubt = "The weights are too uneven for an interval."
+        return Claim(f"{start} seems to {verb} entropy: {size} {doubt}", "doubt")
     if change.ci_low <= 0 <= change.ci_high:
-        return Claim("What happens", f"{start} may raise or lower entropy: {size} {of}.", "doubt")
-    return Claim("What happens", f"{start} {_verb(change.value)}s entropy: {size} {of}.")
+        return Claim(f"{start} may raise or lower entropy: {size}", "doubt")
+    return Claim(f"{start} {verb}s entropy: {size}")
 
 
-def _verb(value: float) -> str:
-    return "lower" if value < 0 else "raise"
-
-
-def _first_order(result: MeasureResult) -> Claim:
-    row = result.at_rate()
-    if row is None or result.first_order is None or not abs(row.delta_h) > 0:
-        return Claim("First order", "")
+def _first_order(reading: Reading) -> Claim:
+    measured = reading.shown(MeasureResult)
+    result = None if measured is None else measured.result
+    row = None if result is None else result.at_rate()
+    if result is None or row is None or result.first_order is None or not abs(row.delta_h) > 0:
+        return Claim("")
     ratio = row.first_order / result.change_at(row).value
     if ratio < 0:
         how = "has the sign wrong"
@@ -105,92 +90,121 @@ def _first_order(result: MeasureResult) -> Claim:
         how = "agrees to 2 %"
     else:
         how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
-    predicted = with_error(bare(row.first_order, row.first_order_se))
-    text = f"First order says {predicted} and {how}"
+    text = f"First order says {with_error(bare(row.first_order, row.first_order_se))} and {how}"
     reach = result.linear_range
     if reach is None or reach.rate_over_range is None:
-        return Claim("First order", f"{text}.")
+        return Claim(f"{text}.")
     part = f"{number(reach.rate_over_range, 2)} of the linear range"
-    return Claim("First order", f"{text}; the training rate is {part} η* = {without_error(reach)}.")
+    return Claim(f"{text}; the training rate is {part} η* = {without_error(reach)}.")
 
 
-def _parts(result: MeasureResult) -> str:
-    names = ("momentum", "decay", "gradient", "control")
-    parts = {name: part for name in names if (part := result.part(name)) is not None}
-    return _split(parts, result.part("total"))
-
-
-def _parts_of_influence(entropy: Budget) -> str:
-    parts = {"momentum": entropy.momentum, "decay": entropy.decay, "gradient": entropy.gradient}
-    return _split(parts, entropy.total)
-
-
-def _split(parts: Mapping[str, Estimate], whole: Estimate | None) -> str:
+def _parts(reading: Reading) -> Claim:
     """Shares of δH₁, or amounts where parts pull against each other; less than 1 % is no part."""
+    found = parts_of(reading)
+    if found is None:
+        return Claim("")
+    parts = dict(found[1])
+    total = parts.pop("total").value
     gross = sum(abs(part.value) for part in parts.values())
     acting = {name: part for name, part in parts.items() if abs(part.value) > 0.01 * gross}
-    if not acting or whole is None or not whole.value:
-        return ""
-    total = whole.value
+    if not acting or not total:
+        return Claim("")
     words = {
         "momentum": "momentum, decided by earlier batches,",
         "decay": "weight decay",
         "gradient": "this batch's gradient",
         "control": "the control's correction",
     }
-    aligned = all(part.value * total > 0 for part in acting.values())
-    if aligned:
+    if all(part.value * total > 0 for part in acting.values()):
         terms = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
-        return f"Of the first order, {listed(terms)}."
+        return Claim(f"Of the first order, {listed(terms)}.")
     terms = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
-    return f"The parts of the first order pull apart: {listed(terms)} per unit η."
+    return Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.")
 
 
-def _shares(shares: SharesRecord) -> str:
-    names = {
-        "itself": "the response itself",
-        "same_prompt": "responses to the same prompt",
-        "other_prompt": "responses to other prompts",
-    }
-    by_relation = {words: getattr(shares, name) for name, words in names.items()}
-    parts = [f"{words} {with_interval(e)}" for words, e in by_relation.items() if e is not None]
-    if not parts:
-        return ""
-    whole = shares.gradient
+def _best_rate(reading: Reading) -> Claim:
+    """Could the rate be raised, and is the batch large enough? Empty where ΔJ is not there."""
+    measured = reading.shown(MeasureResult)
+    reward = None if measured is None else measured.result.reward
+    if measured is None or reward is None:
+        return Claim("")
+    top, rate = reward.top, measured.result.rate
+    if top is None:
+        return Claim(f"No best rate follows. {reward.no_top}" if reward.no_top else "")
+    text = f"Along this step reward is highest at η = {without_error(top)}"
+    trusted = [row.eta for row in reward.sweep if row.verdict == "trust"]
+    if trusted and top.value > max(trusted):
+        text += f", beyond the rates at which ΔJ has an interval (up to {number(max(trusted))})"
+    if rate is not None:
+        could = "is not distinguishable from that"
+        if rate < top.ci_low:
+            could = "is below that, so a step on this batch could be larger"
+        elif rate > top.ci_high:
+            could = "is above that, so it should be lowered"
+        text += f"; the training rate {number(rate)} {could}"
+    return Claim(f"{text}. {_batch(measured.result, top, reading)}")
+
+
+def _batch(result: MeasureResult, top: Estimate, reading: Reading) -> str:
+    noise = reading.shown(NoiseResult)
+    scale = None if noise is None else noise.result.preconditioned.get("b_simple")
+    if scale is None:
+        return "Whether the batch is large enough takes a noise scale: run isentrope noise."
+    averaged, prompts = averaged_batches(result.step.param_groups), result.batches.B_U
+    if averaged is None:
+        return "Param groups differ in momentum, so that no rate without noise follows."
+    best = BestRate(top, scale, prompts, averaged)
+    if not best.known:
+        return "The noise scale has no interval with two ends, so no rate without noise follows."
+    lost = best.lost
+    enough = "large enough" if lost.high <= 0.5 else "too small" if lost.low > 0.5 else "borderline"
+    batches = "" if averaged == 1 else f" (momentum averages {number(averaged)} batches)"
     return (
-        f"On other responses than those of E, {shares.measured_on}, the gradient's part is "
-        f"{with_interval(whole)} {whole.unit}: {listed(parts)}."
+        f"At {number(prompts)} prompts{batches} the batch is {enough}: its noise takes "
+        f"{percent(lost.value)} [{percent(lost.low)}, {percent(lost.high)}] off the best rate "
+        f"η_max = {_with_range(best.at(math.inf))} of a step without noise, and twice the batch "
+        f"would allow {_with_range(best.at(2 * prompts))}."
     )
 
 
-def _training(reading: Reading) -> list[Claim]:
+def _with_range(found: Range) -> str:
+    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+
+
+def _classes(reading: Reading) -> Claim:
+    found = classified(reading)
+    return Claim("" if found is None else is_it_all(found.result.classes["tokens"], PAGE))
+
+
+def _training(reading: Reading) -> Claim:
+    names = {"pass_at_1": "pass@1", "entropy_per_token": "entropy per token"}
     for evaluation in reading.evaluations:
-        rows = evaluation.sampled()
-        columns = {"pass_at_1", "entropy_per_token"}
-        if len(rows) < 2 or not columns <= set(rows.columns):
-            continue
-        first, last = rows.iloc[0], rows.iloc[-1]
-        unit = {"pass_at_1": "pass@1", "entropy_per_token": "entropy per token"}
-        parts = [
-            f"{words} went from {with_interval(estimate_in(first, m))} to "
-            f"{with_interval(estimate_in(last, m))}"
-            for m, words in unit.items()
-        ]
-        steps = f"From step {first['step']:.0f} to {last['step']:.0f}"
-        return [Claim("Training", f"{steps}, {listed(parts)}.")]
-    return []
+        steps = evaluation.sampled()["step"]
+        along = {words: evaluation.along(metric) for metric, words in names.items()}
+        if len(steps) > 1 and all(along.values()):
+            parts = [f"{words} went {from_to(estimates)}" for words, estimates in along.items()]
+            start = f"From step {steps.iloc[0]:.0f} to {steps.iloc[-1]:.0f}"
+            return Claim(f"{start}, {listed(parts)}.")
+    return Claim("")
 
 
-def _soundness(reading: Reading) -> list[Claim]:
+def _soundness(reading: Reading) -> Claim:
     checks = checks_of(reading)
-    if not checks:
-        return []
-    failed = [check for check in checks if check.passed is False]
-    if not failed:
-        passed = sum(check.passed is True for check in checks)
-        text = f"The instrument is sound: {passed} of {len(checks)} checks passed, none failed."
-        return [Claim("Are the checks passed?", text, "sound")]
-    names = listed([check.name for check in failed])
-    plural = len(failed) > 1
-    text = f"{names} {'are' if plural else 'is'} not as {'they' if plural else 'it'} should be"
-    return [Claim("Are the checks passed?", f"With care: {text}; see the checks below.", "doubt")]
+    failed = [check.name for check in checks if check.passed is False]
+    if failed:
+        verb = "are not as they should be" if len(failed) > 1 else "is not as it should be"
+        return Claim(f"With care: {listed(failed)} {verb}; see the checks below.", "doubt")
+    passed = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed"
+    return Claim(f"The instrument is sound: {passed}, none failed." if checks else "", "sound")
+
+
+QUESTIONS: dict[str, Callable[[Reading], Claim]] = {
+    "What happens": _change,
+    "First order": _first_order,
+    "Who did it": _parts,
+    "Could the rate be higher?": _best_rate,
+    "Whose prompts": lambda reading: Claim(shares_sentence(reading)),
+    "Which tokens": _classes,
+    "Training": _training,
+    "Are the checks passed?": _soundness,
+}

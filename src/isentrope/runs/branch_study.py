@@ -18,7 +18,6 @@ from typing import Any
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
-from isentrope.recording.contract import CONTRACT
 from isentrope.runs.branch import (
     Branch,
     changed_settings,
@@ -29,6 +28,7 @@ from isentrope.runs.branch import (
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.resumed_training import BY_CONTENT, flat_settings, schedule_has_end
 from isentrope.runs.room import folder_name
+from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import sha256, sha256_of_file
 from isentrope.training.run_files import RunFiles

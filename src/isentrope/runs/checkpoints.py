@@ -14,10 +14,10 @@ import torch
 from isentrope.config.as_trained import AsTrained
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.policy.checkpoint import require_checkpoint
+from isentrope.models.checkpoint import require_checkpoint
+from isentrope.models.layouts import foreign_layout
+from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
-from isentrope.policy.layouts import foreign_layout
-from isentrope.policy.sharding import shard_base
 from isentrope.system.checkpoint_names import step_name, step_of_folder
 from isentrope.system.processes import all_ranks, world_size
 

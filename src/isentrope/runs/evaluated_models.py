@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.policy.adapter import adapter_settings
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.system.files import sha256_of_files
-from isentrope.system.reading import read_json, read_tensor_headers
+from isentrope.system.checkpoint_folder import ADAPTER, CheckpointFolder
+from isentrope.system.manifest import file_digest
+from isentrope.system.reading import read_json
 
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
 """Settings of a model that say how it was saved, not what it is."""
@@ -48,7 +48,7 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
 
 def _description(path: Path, base_model: str | None) -> dict[str, Any]:
     """What a checkpoint is, by aspect; None where its files do not tell."""
-    settings = adapter_settings(path)
+    settings = CheckpointFolder(path).adapter
     if not settings:
         return {
             "base model": None,
@@ -59,7 +59,7 @@ def _description(path: Path, base_model: str | None) -> dict[str, Any]:
     base = base_model or settings.get("base_model_name_or_path")
     return {
         "base model": base,
-        "adapter": _shapes(path / "adapter_model.safetensors"),
+        "adapter": _shapes(CheckpointFolder(path)),
         "architecture": _architecture(Path(base or path)),
         "tokenizer": _tokenizer(path) or _tokenizer(Path(base or path)),
     }
@@ -74,11 +74,11 @@ def _architecture(folder: Path) -> dict[str, Any] | None:
 
 def _tokenizer(folder: Path) -> str | None:
     file = folder / "tokenizer.json"
-    return sha256_of_files([file]) if file.is_file() else None
+    return file_digest(file) if file.is_file() else None
 
 
-def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(shape) for name, (_, shape) in read_tensor_headers(file).items()}
+def _shapes(folder: CheckpointFolder) -> dict[str, list[int]]:
+    return {name: shape for name, (_, shape) in folder.header(ADAPTER).items()}
 
 
 def _words(aspect: str, one: dict[str, Any], other: dict[str, Any]) -> str:

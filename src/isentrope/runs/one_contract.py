@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.recording.contract import (
+    read_contract,
+)
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.origin import changed_parts
+from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.trainers.fields import FIELDS
 from isentrope.trainers.rules import Obstacle
 

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isentrope.policy.adapter import adapter_settings
-from isentrope.policy.base_model import adapter_base
-from isentrope.recording.contract import CONTRACT
+from isentrope.models.base_model import adapter_base
 from isentrope.sampling.tasks.python_file import NAME
+from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.files import sha256
 from isentrope.system.manifest import file_digest
@@ -52,7 +51,7 @@ def checkpoint_digests(
     file = folder / "adapter_config.json"
     base: Path | None = folder
     if file.is_file():
-        settings = adapter_settings(folder)
+        settings = CheckpointFolder(folder).adapter
         named = settings.pop("base_model_name_or_path", None)
         parts["adapter settings"] = digest_of(settings)
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)

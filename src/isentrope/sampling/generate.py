@@ -20,9 +20,9 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
+from isentrope.models.architecture import refusal_by_name
+from isentrope.models.attention import attention_in_blocks
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.architecture import refusal_by_name
-from isentrope.policy.attention import attention_in_blocks
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
 from isentrope.system.heap import give_back_free_memory, mapped_blocks

@@ -50,9 +50,9 @@ _OURS = ("contract.json", "results.json", "metrics.json", "update.json")
 _LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not false)"
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
-_Stamp = tuple[int, int, int, int]
+Stamp = tuple[int, int, int, int]
 _noted: set[Path] = set()
-_digests: dict[Path, tuple[_Stamp, str]] = {}
+_digests: dict[Path, tuple[Stamp, str]] = {}
 """Digest of each file that was hashed, with what its entry in the file system was then."""
 
 
@@ -171,14 +171,15 @@ def _as_written(path: Path) -> str | None:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, computed once per process and content."""
     path = path.resolve()
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     known = _digests.get(path)
     if known is None or known[0] != stamp:
         known = _digests[path] = stamp, sha256_of_file(path)
     return known[1]
 
 
-def _stamp(path: Path) -> _Stamp:
+def stamp_of(path: Path) -> Stamp:
+    """What the file system says of a file, which changes with its content."""
     entry = path.stat()
     return entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
 
@@ -194,7 +195,7 @@ def _is_ours(path: Path) -> bool:
 
 def _listed(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        return _parsed(path, _stamp(path))
+        return _parsed(path, stamp_of(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         how = _LINE_ENDS if path.is_file() and _as_written(path) else ""
         raise FileError(
@@ -205,7 +206,7 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _parsed(path: Path, stamp: _Stamp) -> dict[str, dict[str, Any]]:
+def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
     """The files of a manifest; whatever differs from the text that `files` writes is an error."""
     if stamp[0] > _LARGEST:
         raise ValueError("the manifest is too large")

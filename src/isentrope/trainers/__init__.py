@@ -1,6 +1,9 @@
 """What other trainers write and mean.
 
-fields.py      the table of their fields: what becomes of each
+fields.py      the table of their fields: what each does to a step
+passed.py      the fields that our own runs set, and the ranges of those that they pass through
+step.py        what the fields say of a step, and where an unusual value acts
+rules.py       what the computed step lacks, by the table
 arguments.py   training_args.bin, read as data
 settings.py    the settings of training's step in a checkpoint's files
 convert/       their checkpoints, gathered into one that every verb reads

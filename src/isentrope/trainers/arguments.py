@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -57,6 +57,17 @@ class SavedArguments:
     kind: str
     fields: Mapping[str, Any]
     processes: int = 1
+
+    @property
+    def trainer(self) -> Literal["grpo", "rloo", "sft", "other"]:
+        """The trainer, by class or, for a subclass, by fields; "other" if unknown."""
+        names = set(self.fields)
+        if self.kind == "GRPOConfig" or {"num_generations", "loss_type"} <= names:
+            return "grpo"
+        if {"num_generations", "normalize_advantages"} <= names:
+            return "rloo"
+        plain = self.kind in ("TrainingArguments", "Seq2SeqTrainingArguments")
+        return "sft" if plain or "completion_only_loss" in names else "other"
 
 
 def read_training_arguments(path: Path) -> SavedArguments:

@@ -1,7 +1,7 @@
 """The training settings in a checkpoint's files, which determine its next step.
 
 A setting is read from the first file that has it: `contract.json` of `isentrope train`, then
-`training_args.bin` of TRL and transformers (`saved_arguments`), then `trainer_state.json` if a
+`training_args.bin` of TRL and transformers (`arguments`), then `trainer_state.json` if a
 script wrote such keys there. Parts of training's step that the computed step lacks (a KL term,
 filtered sampling, a stale batch) are obstacles; they depend on how the step is computed.
 """
@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.recording.contract import CONTRACT, read_contract
+from isentrope.recording.contract import (
+    read_contract,
+)
+from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.reading import read_json
-from isentrope.system.stated_steps import checkpoint_step
 from isentrope.trainers.arguments import (
     TRAINING_ARGS,
     SavedArguments,
     read_training_arguments,
 )
-from isentrope.trainers.facts import Use, trainer_of
 from isentrope.trainers.rules import Obstacle, notes_of, obstacles_of
+from isentrope.trainers.step import Use
 from isentrope.update.objective import OBJECTIVES, SFT
 
 TRAINER_STATE = "trainer_state.json"
@@ -108,7 +110,7 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     add(_contract_keys(state), TRAINER_STATE)
     replayable = contract.get("replayable", True)
     return TrainingSettings(
-        keys, sources, replayable, arguments, uncontrolled, checkpoint_step(checkpoint)
+        keys, sources, replayable, arguments, uncontrolled, CheckpointFolder(checkpoint).step
     )
 
 
@@ -135,7 +137,7 @@ def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
 
 def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
     """Keys of the configuration and their values, from a trainer's arguments."""
-    a, trainer = arguments.fields, trainer_of(arguments)
+    a, trainer = arguments.fields, arguments.trainer
     keys: dict[str, Any] = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}
     if trainer == "sft":
         return keys | {"estimator.objective": SFT, "sampling.temperature": 1.0}

@@ -1,1 +1,1 @@
-"""Training: the toy policy, its fine-tuning, and the reference loop that makes checkpoints."""
+"""Training: Dr. GRPO and supervised fine-tuning on TRL, with checkpoints that can be measured."""

@@ -15,10 +15,14 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from isentrope.policy.adapter import adapter_mismatch, adapter_settings, require_tunable
-from isentrope.policy.base_model import adapter_base, causal_lm
-from isentrope.policy.checkpoint import load_tokenizer, require_checkpoint, with_adapter
-from isentrope.policy.sharding import is_spread
+from isentrope.models.adapter import (
+    adapter_mismatch,
+    require_tunable,
+)
+from isentrope.models.base_model import adapter_base, causal_lm
+from isentrope.models.checkpoint import load_tokenizer, require_checkpoint, with_adapter
+from isentrope.models.sharding import is_spread
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.training.toy import build_toy_policy
 
 TOY = "toy"
@@ -73,16 +77,34 @@ def load_trainable(
     if lora_rank == 0:
         return model.requires_grad_(True).eval(), tokenizer
     _require_possible_rank(model, lora_rank, lora_target_modules)
+    return fresh_adapter(model, lora_rank, lora_alpha, lora_target_modules, seed), tokenizer
+
+
+def fresh_adapter(
+    model: Any, rank: int, alpha: float, targets: str | list[str] = "all-linear", seed: int = 0
+) -> Any:
+    """Add a LoRA adapter without dropout to a model; the base is frozen.
+
+    Args:
+        model: The base model.
+        rank: Rank r.
+        alpha: The adapter's output is multiplied by alpha / r.
+        targets: Layers that get it.
+        seed: Seed of its random matrices; the global random state does not change.
+
+    Returns:
+        The model over the adapter, in evaluation mode.
+    """
     config = LoraConfig(
-        r=lora_rank,
-        lora_alpha=lora_alpha,  # pyright: ignore[reportArgumentType]
+        r=rank,
+        lora_alpha=alpha,  # pyright: ignore[reportArgumentType]
         lora_dropout=0.0,
-        target_modules=lora_target_modules,
+        target_modules=targets,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, config).eval(), tokenizer
+        return get_peft_model(model, config).eval()
 
 
 class SpreadBase:
@@ -149,7 +171,7 @@ def find_model(path: str) -> str:
 def _with_saved_adapter(
     folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
 ) -> nn.Module:
-    settings = adapter_settings(folder)
+    settings = CheckpointFolder(folder).adapter
     saved = (settings.get("r"), settings.get("lora_alpha"))
     pairs = {"rank": (saved[0], lora_rank), "alpha": (saved[1], lora_alpha)}
     for name, (there, requested) in pairs.items():

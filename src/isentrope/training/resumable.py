@@ -6,10 +6,9 @@ import operator
 from collections.abc import Iterator
 from pathlib import Path
 
-from isentrope.recording.contract import CONTRACT
+from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.checkpoint_names import step_name
 from isentrope.system.reading import read_json, reading
-from isentrope.system.stated_steps import checkpoint_step
 from isentrope.trainers.convert.distributed import METADATA, require_inert
 
 STATE = "isentrope_state.json"
@@ -42,7 +41,7 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         )
     for metadata in checkpoint.rglob(METADATA):
         require_inert(metadata.parent)
-    saved = checkpoint_step(checkpoint)
+    saved = CheckpointFolder(checkpoint).step
     if saved is None or checkpoint.name != step_name(saved):
         raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")
 
@@ -67,7 +66,7 @@ def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     for name in (*_ALWAYS, *(("scaler.pt",) if scaled else ()), *controlled):
         if not present(name):
             yield name
-    processes = _processes(checkpoint / CONTRACT)
+    processes = _processes(checkpoint)
     numbered = [f"rng_state_{i}.pth" for i in range(processes)]
     for name in numbered if processes > 1 else ["rng_state.pth"]:
         if not present(name):
@@ -83,7 +82,7 @@ def _controlled(state: Path) -> bool:
     return _has_content(state) and "step_control" in read_json(state, _REMEDY, finite=False)
 
 
-def _processes(contract: Path) -> int:
-    content = read_json(contract, _REMEDY)
-    with reading(contract, _REMEDY):
-        return operator.index(content.get("world_size", 1))
+def _processes(checkpoint: Path) -> int:
+    contract = CheckpointFolder(checkpoint).contract or {}
+    with reading(checkpoint / CONTRACT, _REMEDY):
+        return operator.index(contract.get("world_size", 1))

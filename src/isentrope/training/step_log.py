@@ -11,13 +11,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.recording.next_update import write_next_update
 from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
+from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.checkpoint_names import step_name
 from isentrope.system.files import write_file
 from isentrope.system.processes import rank
-from isentrope.training.metrics import metrics
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatch
 
@@ -132,6 +133,28 @@ def step_metrics(
         "truncated": sum(truncated) / len(truncated),
         **means,
         **policy_ratio(rollouts, record),
+    }
+
+
+def metrics(batch: Rollouts, report: UpdateBatchReport) -> dict[str, float]:
+    """Describe an update batch.
+
+    Args:
+        batch: The kept responses, with rewards and sampler log-probabilities.
+        report: Statistics of all responses drawn.
+
+    Returns:
+        The report's counts and means; `pass_rate`, the share of correct responses among all drawn,
+        rejected groups included; and of the kept responses `surprisal` (nats per sequence) and
+        `length` (tokens).
+    """
+    group_size = len(batch) / batch.n_prompts
+    correct = int((cast(Tensor, batch.rewards) == 1).sum()) + group_size * report.all_right
+    surprisal = -sum(float(s.sum()) for s in cast(list[Tensor], batch.sampler_logprobs))
+    return {name: value for name, value in vars(report).items() if value is not None} | {
+        "pass_rate": correct / (group_size * report.drawn),
+        "surprisal": surprisal / len(batch),
+        "length": float(batch.lengths.double().mean()),
     }
 
 

@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from isentrope.policy.sharding import shard_base as spread
+from isentrope.models.sharding import shard_base as spread
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.processes import all_ranks
 from isentrope.training.models import SpreadBase

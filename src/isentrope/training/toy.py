@@ -7,7 +7,6 @@ ordinary transformers model: it is saved, loaded, adapted and scored like any ot
 from __future__ import annotations
 
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.policy.language_model import Policy
@@ -50,30 +49,3 @@ def build_toy_policy(seed: int) -> Policy:
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config).float().eval()
     return Policy(model, tokenizer, precision="float32")
-
-
-def with_lora(policy: Policy, rank: int = 16, *, seed: int, scale: int = 2) -> Policy:
-    """Add a new LoRA adapter to every linear layer; the base is frozen.
-
-    Args:
-        policy: A policy without adapter; its model is changed in place.
-        rank: Rank r.
-        seed: Seed of the adapter's random matrices.
-        scale: alpha / r, the factor of the adapter's output.
-
-    Returns:
-        The policy over the adapter's parameters, without dropout.
-    """
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=scale * rank,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = get_peft_model(policy.model, config).eval()  # pyright: ignore[reportArgumentType]
-    return Policy(
-        model, policy.tokenizer, temperature=policy.temperature, precision=policy.precision
-    )

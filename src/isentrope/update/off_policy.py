@@ -46,20 +46,12 @@ class ImportanceRatios:
     Attributes:
         ratios: (n, t) float64 r_ik; 1 where there is no token.
         clipped: (n, t) bool, tokens whose gradient the clip drops.
-        n_tokens: Number of tokens.
-        n_clipped: How many of them are clipped.
-        lowest: Smallest ratio.
-        highest: Largest ratio.
         cap: Upper bound of the clip, which caps the ratios of "cispo"; None for no clip.
         warnings: Sentences on what limits the weights' use.
     """
 
     ratios: Tensor = field(repr=False)
     clipped: Tensor = field(repr=False)
-    n_tokens: int
-    n_clipped: int
-    lowest: float
-    highest: float
     cap: float | None = None
     warnings: tuple[str, ...] = ()
 
@@ -118,7 +110,7 @@ def importance_ratios(
         clip: (lo, hi), or None for no clip.
 
     Returns:
-        Ratios, clipped tokens, and their number and range.
+        Ratios and clipped tokens.
 
     Raises:
         ValueError: If advantages or the sampler's log-probabilities are missing, the clip is no
@@ -141,16 +133,15 @@ def importance_ratios(
         )
     clipped = _clipped(ratios, rollouts.advantages[:, None], clip) & scores.mask
     here, dropped = ratios[scores.mask], int(clipped.sum())
-    return ImportanceRatios(
-        ratios=ratios,
-        clipped=clipped,
-        n_tokens=len(here),
-        n_clipped=dropped,
-        lowest=float(here.min()),
-        highest=float(here.max()),
-        cap=None if clip is None else clip[1],
-        warnings=_warnings(dropped, len(here), here),
-    )
+    warnings: list[str] = []
+    if dropped:
+        warnings.append(f"The clip drops the gradient of {dropped} of {len(here)} tokens.")
+    if (most := float(here.max())) > 10:
+        warnings.append(
+            f"{int((here > 10).sum())} of {len(here)} tokens have become more than ten times "
+            f"likelier (ratio up to {most:.3g}): few tokens determine the step."
+        )
+    return ImportanceRatios(ratios, clipped, None if clip is None else clip[1], tuple(warnings))
 
 
 def sampler_gap(policy: Policy, rollouts: Rollouts) -> float:
@@ -186,15 +177,3 @@ def _require_clip(clip: Clip | None) -> None:
         raise ValueError(
             f"clip must be (lo, hi) with 0 < lo ≤ 1 and hi > 0, got {clip}; None means no clip."
         )
-
-
-def _warnings(dropped: int, tokens: int, ratios: Tensor) -> tuple[str, ...]:
-    warnings: list[str] = []
-    if dropped:
-        warnings.append(f"The clip drops the gradient of {dropped} of {tokens} tokens.")
-    if float(ratios.max()) > 10:
-        warnings.append(
-            f"{int((ratios > 10).sum())} of {tokens} tokens have become more than ten times "
-            f"likelier (ratio up to {float(ratios.max()):.3g}): few tokens determine the step."
-        )
-    return tuple(warnings)

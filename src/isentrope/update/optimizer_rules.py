@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -53,37 +54,16 @@ class RuleStep:
     preconditioner: Tensor
 
 
-def adamw(
-    theta: Tensor,
-    gradient: Tensor,
-    state: State,
-    group: Group,
-    preconditioning: Preconditioning = "this_step",
-) -> RuleStep:
-    """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
-
-    Args:
-        theta: The parameter, float64.
-        gradient: Clipped gradient of the loss, float64.
-        state: `step`, `exp_avg`, `exp_avg_sq` before this step, or nothing.
-        group: `betas`, `eps`, `weight_decay`.
-        preconditioning: Which second moments P has.
-
-    Returns:
-        The pieces of v.
-    """
-    momentum, preconditioner = _adam_pieces(gradient, state, group, preconditioning)
-    return RuleStep(momentum, -float(group["weight_decay"]) * theta, preconditioner)
-
-
 def adam(
     theta: Tensor,
     gradient: Tensor,
     state: State,
     group: Group,
     preconditioning: Preconditioning = "this_step",
+    *,
+    decoupled: bool = False,
 ) -> RuleStep:
-    """Adam with the L2 penalty inside the gradient (Kingma & Ba, arXiv 1412.6980).
+    """Adam, its weight decay inside the gradient (Kingma & Ba, arXiv 1412.6980) or decoupled.
 
     Args:
         theta: The parameter, float64.
@@ -91,26 +71,25 @@ def adam(
         state: `step`, `exp_avg`, `exp_avg_sq` before this step, or nothing.
         group: `betas`, `eps`, `weight_decay`.
         preconditioning: Which second moments P has.
+        decoupled: Whether it is AdamW (Loshchilov & Hutter, arXiv 1711.05101).
 
     Returns:
         The pieces of v.
     """
     penalty = float(group["weight_decay"]) * theta
-    momentum, preconditioner = _adam_pieces(gradient + penalty, state, group, preconditioning)
-    return RuleStep(momentum, -preconditioner * penalty, preconditioner)
-
-
-def _adam_pieces(
-    gradient: Tensor, state: State, group: Group, preconditioning: Preconditioning
-) -> tuple[Tensor, Tensor]:
+    total = gradient if decoupled else gradient + penalty
     beta1, beta2 = (float(beta) for beta in group["betas"])
     tau = float(state.get("step", 0)) + 1
-    second, averaged = _moment(state, "exp_avg_sq", gradient), tau - 1
+    second, averaged = _moment(state, "exp_avg_sq", total), tau - 1
     if preconditioning == "this_step":
-        second, averaged = beta2 * second + (1 - beta2) * gradient**2, tau
+        second, averaged = beta2 * second + (1 - beta2) * total**2, tau
     root = (second / (1 - beta2**averaged)).sqrt() + float(group["eps"])
     scale = 1 / ((1 - beta1**tau) * root)
-    return -beta1 * scale * _moment(state, "exp_avg", gradient), (1 - beta1) * scale
+    momentum, P = -beta1 * scale * _moment(state, "exp_avg", total), (1 - beta1) * scale
+    return RuleStep(momentum, -penalty if decoupled else -P * penalty, P)
+
+
+adamw = partial(adam, decoupled=True)
 
 
 def sgd(

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.layouts import foreign_file
 from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
-from isentrope.policy.layouts import foreign_file
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.heap import mapped_blocks
 from isentrope.system.manifest import verify
@@ -127,12 +127,16 @@ def load_optimizer_state(
         FileError: The same of a file.
         IsentropeError: As it is.
     """
+    if isinstance(optimizer, torch.optim.Optimizer):
+        live = [p for group in optimizer.param_groups for p in group["params"]]
+        return _by_name(policy, optimizer.state_dict(), rule, names, parameters=live)
     if not isinstance(optimizer, (str, Path)):
         return _by_name(policy, optimizer, rule, names)
     file = file_of(optimizer)
     with reading(file), mapped_blocks():
         try:
-            return _by_name(policy, optimizer, rule, names)
+            saved, sidecar = _read(file)
+            return _by_name(policy, saved, rule, names, sidecar=sidecar, file=file)
         except IsentropeError:
             raise
         except ValueError as error:
@@ -140,9 +144,16 @@ def load_optimizer_state(
 
 
 def _by_name(
-    policy: Policy, optimizer: OptimizerLike, rule: str | None, names: Names | None
+    policy: Policy,
+    saved: Any,
+    rule: str | None,
+    names: Names | None,
+    *,
+    parameters: list[nn.Parameter] | None = None,
+    sidecar: Names | None = None,
+    file: Path | None = None,
 ) -> OptimizerState:
-    saved, parameters, sidecar = _source(optimizer)
+    """The state of a state_dict; of live Parameters, beside a sidecar, or from a file."""
     groups, states = groups_and_states(saved)
     rule = choose_rule(groups, rule)
     for i, group in enumerate(groups):
@@ -157,13 +168,13 @@ def _by_name(
     held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
     saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
     fresh = not states and any(state_keys(rule, group) for group in held.values())
-    if fresh and isinstance(optimizer, (str, Path)) and not before_first_step(file_of(optimizer)):
+    if fresh and file is not None and not before_first_step(file):
         raise ValueError(
-            f"{optimizer} holds an empty optimizer state; if a fresh optimizer is meant, pass "
+            f"{file} holds an empty optimizer state; if a fresh optimizer is meant, pass "
             "the state_dict itself."
         )
-    if isinstance(optimizer, (str, Path)):
-        _require_own_step(file_of(optimizer).parent, saved_states)
+    if file is not None:
+        _require_own_step(file.parent, saved_states)
     numbers = {id(group): i for i, group in enumerate(groups)}
     return OptimizerState(
         rule=rule,
@@ -183,25 +194,13 @@ _FRESH = "The optimizer is fresh: its moments are zero and this is its first ste
 _UNDERSTOOD = {"step", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"}
 
 
-def _source(optimizer: OptimizerLike) -> tuple[Any, list[nn.Parameter] | None, Any]:
-    """The state_dict, the live Parameters if there are any, the sidecar if there is one."""
-    if isinstance(optimizer, torch.optim.Optimizer):
-        live = [p for group in optimizer.param_groups for p in group["params"]]
-        return optimizer.state_dict(), live, None
-    if isinstance(optimizer, (str, Path)):
-        saved, sidecar = _read(Path(optimizer))
-        return saved, None, sidecar
-    return optimizer, None, None
-
-
 def file_of(path: str | Path) -> Path:
     """The optimizer's file, given itself or by its folder."""
     return Path(path) / "optimizer.pt" if Path(path).is_dir() else Path(path)
 
 
-def _read(path: Path) -> tuple[Any, Any]:
+def _read(file: Path) -> tuple[Any, Names | None]:
     """The saved state_dict, and the content of the sidecar or None."""
-    file = file_of(path)
     if not file.is_file():
         raise FileNotFoundError(f"There is no optimizer state at {file}.")
     verify(file.parent)

@@ -86,7 +86,7 @@ def short_types(
     Args:
         policy: The policy at θ.
         state: The optimizer's state, with the types of its moments.
-        stored: Type of each parameter on disk (`policy.stored_types`).
+        stored: Type of each parameter on disk (`models.stored_types`).
 
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.

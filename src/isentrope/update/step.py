@@ -23,12 +23,12 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.heap import mapped_blocks
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_rules import RULES, Preconditioning
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
-from isentrope.update.parameter_names import Names
 from isentrope.update.rounding import SHORT_MOMENTS, short_types
 
 
@@ -123,29 +123,26 @@ class Step:
 def optimizer_step(
     policy: Policy,
     rollouts: Rollouts,
-    optimizer: OptimizerLike,
+    optimizer: OptimizerLike | OptimizerState,
     *,
     objective: str = "dr_grpo",
     max_response_length: int | None = None,
     max_grad_norm: float | None = None,
     clip_high: float | None = None,
     micro_batch: int | None = None,
-    rule: str | None = None,
-    names: Names | None = None,
 ) -> Step:
     """The direction in which the optimizer would move θ on an update batch, all settings given.
 
     Args:
         policy: The policy at θ.
         rollouts: The update batch U.
-        optimizer: State before the step, which is not changed.
+        optimizer: State before the step, which is not changed; as `load_optimizer_state` reads it
+            where its rule or the names of its parameters have to be given.
         objective: One of `update.objective.OBJECTIVES`, "sft" or "recorded".
         max_response_length: L of "dr_grpo"; None for that of the rollouts.
         max_grad_norm: Largest gradient norm let through; None for no clipping.
         clip_high: ε_high of "cispo", the cap on its ratio; None for no cap.
         micro_batch: Responses per backward pass of "bnpo" and in 16 bits; None for one pass.
-        rule: That of the optimizer; None infers it from the param groups.
-        names: Names of the optimizer's parameters in its order, where they cannot be found.
 
     Returns:
         The step.
@@ -157,10 +154,13 @@ def optimizer_step(
     coefficients = token_weights(
         rollouts, objective, max_response_length, clip_high=clip_high, micro_batch=micro_batch
     )
-    state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
+    read = isinstance(optimizer, OptimizerState)
+    state = optimizer if read else load_optimizer_state(policy, optimizer)
     of_entropies = entropy_weights(rollouts, objective)
     negative = None if of_entropies is None else -of_entropies
-    loss_gradient = policy.weighted_gradient(rollouts, -coefficients, negative, micro_batch)
+    loss_gradient = weighted_gradient(
+        policy, rollouts, -coefficients, negative, micro_batch=micro_batch
+    )
     size = norm(loss_gradient)
     clip = clip_factor(size, max_grad_norm)
     with mapped_blocks():  # the pieces of one parameter leave no room for those of the next

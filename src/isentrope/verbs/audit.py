@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
-from isentrope.attribution.proxies.audit import Audit, audit, audit_sequences
+from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
@@ -52,12 +52,12 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
     assert scores is not None
     assert measured is not None
     assert U.advantages is not None
-    options: dict[str, Any] = {
-        "top": ready.analysis.top,
-        "draws": ready.analysis.draws,
-        "seed": ready.sampler.data.seed,
-        "confidence": ready.estimator.confidence,
-    }
+    options = AuditOptions(
+        top=tuple(ready.analysis.top),
+        draws=ready.analysis.draws,
+        seed=ready.sampler.data.seed,
+        confidence=ready.estimator.confidence,
+    )
     s, H, A = scores.logprobs, scores.entropies, U.advantages
     acting = table.acting
     whole = acting.any(1)
@@ -69,15 +69,15 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
             acting,
             U.prompt_index,
             token_proxies(s, H, scores.mask, A),
+            options,
             halves=tokens,
-            **options,
         ),
         "sequences": audit_sequences(
             measured.sum(1)[whole],
             U.prompt_index[whole],
             {name: x[whole] for name, x in proxies.items()},
+            options,
             halves=None if sequences is None else tuple(half[whole] for half in sequences),
-            **options,
         ),
     }
 

@@ -13,9 +13,9 @@ import torch
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import SamplingConfig
+from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
 from isentrope.sampling.generate import respond

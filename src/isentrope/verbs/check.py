@@ -23,13 +23,14 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import PrecisionConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import CONTRACT
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.one_contract import other_base
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.room import require_writable
 from isentrope.runs.study import require_inputs
+from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import Progress
@@ -172,4 +173,4 @@ def _objective_gradient(sampler: Sampler, U: Rollouts, estimator: EstimatorConfi
         clip_high=clip[1] if clip else None,
         micro_batch=estimator.micro_batch,
     )
-    return sampler.policy.weighted_gradient(U, weights, entropy_weights(U, estimator.objective))
+    return weighted_gradient(sampler.policy, U, weights, entropy_weights(U, estimator.objective))

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import own_logits
@@ -197,7 +197,7 @@ def _estimates(
             unit="nats per sequence" if name == "per_response" else "nats per token",
             method=name,
             confidence=ready.estimator.confidence,
-            trusted=trusted,
+            caveats=Caveats(trusted=trusted),
         )
         for row, name in enumerate(names)
     }
@@ -210,7 +210,7 @@ def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
         unit=one.unit,
         method=one.method,
         confidence=ready.estimator.confidence,
-        trusted=math.isfinite(other.ci_low),
+        caveats=Caveats(trusted=math.isfinite(other.ci_low)),
         degrees_of_freedom=_freedom(one, other),
     )
 

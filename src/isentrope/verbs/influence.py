@@ -16,6 +16,7 @@ from isentrope.attribution.influence.contributions import (
     token_table,
 )
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.attributions import Budget, SharesRecord
@@ -62,9 +63,8 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
 
 def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
-    section, estimator = ready.analysis, ready.estimator
     E, U = ready.batches.E, ready.batches.U
-    one_batch = section.overlap == "u_statistic"
+    one_batch = ready.analysis.overlap == "u_statistic"
     rewarded = ready.sampler.rewarded(E) if reward else None
     with progress.bar("attributing") as report:
         return influence(
@@ -72,16 +72,20 @@ def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: b
             U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
             U,
             ready.step,
-            functional=estimator.functional,
-            method=estimator.weighted_method,
+            _options(ready),
             tokens=tokens,
             reward=rewarded,
-            groups=section.groups,
-            overlap=section.overlap,
-            confidence=estimator.confidence,
-            gradients=ready.gradients,
             progress=report,
         )
+
+
+def _options(ready: Prepared) -> InfluenceOptions:
+    return InfluenceOptions(
+        **vars(ready.estimator.options),
+        groups=ready.analysis.groups,
+        overlap=ready.analysis.overlap,
+        gradients=ready.gradients,
+    )
 
 
 def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
@@ -107,19 +111,9 @@ def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
 
 def shares_of(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
-    section, estimator, U = ready.analysis, ready.estimator, ready.batches.U
-    E = fresh_responses(ready.sampler, U, section.share_responses)
-    shares = influence_shares(
-        ready.policy,
-        E,
-        U,
-        ready.step,
-        functional=estimator.functional,
-        method=estimator.weighted_method,
-        gradients=ready.gradients,
-        confidence=estimator.confidence,
-    )
-    totals = shares.totals
+    U = ready.batches.U
+    E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
+    totals = influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals
     return SharesRecord(
         measured_on=f"{len(E)} fresh responses to U's prompts",
         itself=totals.get("self"),

@@ -26,8 +26,10 @@ from isentrope.attribution.fisher.second_order import second_order_change, secon
 from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
+from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.saved import fields_of
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     BlockRecord,
@@ -78,7 +80,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
             report(done, len(blocks), block)
             E, U = _sides(ready, block)
             K = kernels[block] = _block(ready, block, E, U)
-            records[block], of_block, sentences = _describe(ready, K)
+            records[block], of_block, sentences = _describe(ready, K, (E, U))
             more, also = describe_pairs(ready, K, E, E if U is None else U)
             records[block] = replace(records[block], **more)
             sentences += also
@@ -154,13 +156,23 @@ def _tiles(ready: Prepared) -> Path | None:
 
 
 def _describe(
-    ready: Prepared, K: FisherKernel
+    ready: Prepared, K: FisherKernel, sides: tuple[Rollouts, Rollouts | None]
 ) -> tuple[BlockRecord, dict[str, pd.DataFrame], list[str]]:
     section, seed, warnings = ready.kernel, ready.sampler.data.seed, []
     record = BlockRecord(len(K.rows), len(K.columns), tuple(K.zero_rows))
     if section.sketch is not None:
-        error = K.sketch(section.sketch, seed).error
-        record = replace(record, sketch=SketchRecord(section.sketch, error))
+        E, U = sides
+        sketched = sketched_kernel(
+            ready.policy,
+            E,
+            U,
+            section.sketch,
+            preconditioner=ready.step.preconditioner if section.preconditioned else None,
+            seed=seed,
+            exact=K.matrix,
+            backend=ready.gradients.backend,
+        )
+        record = replace(record, sketch=SketchRecord(section.sketch, sketched.error))
     if K.zero_rows:
         warnings.append(f"{len(K.zero_rows)} responses have a zero row: no parameter moves them.")
     if K.rows["prompt"].nunique() < 2:
@@ -203,7 +215,7 @@ def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
     x = sequence_weights(ready)
     assert x is not None  # find_kernel has asked
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
-    direction = policy.weighted_gradient(U, weights)
+    direction = weighted_gradient(policy, U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)
     return SecondOrder(float(x @ K2 @ x / 2), nested), K2
 

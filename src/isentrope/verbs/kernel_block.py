@@ -19,8 +19,10 @@ from isentrope.attribution.fisher.kernel import FisherKernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.estimators.entropy_change import entropy_change
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.saved import fields_of
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     ClusterRecord,
@@ -89,19 +91,12 @@ def describe_pairs(
 def _of_two_batches(
     ready: Prepared, K: FisherKernel, rows: Rollouts, S: Tensor, x: Tensor
 ) -> Mapping[str, Any]:
-    step, estimator = ready.step, ready.estimator
+    step = ready.step
     direction = step.components["gradient"]
     if not ready.kernel.preconditioned:
-        direction = ready.policy.weighted_gradient(ready.batches.U, step.token_weights)
-    change = entropy_change(
-        ready.policy,
-        rows,
-        direction,
-        [],
-        functional="per_sequence",
-        order=1,
-        confidence=estimator.confidence,
-    )
+        direction = weighted_gradient(ready.policy, ready.batches.U, step.token_weights)
+    of_sequences = EstimatorOptions("per_sequence", confidence=ready.estimator.confidence)
+    change = entropy_change(ready.policy, rows, direction, [], of_sequences, order=1)
     assert change.first_order is not None
     form = kernel_form(K.matrix, S, x, rows.prompt_index)
     fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}

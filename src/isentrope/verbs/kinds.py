@@ -10,8 +10,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl import grpo_options
-from isentrope.config.trl_sft import sft_options
+from isentrope.config.trl import grpo_options, sft_options
 from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.verbs.evaluate import require_evaluation_inputs

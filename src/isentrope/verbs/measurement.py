@@ -129,10 +129,8 @@ def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress:
             ready.batches.E,
             direction,
             rates,
-            functional=estimator.functional,
-            method=estimator.weighted_method,
+            estimator.options,
             order=order,
-            confidence=estimator.confidence,
             progress=report,
         )
         gained = None if rewards is None else reward_change(change, rewards, estimator.confidence)
@@ -182,8 +180,7 @@ def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[fl
             rates,
             max_new_tokens=ready.sampler.longest(E),
             seed=ready.sampler.data.seeds["resample"],
-            functional=ready.estimator.functional,
-            confidence=ready.estimator.confidence,
+            estimator=ready.estimator.options,
             progress=report,
         )
 
@@ -220,14 +217,7 @@ def _budget(
                 influences[f"budget.{name}"] = 0 * influences["budget.total"]
                 continue
             part = entropy_change(
-                policy,
-                ready.batches.E,
-                component,
-                [],
-                functional=change.functional,
-                method=change.method,
-                order=1,
-                confidence=ready.estimator.confidence,
+                policy, ready.batches.E, component, [], ready.estimator.options, order=1
             )
             assert part.first_order is not None
             budget[name] = part.first_order

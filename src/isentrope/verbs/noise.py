@@ -82,11 +82,11 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
         "gradients": ready.gradients,
     }
     change = supervised_loss_change(policy, E, U, **options)
-    noise = supervised_noise_scale(policy, E, U, **options)
+    simple, curved = supervised_noise_scale(policy, E, U, **options)
     names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
     return {name: getattr(change, name) for name in names} | {
-        "b_simple": noise.simple.b_simple,
-        "b_noise": noise.curved.b_simple,
+        "b_simple": simple.b_simple,
+        "b_noise": curved.b_simple,
     }
 
 

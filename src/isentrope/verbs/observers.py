@@ -12,10 +12,10 @@ from isentrope.config.train import AlarmConfig, DataConfig, NoiseScaleConfig, Pr
 from isentrope.control.controls import NONE
 from isentrope.control.isentropic import IsentropicStep
 from isentrope.control.options import IsentropicOptions
-from isentrope.nouns.estimate import Functional
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
+from isentrope.probe.options import ProbeOptions
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.processes import world_size
 
@@ -102,11 +102,8 @@ def entropy_probe(
     """The probe; None where it is switched off."""
     if not section.enabled:
         return None
-    return EntropyProbe(
-        held_out,
-        every=section.every,
+    options = ProbeOptions(
         log_every=section.log_every,
-        size=section.size,
         functional=section.functional,
         method=section.method,
         second_order=section.second_order,
@@ -114,19 +111,17 @@ def entropy_probe(
         preconditioning=section.preconditioning,
         seed=seed,
         ema_decay=section.memory,
-        control=control,
     )
+    how_often = {"every": section.every, "size": section.size}
+    return EntropyProbe(held_out, **how_often, control=control, options=options)
 
 
-def entropy_alarm(
-    section: AlarmConfig, probe: EntropyProbe | None, functional: Functional, control: str
-) -> Alarm | None:
+def entropy_alarm(section: AlarmConfig, probe: EntropyProbe | None, control: str) -> Alarm | None:
     """The alarm on the probe's readings; None without a probe."""
     if probe is None or not section.enabled:
         return None
     return Alarm(
         probe,
-        functional=functional,
         false_alarms=section.false_alarms,
         half_life=section.half_life,
         stop=section.stop,

@@ -18,7 +18,6 @@ from pathlib import Path
 import pandas as pd
 from torch import Tensor
 
-from isentrope.attribution.influence.budget import part_of
 from isentrope.attribution.influence.contributions import (
     Attribution,
     Influence,
@@ -31,9 +30,9 @@ from isentrope.attribution.influence.momentum import (
     past_influence,
     unroll,
 )
-from isentrope.attribution.influence.quantities import Quantity
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.results.attributions import MomentumRecord, PastPart, PastStep
@@ -85,7 +84,7 @@ class _Recorded:
         if size is None:
             assert self.batch.token_weights is not None
             weights = self.batch.padded("token_weights")
-            size = norm(policy.weighted_gradient(self.batch, weights))
+            size = norm(weighted_gradient(policy, self.batch, weights))
         return clip_factor(size, self.max_grad_norm)
 
 
@@ -193,7 +192,7 @@ def _found(
 
     def part(by_group: Sequence[Tensor]) -> PastPart:
         estimates = [
-            part_of(Quantity(a.groups, a.unit, a.budget["momentum"].n), x, confidence)
+            a.groups.estimate(x, a.budget["momentum"].n, unit=a.unit, confidence=confidence)
             for a, x in zip(attributions, by_group, strict=True)
         ]
         return PastPart(delta_h=estimates[0], delta_j=estimates[1] if estimates[1:] else None)

@@ -16,6 +16,7 @@ from typing import Any
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import BatchConfig, CheckpointConfig, MeasureConfig, PolicyConfig
 from isentrope.config.sizes import Lengths, evaluation_sizes, measuring_sizes
+from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.plan import (
     DoesNotFitError,
@@ -29,7 +30,6 @@ from isentrope.planning.plan import (
 from isentrope.planning.rate import measured_rate
 from isentrope.planning.shapes import Shapes, shapes_of
 from isentrope.planning.sizes import Sizes
-from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.sampling.chat_template import render_chat
 from isentrope.sampling.prompts import Prompt, name_prompts

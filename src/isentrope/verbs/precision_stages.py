@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from isentrope.models.precision import Precision
+from isentrope.models.sharding import exchange_as_stored, put_back
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision
-from isentrope.policy.sharding import exchange_as_stored, put_back
 
 
 @contextmanager

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.contract import run_contract
+from isentrope.config.contract import advantages_of, run_contract
 from isentrope.config.control_options import inert_reasons, measures, run_control
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import TrainConfig, TrainingConfig
-from isentrope.config.trl import advantages_of, grpo_options
+from isentrope.config.trl import grpo_options
 from isentrope.control.adaptive_strength import AdaptiveStrength
+from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
-from isentrope.policy.sharding import shard_base
 from isentrope.recording.contract import (
     environment,
     frozen_hash,
@@ -156,7 +156,7 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
     section, training, size = config.entropy_probe, config.training, config.sampling.batch_size
     control = step_control(config.control, held_out, seed=training.draws, batch_size=size)
     probe = entropy_probe(section, held_out, control, seed=training.seed)
-    alarm = entropy_alarm(config.alarm, probe, section.functional, config.control.name)
+    alarm = entropy_alarm(config.alarm, probe, config.control.name)
     noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
     return Observers(control, probe, alarm, noise)
 

@@ -13,9 +13,9 @@ from isentrope.checks.finding import Finding
 from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.models.stored_types import stored_types
 from isentrope.nouns.vectors import Vector, axpy
 from isentrope.policy.language_model import Policy
-from isentrope.policy.stored_types import stored_types
 from isentrope.runs.checkpoints import Subject
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.rounding import (

@@ -22,10 +22,10 @@ from isentrope.checks import Finding
 from isentrope.config.as_trained import settle
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
+from isentrope.models.precision import Precision
+from isentrope.models.stored_types import stored_types
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.policy.language_model import Policy
-from isentrope.policy.precision import Precision
-from isentrope.policy.stored_types import stored_types
 from isentrope.recording.next_update import NEXT_UPDATE, read_next_update
 from isentrope.recording.replay_error import precision_of, replay_tolerance
 from isentrope.runs.checkpoints import Checkpoint, Subject

@@ -13,9 +13,9 @@ from torch import nn
 
 from isentrope.config.as_trained import AsTrained
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.policy.requirements import dropout_rates
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.advantages import rules_of_advantages
 from isentrope.trainers.rules import Obstacle

@@ -23,10 +23,10 @@ import torch
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
 from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
-from isentrope.config.trl_sft import sft_options
+from isentrope.config.trl import sft_options
+from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.policy.requirements import active_dropout
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import changed_parts

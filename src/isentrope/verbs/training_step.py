@@ -111,7 +111,8 @@ def optimizer_step(
     longest = rollouts.max_new_tokens
     if file is None:
         U, _ = weighted(policy, rollouts, config.estimator, longest)
-        return update_step(policy, U, optimizer, config.estimator, longest, rule=rule, names=names)
+        state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
+        return update_step(policy, U, state, config.estimator, longest)
     brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
     config, settled = settle(config, file.parent, GivenBatch(*brings))
     refuse(settled.obstacles, settled.ignored, str(file.parent))
@@ -124,8 +125,6 @@ def optimizer_step(
         longest=longest,
         drawn_here=False,
         master_weights=master_weights,
-        rule=rule,
-        names=names,
     )
     return real.step
 
@@ -154,12 +153,11 @@ def training_step(
     longest: int | None,
     drawn_here: bool,
     master_weights: bool,
-    **found: Any,
 ) -> tuple[Rollouts, RealStep]:
     """The step on U, refused if it is not training's.
 
     `longest` is where U's sampler cut responses, in tokens, and `drawn_here` says that U is
-    on-policy. `found` are `rule` and `names` of the optimizer.
+    on-policy.
 
     Returns:
         U, with token weights where it is stale, and the step.
@@ -171,7 +169,7 @@ def training_step(
     differences = allowed(obstacles, estimator.ignore_training_settings)
     unverified = () if verifying() else (NOT_VERIFIED,)
     U, clipped = weighted(policy, U, estimator, longest)
-    step = update_step(policy, U, subject.optimizer, estimator, longest, **found)
+    step = update_step(policy, U, state, estimator, longest)
     step, of_control = with_control(policy, subject.path, U, step)
     rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
     real = real_step(subject, rounding, step, estimator)
@@ -202,10 +200,9 @@ def weighted(
 def update_step(
     policy: Policy,
     U: Rollouts,
-    optimizer: OptimizerLike,
+    optimizer: OptimizerLike | OptimizerState,
     estimator: EstimatorConfig,
     longest: int | None,
-    **found: Any,
 ) -> Step:
     """The optimizer's step on U; `longest` is L of dr_grpo where none is set.
 
@@ -224,7 +221,6 @@ def update_step(
         max_grad_norm=estimator.max_grad_norm,
         clip_high=estimator.clip_pair[1] if estimator.clip_pair else None,
         micro_batch=estimator.micro_batch,
-        **found,
     )
     if norm(step.direction) == 0:
         raise ValueError(

@@ -77,16 +77,9 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
     tried = ready.trial.controls or acting
     steps = TrialSteps(ready, tried)
-    eta, estimator = ready.rate, ready.estimator
+    eta = ready.rate
     E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
-    paired = PairedSteps(
-        ready.policy,
-        E,
-        eta,
-        functional=estimator.functional,
-        method=estimator.weighted_method,
-        confidence=estimator.confidence,
-    )
+    paired = PairedSteps(ready.policy, E, eta, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     plain_steps: list[Candidate] = []
     for control, strength, trial in steps.without_control():

@@ -16,8 +16,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
+from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.system.inert import Inert
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_torch_as_data

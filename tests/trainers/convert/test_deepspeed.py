@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
+from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.checkpoint import load_tokenizer
 from isentrope.trainers.convert.write import convert
 from isentrope.trainers.settings import read_training_settings
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch

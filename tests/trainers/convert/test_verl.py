@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
-from isentrope.policy.checkpoint import load_tokenizer
+from isentrope.models.checkpoint import load_tokenizer
 from isentrope.trainers.convert.write import convert
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch
 from tests.trainers.convert.sharded_run import RATE

@@ -24,7 +24,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     KERNEL_UNIT,
     PromptPairs,
     delete_one,
-    estimate_columns,
+    estimate_table,
     relation_masks,
     require_kernel,
 )
@@ -63,11 +63,9 @@ class BlockModel:
         Returns:
             Columns quantity, value, se, ci_low, ci_high, prompts.
         """
-        import pandas as pd
-
         named = {"a": self.a, "b": self.b, "c": self.c}
         named |= {f"explained by {part}": share for part, share in self.explained.items()}
-        return pd.DataFrame([{"quantity": q} | estimate_columns(e) for q, e in named.items() if e])
+        return estimate_table(({"quantity": q}, e) for q, e in named.items())
 
 
 def block_model(

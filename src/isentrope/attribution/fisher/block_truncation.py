@@ -12,25 +12,21 @@ are those of deleting groups of prompts (`deletions`). S̄ is the mean over the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import oversample
-from isentrope.attribution.fisher.deletions import Deletion, deletions, over_deletions
+from isentrope.attribution.fisher.deletions import deletions, over_deletions
 from isentrope.attribution.fisher.pair_classes import UNIT
 from isentrope.attribution.fisher.prompt_pairs import require_finite
 from isentrope.attribution.fisher.truncation import (
-    Truncation,
     Truncations,
+    compared,
     truncation_statistics,
 )
 from isentrope.nouns.estimate import Estimate
-
-_NO_RATIO = "The full sum is not distinguishable from zero, so a ratio to it has no interval."
 
 
 def block_truncations(
@@ -67,26 +63,19 @@ def block_truncations(
     start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
     whole = _influences(matrix, S, x, same if shared else None, start, ranks)
     removed = deletions(row_prompt, column_prompt)
-    left = []
+    statistics = [truncation_statistics(whole, scale=1.0)]
     for d in removed:
         rest, kept = matrix[d.rows][:, d.columns], same[d.rows][:, d.columns] if shared else None
         vectors = _right_vectors(rest, start[d.columns])
         influences = _influences(rest, S[d.rows], x[d.columns], kept, vectors, ranks)
-        left.append(truncation_statistics(influences, scale=len(x) / int(d.columns.sum())))
-    statistics = truncation_statistics(whole, scale=1.0)  # (4, rows)
-    rows = []
-    for k, name in enumerate(names):
-        total, ratio, pearson, spearman = (
-            _estimate(q, statistics[q, k], [x[q, k] for x in left], removed) for q in range(4)
-        )
-        rows.append(Truncation(total, ratio, pearson, spearman, name, whole[k]))
-    if rows[-1].total.covers(0.0):
-        nan = math.nan
-        rows[:-1] = [
-            replace(row, ratio=replace(row.ratio, ci_low=nan, ci_high=nan, warnings=(_NO_RATIO,)))
-            for row in rows[:-1]
-        ]
-    return Truncations(tuple(rows), self_pairs=False)
+        scale = len(x) / int(d.columns.sum())
+        statistics.append(truncation_statistics(influences, scale))
+
+    def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
+        return over_deletions(float(value), deleted.tolist(), removed, unit)
+
+    rows = compared(names, whole, torch.stack(statistics), errors, UNIT)
+    return Truncations(rows, self_pairs=False)
 
 
 def _right_vectors(matrix: Tensor, start: Tensor) -> Tensor:
@@ -111,18 +100,3 @@ def _influences(
     rows = [] if same is None else [e @ (matrix * same)]
     rows += [along[:r].sum(0) for r in ranks]
     return torch.stack([*rows, full]) * x
-
-
-_UNITS = (UNIT, "of the full sum", "correlation", "correlation")
-
-
-def _estimate(
-    quantity: int, value: Tensor, deleted: Sequence[Tensor], removed: Sequence[Deletion]
-) -> Estimate:
-    """A statistic; the interval of a correlation is made on Fisher's z = artanh r."""
-    unit, values = _UNITS[quantity], [float(x) for x in deleted]
-    plain = over_deletions(float(value), values, removed, unit)
-    if quantity < 2 or any(not abs(r) < 1 - 1e-12 for r in (plain.value, *values)):
-        return plain
-    z = over_deletions(math.atanh(plain.value), [math.atanh(r) for r in values], removed, "z")
-    return replace(plain, ci_low=math.tanh(z.ci_low), ci_high=math.tanh(z.ci_high))

@@ -67,8 +67,7 @@ def cluster_sequences(
     matrix: Tensor,
     prompt_index: Tensor,
     *,
-    count: int | None = None,
-    distance: float | None = None,
+    count: int,
     rounding: float = 1e-6,
 ) -> Clusters:
     """Cluster sequences by the cosines of their score vectors.
@@ -77,33 +76,27 @@ def cluster_sequences(
         matrix: (n, n) K of one batch with itself.
         prompt_index: (n,) prompt draw of each sequence.
         count: Number of clusters (ties may give fewer).
-        distance: Or the mean distance, in 0..2, above which clusters are not merged.
         rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The clusters.
 
     Raises:
-        ValueError: If not exactly one of `count` and `distance` is given, or it is out of range, if
-            the matrix is not a kernel, sizes differ or fewer than three sequences have a cosine.
+        ValueError: If the count is out of range, the matrix is not a kernel, sizes differ or fewer
+            than three sequences have a cosine.
     """
     matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
-    if (count is None) == (distance is None):
-        raise ValueError("Give either count or distance: it determines where the tree is cut.")
     diagonal = matrix.diagonal()
     defined = (diagonal > 0).nonzero().flatten()
     if len(defined) < 3:
         raise ValueError(f"Clusters need three sequences with a cosine, there are {len(defined)}.")
-    if count is not None and not 1 <= count <= len(defined):
+    if not 1 <= count <= len(defined):
         raise ValueError(f"count must lie between 1 and {len(defined)}, got {count}.")
-    if distance is not None and not 0 <= distance <= 2:
-        raise ValueError(f"distance is 1 − cosine and lies between 0 and 2, got {distance}.")
     apart = (1 - cosines(matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
     flat = squareform(apart, checks=False).round(10)  # equal sequences are equally far to rounding
     tree = linkage(flat, "average")
-    cut = ("maxclust", count) if count is not None else ("distance", distance)
     leaves = leaves_list(tree)
-    assignment = fcluster(tree, cut[1], cut[0])
+    assignment = fcluster(tree, count, "maxclust")
     first_met = {c: k for k, c in enumerate(dict.fromkeys(assignment[leaves].tolist()))}
     labels = torch.full((len(matrix),), -1)
     labels[defined] = torch.tensor([first_met[c] for c in assignment.tolist()])

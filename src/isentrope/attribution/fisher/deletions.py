@@ -10,7 +10,7 @@ singular value decomposition each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,7 +63,7 @@ def deletions(row_prompt: Tensor, column_prompt: Tensor, most: int = 32) -> list
 
 
 def over_deletions(
-    value: float, deleted: Sequence[float], removed: Sequence[Deletion], unit: str
+    value: float, deleted: Iterable[float], removed: Sequence[Deletion], unit: str
 ) -> Estimate:
     """A statistic with the error that its deletions give.
 

@@ -27,7 +27,6 @@ from isentrope.attribution.fisher.structure import (
 )
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
 from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.gradients.sketch import Sketched, sketched_kernel
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -57,17 +56,6 @@ DIAGONALS = ("row_diagonal", "column_diagonal")
 
 
 @dataclass(frozen=True)
-class Source:
-    """The inputs of a kernel."""
-
-    policy: Policy
-    E: Rollouts
-    U: Rollouts | None
-    preconditioner: Vector | None
-    gradients: GradientOptions
-
-
-@dataclass(frozen=True)
 class FisherKernel:
     """A block of K₁.
 
@@ -79,7 +67,6 @@ class FisherKernel:
         symmetric: Whether it is of one batch with itself.
         parameters: Number of trainable parameters d.
         rounding: Relative rounding error of an entry: that of the runtime dtype, or of storage.
-        source: What it was computed from; None after `load`.
         diagonals: (n_E,) K_ii of the rows and (n_U,) K_jj of the columns of a block of two batches,
             for cosines; None where they were not computed.
     """
@@ -90,7 +77,6 @@ class FisherKernel:
     symmetric: bool
     parameters: int
     rounding: float
-    source: Source | None = field(default=None, repr=False)
     diagonals: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     @property
@@ -148,36 +134,6 @@ class FisherKernel:
         """(n_E,) and (n_U,) prompts of rows and columns, equal where their tokens are."""
         return shared_identities(list(self.rows["identity"]), list(self.columns["identity"]))
 
-    def sketch(self, dimension: int, seed: int = 0) -> Sketched:
-        """The same block from gradients hashed to fewer numbers, with its measured error.
-
-        Args:
-            dimension: Numbers per hashed gradient.
-            seed: Seed of the hash.
-
-        Returns:
-            The sketch, its error measured against this block.
-
-        Raises:
-            ValueError: If the kernel was loaded from a file.
-        """
-        if self.source is None:
-            raise ValueError(
-                "This kernel was loaded from a file and has no policy to compute gradients with: "
-                "call isentrope.attribution.gradients.sketch.sketched_kernel(policy, E, U, ...)."
-            )
-        s = self.source
-        return sketched_kernel(
-            s.policy,
-            s.E,
-            s.U,
-            dimension,
-            preconditioner=s.preconditioner,
-            seed=seed,
-            exact=self.matrix,
-            backend=s.gradients.backend,
-        )
-
     @property
     def _prompts(self) -> Tensor:
         return torch.tensor(self.rows["prompt"].to_numpy())
@@ -214,7 +170,7 @@ class FisherKernel:
             folder: The folder.
 
         Returns:
-            The kernel, without its source.
+            The kernel.
         """
         folder = Path(folder)
         file = folder / "kernel.safetensors"
@@ -234,9 +190,7 @@ class FisherKernel:
                 {"True": True, "False": False}[metadata["symmetric"]],
                 int(metadata["parameters"]),
                 float(metadata["rounding"]),
-                diagonals=(tensors[DIAGONALS[0]], tensors[DIAGONALS[1]])
-                if len(shapes) > 1
-                else None,
+                (tensors[DIAGONALS[0]], tensors[DIAGONALS[1]]) if len(shapes) > 1 else None,
             )
 
 
@@ -280,7 +234,6 @@ def fisher_kernel(
         U is None,
         sum(p.numel() for p in policy.theta.values()),
         max(held, 1e3 * torch.finfo(dtype).eps),
-        Source(policy, E, U, preconditioner, gradients),
         norms,
     )
 

@@ -70,10 +70,15 @@ def wishart_null(name: str, eigenvalues: Tensor, dimension: float) -> Null:
     Returns:
         The null.
     """
-    n, mean = len(eigenvalues), float(eigenvalues.mean())
-    lower, upper = (mean * (1 + sign * math.sqrt(n / dimension)) ** 2 for sign in (-1, 1))
+    n = len(eigenvalues)
     rank = (n * dimension + 2) / (n + dimension + 1)
-    return Null(name, dimension, lower, upper, rank, None)
+    return Null(name, dimension, *_edges(n, dimension, float(eigenvalues.mean())), rank, None)
+
+
+def _edges(n: int, dimension: float, mean: float) -> tuple[float, float]:
+    """λ± of the Marchenko–Pastur law."""
+    root = math.sqrt(n / dimension)
+    return mean * (1 - root) ** 2, mean * (1 + root) ** 2
 
 
 def marchenko_pastur_eigenvalues(n: int, dimension: float, mean_eigenvalue: float) -> Tensor:
@@ -88,7 +93,7 @@ def marchenko_pastur_eigenvalues(n: int, dimension: float, mean_eigenvalue: floa
         (min(n, d),) descending quantiles at (k − ½)/n of the nonzero part, in the unit of K.
     """
     count = min(n, round(dimension))
-    lower, upper = (mean_eigenvalue * (1 + s * math.sqrt(n / dimension)) ** 2 for s in (-1, 1))
+    lower, upper = _edges(n, dimension, mean_eigenvalue)
     angle = torch.linspace(0, math.pi, 4001, dtype=torch.float64)
     x = (lower + upper) / 2 - (upper - lower) / 2 * angle.cos()  # even steps at both edges
     density = marchenko_pastur_density(x, n, dimension, mean_eigenvalue)
@@ -111,70 +116,43 @@ def marchenko_pastur_density(x: Tensor, n: int, dimension: float, mean_eigenvalu
     Returns:
         Density per eigenvalue, in the shape of `x`; it integrates to min(1, d/n), the rest is at 0.
     """
-    lower, upper = (mean_eigenvalue * (1 + s * math.sqrt(n / dimension)) ** 2 for s in (-1, 1))
+    lower, upper = _edges(n, dimension, mean_eigenvalue)
     root = ((upper - x) * (x - lower)).clamp_min(0).sqrt()
     height = dimension / (2 * math.pi * n * mean_eigenvalue)
     return torch.where(root > 0, height * root / x, torch.zeros_like(root))
 
 
 def simulated_null(
-    diagonal: Tensor, values: Tensor, dimension: float, draws: int, rng: np.random.Generator
-) -> Null:
-    """The null "observed norms": random directions, and norms as they are.
-
-    Args:
-        diagonal: (n,) K_ii.
-        values: (n,) eigenvalues of K.
-        dimension: d_eff.
-        draws: Simulated matrices.
-        rng: Draws them.
-
-    Returns:
-        The null.
-    """
-    n, norms = len(diagonal), diagonal.clamp_min(0).sqrt()[:, None].numpy()
-    count = min(n, round(dimension))
-    squares = np.stack(
-        [
-            np.linalg.svd(norms * _random_directions(n, dimension, rng), compute_uv=False) ** 2
-            for _ in range(draws)
-        ]
-    )  # (draws, count)
-    rank = float((squares.sum(1) ** 2 / (squares**2).sum(1)).mean())
-    lower, upper = float(squares[:, count - 1].min()), float(squares[:, 0].max())
-    above = int((values > upper).sum())
-    return Null("observed norms", dimension, lower, upper, rank, above)
-
-
-def simulated_block_null(
-    diagonals: tuple[Tensor, Tensor],
+    diagonals: tuple[Tensor, ...],
     values: Tensor,
     dimension: float,
     draws: int,
     rng: np.random.Generator,
 ) -> Null:
-    """The null "observed norms" of a block of two batches: the singular values of random rows.
+    """The null "observed norms": random directions, and norms as they are.
 
     Args:
-        diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns.
-        values: (min(n, m),) singular values of the block.
+        diagonals: (n,) K_ii of one batch with itself; or those of the rows and (m,) of the columns
+            of a block of two batches.
+        values: Eigenvalues of K, or singular values of the block.
         dimension: d_eff.
         draws: Simulated matrices.
         rng: Draws them.
 
     Returns:
-        The null, of singular values; its effective rank is (Σσ)²/Σσ².
+        The null; of a block its effective rank is (Σσ)²/Σσ².
     """
-    norms = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy()
-    n, total = len(diagonals[0]), len(norms)
-    drawn = []
+    norms, n = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy(), len(diagonals[0])
+    drawn: list[np.ndarray] = []
     for _ in range(draws):
-        rows = norms * _random_directions(total, dimension, rng)
-        drawn.append(np.linalg.svd(rows[:n] @ rows[n:].T, compute_uv=False))
-    singular = np.stack(drawn)  # (draws, min(n, m))
-    rank = float((singular.sum(1) ** 2 / (singular**2).sum(1)).mean())
-    count = min(singular.shape[1], round(dimension))
-    lower, upper = float(singular[:, count - 1].min()), float(singular[:, 0].max())
+        rows = norms * _random_directions(len(norms), dimension, rng)
+        block = len(diagonals) > 1
+        singular = np.linalg.svd(rows[:n] @ rows[n:].T if block else rows, compute_uv=False)
+        drawn.append(singular if block else singular**2)
+    sizes = np.stack(drawn)  # (draws, count)
+    rank = float((sizes.sum(1) ** 2 / (sizes**2).sum(1)).mean())
+    last = min(sizes.shape[1], round(dimension)) - 1
+    lower, upper = float(sizes[:, last].min()), float(sizes[:, 0].max())
     return Null("observed norms", dimension, lower, upper, rank, int((values > upper).sum()))
 
 

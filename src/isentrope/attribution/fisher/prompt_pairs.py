@@ -7,13 +7,14 @@ Deleting a prompt removes its rows and its columns together, which needs row and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import Caveats, Estimate
 
 KERNEL_UNIT = "nats per unit of η·w·A"
 """The unit of K: a step on t' changes log π(t) by η K(t, t') w A(t')."""
@@ -102,19 +103,24 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
     Returns:
         The estimate; no interval, and a warning, where a deletion leaves no pair.
     """
-    defined = n > 1 and bool(deleted.isfinite().all())
     options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
-    if not defined:
+    if not (n > 1 and bool(deleted.isfinite().all())):
         nan = float("nan")
-        return Estimate.from_standard_error(float(value), nan, n, **options, warnings=[_NO_ERROR])
+        return Estimate.from_standard_error(
+            float(value), nan, n, caveats=Caveats((_NO_ERROR,)), **options
+        )
     influences = (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
     return Estimate.from_influences(float(value), influences, at_most=n, **options)
 
 
 def estimate_columns(estimate: Estimate) -> dict[str, Any]:
     """The columns value, se, ci_low, ci_high and prompts of a table."""
-    names = ("value", "se", "ci_low", "ci_high")
-    return {name: getattr(estimate, name) for name in names} | {"prompts": estimate.n}
+    return estimate.columns() | {"prompts": estimate.n}
+
+
+def estimate_table(rows: Iterable[tuple[dict[str, Any], Estimate | None]]) -> pd.DataFrame:
+    """A table of estimates, each after the columns that name it; None is omitted."""
+    return pd.DataFrame([head | estimate_columns(e) for head, e in rows if e is not None])
 
 
 def shared_identities(
@@ -165,6 +171,25 @@ def cosines(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """
     inverse = [torch.where(x > 0, x, torch.inf).rsqrt() for x in (rows, columns)]
     return matrix * inverse[0][:, None] * inverse[1]
+
+
+def fitted_dimension(
+    matrix: Tensor, pairs: PromptPairs, diagonals: tuple[Tensor, Tensor]
+) -> Estimate:
+    """d_eff: one over the mean square cosine of sequences of different prompts.
+
+    Args:
+        matrix: (n, m) block of a kernel.
+        pairs: Its rows and columns by prompt.
+        diagonals: (n,) K_ii of its rows and (m,) K_jj of its columns.
+
+    Returns:
+        The dimension in which random directions would overlap as much.
+    """
+    rows, columns = diagonals
+    mask = ~pairs.same & (rows > 0)[:, None] & (columns > 0)
+    squares = pairs.means(cosines(matrix, rows, columns).square(), mask)
+    return pairs.estimate(1 / squares, mask, "dimensions")
 
 
 def require_kernel(

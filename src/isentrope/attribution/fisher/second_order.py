@@ -24,13 +24,13 @@ from isentrope.attribution.gradients.options import GradientBackend, GradientOpt
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.models.batching import micro_batches
+from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.batching import micro_batches
-from isentrope.policy.derivative_guard import require_derivatives
+from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.scoring import score, score_along
 
 

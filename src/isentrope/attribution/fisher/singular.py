@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.deletions import deletions, over_deletions
-from isentrope.attribution.fisher.null_spectra import Null, simulated_block_null
+from isentrope.attribution.fisher.null_spectra import Null, simulated_null
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     above_rounding,
-    cosines,
+    fitted_dimension,
     require_finite,
 )
 from isentrope.nouns.estimate import Estimate
@@ -97,18 +97,15 @@ def singular_spectrum(
     top = [k for k in top if k <= len(values)]
     removed = deletions(row_prompt, column_prompt)
     left = [_of(torch.linalg.svdvals(matrix[d.rows][:, d.columns]), top) for d in removed]
-    rank, *shares = (
-        over_deletions(whole, [x[k] for x in left], removed, unit)
-        for k, (whole, unit) in enumerate(
-            zip(_of(values, top), ["responses", *["share"] * len(top)], strict=True)
-        )
-    )
+    units = ["responses", *["share"] * len(top)]
+    by_statistic = zip(_of(values, top), zip(*left, strict=True), units, strict=True)
+    rank, *shares = (over_deletions(x, deleted, removed, u) for x, deleted, u in by_statistic)
     fitted, null = None, None
     if diagonals is not None:
-        fitted = _fitted_dimension(matrix, PromptPairs(row_prompt, column_prompt), diagonals)
+        fitted = fitted_dimension(matrix, PromptPairs(row_prompt, column_prompt), diagonals)
         if math.isfinite(fitted.value):
             rng = np.random.default_rng(seed)
-            null = simulated_block_null(diagonals, values, fitted.value, draws, rng)
+            null = simulated_null(diagonals, values, fitted.value, draws, rng)
     by_k = dict(zip(top, shares, strict=True))
     values = above_rounding(values, max(matrix.shape))
     return SingularSpectrum(values, rank, by_k, fitted, null, vectors[:, -1])
@@ -122,12 +119,3 @@ def _of(values: Tensor, top: Sequence[int]) -> list[float]:
     return [total**2 / float(values.square().sum())] + [
         float(values[:k].sum()) / total for k in top
     ]
-
-
-def _fitted_dimension(
-    matrix: Tensor, pairs: PromptPairs, diagonals: tuple[Tensor, Tensor]
-) -> Estimate:
-    rows, columns = diagonals
-    mask = ~pairs.same & (rows > 0)[:, None] & (columns > 0)
-    squares = pairs.means(cosines(matrix, rows, columns).square(), mask)
-    return pairs.estimate(1 / squares, mask, "dimensions")

@@ -21,10 +21,9 @@ from isentrope.attribution.fisher.null_spectra import Null, simulated_null, wish
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     above_rounding,
-    cosines,
     delete_one,
-    estimate_columns,
-    relation_masks,
+    estimate_table,
+    fitted_dimension,
     require_kernel,
 )
 from isentrope.attribution.ties import TIED, tied
@@ -104,11 +103,9 @@ class Spectrum(Eigenvalues):
         Returns:
             Columns quantity, value, se, ci_low, ci_high, prompts.
         """
-        import pandas as pd
-
         named = {"effective_rank": self.effective_rank, "fitted_dimension": self.fitted_dimension}
         named |= {f"share of top {k}": share for k, share in self.shares.items()}
-        return pd.DataFrame([{"quantity": q} | estimate_columns(e) for q, e in named.items()])
+        return estimate_table(({"quantity": q}, e) for q, e in named.items())
 
 
 def kernel_spectrum(
@@ -150,20 +147,22 @@ def kernel_spectrum(
     top = [k for k in top if k <= len(matrix)]
     largest = max(top, default=1)
     pairs = PromptPairs(prompts, prompts)
-    fitted = _fitted_dimension(matrix, pairs)
+    fitted = fitted_dimension(matrix, pairs, (diagonal, diagonal))
+    trace, square = squared_norm(matrix, pairs)
+    everything = torch.ones_like(pairs.same)
     nulls = [] if dimension is None else [wishart_null("all parameters", values, dimension)]
     if math.isfinite(fitted.value):
         nulls.append(wishart_null("fitted dimension", values, fitted.value))
         if draws:
             rng = np.random.default_rng(seed)
-            nulls.append(simulated_null(diagonal, values, fitted.value, draws, rng))
+            nulls.append(simulated_null((diagonal,), values, fitted.value, draws, rng))
     zeros = int((diagonal <= 0).sum())
     eigenvalues = above_rounding(values)
     spread = 1 / vectors[:, :largest].pow(4).sum(0)
     return Spectrum(
         eigenvalues=eigenvalues,
         vectors=vectors[:, :largest],
-        effective_rank=_effective_rank(matrix, pairs),
+        effective_rank=pairs.estimate(trace.square() / square, everything, "sequences"),
         shares=_shares(matrix, pairs, values, vectors[:, : oversample(largest)], top),
         fitted_dimension=fitted,
         participation=torch.where(eigenvalues[:largest] > 0, spread, math.nan),
@@ -171,12 +170,6 @@ def kernel_spectrum(
         nulls=tuple(nulls),
         warnings=(f"{zeros} sequences have a zero score vector.",) if zeros else (),
     )
-
-
-def _effective_rank(matrix: Tensor, pairs: PromptPairs) -> Estimate:
-    trace, square = squared_norm(matrix, pairs)
-    everything = torch.ones_like(pairs.same)
-    return pairs.estimate(trace.square() / square, everything, "sequences")
 
 
 def _shares(
@@ -195,14 +188,6 @@ def _shares(
         k: delete_one(values[:k].sum() / total, row, n, "share of tr K")
         for k, row in zip(top, by_k, strict=True)
     }
-
-
-def _fitted_dimension(matrix: Tensor, pairs: PromptPairs) -> Estimate:
-    diagonal = matrix.diagonal()
-    defined = (diagonal > 0)[:, None] & (diagonal > 0)
-    mask = relation_masks(pairs)["cross_prompt"] & defined
-    squares = pairs.means(cosines(matrix, diagonal, diagonal).square(), mask)
-    return pairs.estimate(1 / squares, mask, "dimensions")
 
 
 def _descending(values: Tensor) -> Tensor:

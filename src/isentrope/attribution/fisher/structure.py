@@ -29,7 +29,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     KERNEL_UNIT,
     PromptPairs,
     cosines,
-    estimate_columns,
+    estimate_table,
     relation_masks,
     require_finite,
     require_kernel,
@@ -92,19 +92,16 @@ class KernelStructure:
             Columns relation, quantity, entries, value, se, ci_low, ci_high, prompts. The relation
             "same_prompt - cross_prompt" holds the differences.
         """
-        import pandas as pd
-
-        rows = []
-        for name, relation in self.relations.items():
-            for quantity in ("mean", "spread", "mean_cosine", "rms_cosine"):
-                estimate = getattr(relation, quantity)
-                if estimate is not None:
-                    head = {"relation": name, "quantity": quantity, "entries": relation.entries}
-                    rows.append(head | estimate_columns(estimate))
-        for quantity, estimate in self.differences.items():
-            head = {"relation": DIFFERENCE, "quantity": quantity, "entries": 0}
-            rows.append(head | estimate_columns(estimate))
-        return pd.DataFrame(rows)
+        of_relations = [
+            ({"relation": name, "quantity": quantity, "entries": r.entries}, getattr(r, quantity))
+            for name, r in self.relations.items()
+            for quantity in ("mean", "spread", "mean_cosine", "rms_cosine")
+        ]
+        of_differences = [
+            ({"relation": DIFFERENCE, "quantity": quantity, "entries": 0}, estimate)
+            for quantity, estimate in self.differences.items()
+        ]
+        return estimate_table([*of_relations, *of_differences])
 
 
 def kernel_structure(
@@ -215,11 +212,20 @@ def _structure(
                 f"{zeros} sequences have a zero score vector (K_ii = 0), hence no cosine: they "
                 "are omitted from all cosines and kept in means and spreads."
             )
-    relations = {
-        name: _relation(matrix, cosine, pairs, mask, defined)
-        for name, mask in masks.items()
-        if bool(mask.any())
-    }
+    relations: dict[str, Relation] = {}
+    for name, mask in masks.items():
+        if not bool(mask.any()):
+            continue
+        mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
+        spread = (square - mean.square()).clamp_min(0).sqrt()
+        mean_cosine = rms = None
+        both = mask & defined
+        if cosine is not None and bool(both.any()):
+            mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
+            squares = pairs.means(cosine.square(), both).clamp_min(0)
+            rms = pairs.estimate(squares.sqrt(), both, "rms cosine")
+        means, spreads = (pairs.estimate(x, mask, KERNEL_UNIT) for x in (mean, spread))
+        relations[name] = Relation(int(mask.sum()), means, spreads, mean_cosine, rms)
     differences = _differences(matrix, cosine, pairs, masks, defined)
     return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings), differences)
 
@@ -232,38 +238,19 @@ def _differences(
     defined: Tensor,
 ) -> dict[str, Estimate]:
     """same_prompt minus cross_prompt, each jackknifed over prompts as one statistic."""
-    same, other = masks["same_prompt"], masks["cross_prompt"]
+    sides = masks["same_prompt"], masks["cross_prompt"]
     estimates: dict[str, Estimate] = {}
 
-    def add(name: str, values: Tensor, one: Tensor, two: Tensor, unit: str, root: bool) -> None:
+    def add(name: str, values: Tensor, one: Tensor, two: Tensor, unit: str) -> None:
         if bool(one.any()) and bool(two.any()):
             means = [pairs.means(values, mask) for mask in (one, two)]
-            parts = [m.clamp_min(0).sqrt() if root else m for m in means]
-            estimates[name] = pairs.estimate(parts[0] - parts[1], one | two, unit)
+            if name == "rms_cosine":
+                means = [mean.clamp_min(0).sqrt() for mean in means]
+            estimates[name] = pairs.estimate(means[0] - means[1], one | two, unit)
 
-    add("mean", matrix, same, other, KERNEL_UNIT, root=False)
+    add("mean", matrix, *sides, KERNEL_UNIT)
     if cosine is not None:
-        both = same & defined, other & defined
-        add("mean_cosine", cosine, *both, "difference of cosines", root=False)
-        add("rms_cosine", cosine.square(), *both, "difference of cosines", root=True)
+        known = (sides[0] & defined, sides[1] & defined)
+        add("mean_cosine", cosine, *known, "difference of cosines")
+        add("rms_cosine", cosine.square(), *known, "difference of cosines")
     return estimates
-
-
-def _relation(
-    matrix: Tensor, cosine: Tensor | None, pairs: PromptPairs, mask: Tensor, defined: Tensor
-) -> Relation:
-    mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
-    spread = (square - mean.square()).clamp_min(0).sqrt()
-    mean_cosine = rms = None
-    both = mask & defined
-    if cosine is not None and bool(both.any()):
-        mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
-        squares = pairs.means(cosine.square(), both)
-        rms = pairs.estimate(squares.clamp_min(0).sqrt(), both, "rms cosine")
-    return Relation(
-        int(mask.sum()),
-        pairs.estimate(mean, mask, KERNEL_UNIT),
-        pairs.estimate(spread, mask, KERNEL_UNIT),
-        mean_cosine,
-        rms,
-    )

@@ -26,7 +26,7 @@ nominal 95 % intervals of the sums covered 87 to 90 %, those of ratios and corre
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from isentrope.attribution.fisher.block_model import block_fit, oversample, ritz
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     delete_one,
-    estimate_columns,
+    estimate_table,
     require_kernel,
 )
 from isentrope.attribution.ties import tied
@@ -107,13 +107,10 @@ class Truncations:
         Returns:
             Columns truncation, quantity, value, se, ci_low, ci_high, prompts.
         """
-        import pandas as pd
-
-        quantities = ("total", "ratio", "pearson", "spearman")
-        return pd.DataFrame(
-            {"truncation": row.name, "quantity": q} | estimate_columns(getattr(row, q))
+        return estimate_table(
+            ({"truncation": row.name, "quantity": q}, getattr(row, q))
             for row in self.rows
-            for q in quantities
+            for q in ("total", "ratio", "pearson", "spearman")
         )
 
 
@@ -172,10 +169,12 @@ def truncations(
         )
         statistics.append(truncation_statistics(influences, scale=(len(matrix) / len(rest)) ** 2))
     names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
-    by_row = torch.stack(statistics, 2)  # (4, m, 1 + P)
-    target = delete_one(by_row[0, -1, 0], by_row[0, -1, 1:], by_row.shape[2] - 1, _UNIT)
-    rows = [_row(name, by_row[:, k], whole[k], target) for k, name in enumerate(names)]
-    return Truncations(tuple(rows), self_pairs)
+
+    def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
+        return delete_one(value, deleted, len(deleted), unit)
+
+    rows = compared(names, whole, torch.stack(statistics), errors, _UNIT)
+    return Truncations(rows, self_pairs)
 
 
 _UNIT = "nats per sequence and unit η"
@@ -205,14 +204,13 @@ def _influences(
     """(m, n) influences x_j Σ_i e_i M_ij, one row per truncation M."""
     pairs, n = PromptPairs(prompts, prompts), len(e)
     values, vectors = eigenpairs
-    truncated = [matrix * pairs.same, block_fit(matrix, pairs)]
-    truncated += [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
-    truncated.append(matrix)
+    leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
+    truncated = [matrix * pairs.same, block_fit(matrix, pairs), *leading, matrix]
     own = e * matrix.diagonal() * x
     rows = [(e @ m) * x for m in truncated]
     if not self_pairs:
-        owns = [e * m.diagonal() * x for m in truncated]
-        rows = [n / (n - 1) * (row - o) for row, o in zip(rows, owns, strict=True)]
+        without = zip(rows, truncated, strict=True)
+        rows = [n / (n - 1) * (row - e * m.diagonal() * x) for row, m in without]
     return torch.stack([own, *rows])
 
 
@@ -239,24 +237,43 @@ def _correlations(rows: Tensor) -> Tensor:
     return ((centred @ centred[-1]) / (lengths * lengths[-1])).clamp(-1, 1)
 
 
-def _row(name: str, statistics: Tensor, influences: Tensor, target: Estimate) -> Truncation:
-    n = statistics.shape[1] - 1
-    total, ratio = (
-        delete_one(row[0], row[1:], n, unit)
-        for row, unit in zip(statistics, (_UNIT, "of the full sum"), strict=False)
-    )
-    if target.covers(0.0) and name != "full":
-        ratio = replace(ratio, ci_low=math.nan, ci_high=math.nan, warnings=(_NO_TARGET,))
-    pearson, spearman = (_correlation(row) for row in statistics[2:])
-    return Truncation(total, ratio, pearson, spearman, name, influences)
+Errors = Callable[[Tensor, Tensor, str], Estimate]
+"""Makes an estimate of a statistic, (P,) the same without each unit, and its unit."""
 
 
-def _correlation(statistic: Tensor) -> Estimate:
+def compared(
+    names: Sequence[str], influences: Tensor, statistics: Tensor, errors: Errors, unit: str
+) -> tuple[Truncation, ...]:
+    """The rows of a table of truncations.
+
+    Args:
+        names: Of the m truncations, the full one last.
+        influences: (m, n).
+        statistics: (1 + P, 4, m) what `truncation_statistics` gives, whole and without each unit.
+        errors: How their errors are made.
+        unit: Of the totals.
+
+    Returns:
+        One row per truncation.
+    """
+    rows: list[Truncation] = []
+    for k, name in enumerate(names):
+        total, ratio, *correlations = statistics[:, :, k].unbind(1)  # (1 + P,) each
+        sums = errors(total[0], total[1:], unit), errors(ratio[0], ratio[1:], "of the full sum")
+        of_responses = (_correlation(x, errors) for x in correlations)
+        rows.append(Truncation(*sums, *of_responses, name=name, influences=influences[k]))
+    if not rows[-1].total.covers(0.0):
+        return tuple(rows)
+    none = {"ci_low": math.nan, "ci_high": math.nan, "warnings": (_NO_TARGET,)}
+    return (*(replace(row, ratio=replace(row.ratio, **none)) for row in rows[:-1]), rows[-1])
+
+
+def _correlation(statistic: Tensor, errors: Errors) -> Estimate:
     """A correlation whose interval is made on Fisher's z = artanh r and transformed back."""
-    plain = delete_one(statistic[0], statistic[1:], len(statistic) - 1, "correlation")
+    plain = errors(statistic[0], statistic[1:], "correlation")
     if math.isnan(plain.value):
         return replace(plain, warnings=(_CONSTANT,))
-    if bool((statistic.abs() >= 1 - 1e-12).any()):
+    if not bool((statistic.abs() < 1 - 1e-12).all()):
         return plain
-    z = delete_one(statistic[0].atanh(), statistic[1:].atanh(), plain.n, "z")
+    z = errors(statistic[0].atanh(), statistic[1:].atanh(), "z")
     return replace(plain, ci_low=math.tanh(z.ci_low), ci_high=math.tanh(z.ci_high))

@@ -22,16 +22,17 @@ from torch import Tensor
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy_gradient import cotangents
-from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.reward_change import rare_rewards
 from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
-from isentrope.nouns.estimate import Estimate, freedom_of_groups
+from isentrope.models.padding import derivative_of_scores
+from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import derivative_of_scores
 from isentrope.policy.token_statistics import Scores
 
 
@@ -116,8 +117,7 @@ class GradientGroups:
             unit=unit,
             method="delete-a-group jackknife",
             confidence=confidence,
-            warnings=() if self.trust is None else self.trust.warnings,
-            trusted=self.trust is None or self.trust.verdict == "trust",
+            caveats=Caveats() if self.trust is None else self.trust.caveats,
             degrees_of_freedom=freedom_of_groups(self.deviations(by_group)),
         )
 
@@ -126,9 +126,8 @@ def entropy_groups(
     policy: Policy,
     E: Rollouts,
     groups: int,
+    estimator: EstimatorOptions = EstimatorOptions(),
     *,
-    functional: Functional = "per_token",
-    method: Method = "prefix",
     direction: Vector | None = None,
     where: Where = "device",
 ) -> GradientGroups:
@@ -138,8 +137,7 @@ def entropy_groups(
         policy: The policy that sampled E.
         E: An unfiltered batch.
         groups: G, 1 for no errors.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: The estimator whose gradient this is.
+        estimator: Which entropy, and by which method.
         direction: v, along which forward mode takes the derivative of F too.
         where: Where the parts are held.
 
@@ -148,21 +146,25 @@ def entropy_groups(
     """
     group = assign_groups(E.prompt_index, groups)
     sample = score_batch(
-        policy, E, functional=functional, method=method, direction=direction, order=1
+        policy,
+        E,
+        functional=estimator.functional,
+        method=estimator.method,
+        direction=direction,
+        order=1,
     )
     a, b = cotangents(sample)
     parts = _by_group(policy, E, a, b, group, groups, where)
     ratio = None
-    if functional == "per_token" and groups > 1:
+    if estimator.functional == "per_token" and groups > 1:
         ratio = ratio_terms(sample, group)
         _add_ratio_terms(policy, E, ratio, parts, group)
-    forward = None if direction is None else _first_order(sample)
+    forward = None
+    if direction is not None:
+        omega = torch.ones(len(E), dtype=torch.float64)
+        series = sample.log_ratio_series, sample.entropy_series
+        forward = float(along(sample.functional, omega, *series)[1])
     return GradientGroups(parts, group, a, b, forward, sample.trust, ratio)
-
-
-def _first_order(sample: ScoredBatch) -> float:
-    omega = torch.ones(len(sample.entropies), dtype=torch.float64)
-    return float(along(sample.functional, omega, sample.log_ratio_series, sample.entropy_series)[1])
 
 
 def reward_groups(
@@ -234,7 +236,7 @@ def _by_group(
         t = int(rollouts.lengths[here].max())
         weights = None if b is None else b[here, :t]
         with derivative_of_scores(policy.model):
-            parts.append(policy.weighted_gradient(rollouts.select(here), a[here, :t], weights))
+            parts.append(weighted_gradient(policy, rollouts.select(here), a[here, :t], weights))
     return parts
 
 
@@ -242,7 +244,7 @@ def _add_ratio_terms(
     policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors, group: Tensor
 ) -> None:
     with derivative_of_scores(policy.model):
-        of_length = policy.weighted_gradient(E, ratio.length_weights)
+        of_length = weighted_gradient(policy, E, ratio.length_weights)
     total = GradientGroups(parts, group, ratio.length_weights, None).total
     for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
         parts[k] = axpy(-float(b), total, axpy(-float(a), of_length, parts[k]))

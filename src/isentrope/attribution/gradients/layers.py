@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from isentrope.policy.batching import MicroBatch
+from isentrope.models.batching import MicroBatch
 from isentrope.policy.language_model import Policy
 
 Part = Callable[[Tensor, Tensor], Tensor]

@@ -32,17 +32,17 @@ from isentrope.attribution.gradients.lora import LoraLayer, find_lora
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.batching import MicroBatch, micro_batches
+from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.models.precision import Precision
+from isentrope.models.requirements import require_no_checkpointing
 from isentrope.nouns.sharded_tensors import is_sharded, local_part, sharded_like
 from isentrope.nouns.vectors import Vector, dot, multiply, norm
-from isentrope.policy.architecture import UnsupportedModelError
-from isentrope.policy.batching import MicroBatch, micro_batches
-from isentrope.policy.derivative_guard import require_derivatives
+from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import DerivativeOfTraining, derivative_of_scores
-from isentrope.policy.precision import Precision
-from isentrope.policy.requirements import require_no_checkpointing
 from isentrope.policy.scoring import score_along
 from isentrope.system.heap import give_back_free_memory, mapped_blocks
 from isentrope.system.processes import ALONE
@@ -133,8 +133,8 @@ class SequenceGradients:
         policy, row_of = self.policy, token_sum.row_of
         for row in row_of.unique():
             one = token_sum.select((row_of == row).nonzero()[:, 0])
-            gradient = policy.weighted_gradient(
-                one.rollouts, one.logprob_weights, one.entropy_weights
+            gradient = weighted_gradient(
+                policy, one.rollouts, one.logprob_weights, one.entropy_weights
             )
             rows = row[None].to(policy.device)
             with policy.precision.active(forward_mode=False):  # as under the hooks
@@ -226,7 +226,7 @@ class SequenceGradients:
         unlike = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
         twice = few.times(unlike)
         weights = twice.logprob_weights, twice.entropy_weights
-        gradient = policy.weighted_gradient(few.rollouts, *weights)
+        gradient = weighted_gradient(policy, few.rollouts, *weights)
         _require_forward_mode(policy, twice, gradient)
         if self._layers is None:
             return

@@ -26,6 +26,9 @@ from isentrope.nouns.sharded_tensors import local_part, sharded_like
 from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.policy.language_model import Policy
 
+CHECKED = 32
+"""Random rows and columns that an error is measured on."""
+
 
 @dataclass(frozen=True)
 class Sketched:
@@ -50,7 +53,6 @@ def sketched_kernel(
     *,
     preconditioner: Vector | None = None,
     seed: int = 0,
-    check: int = 32,
     exact: Tensor | None = None,
     backend: GradientBackend = "hooks",
 ) -> Sketched:
@@ -63,18 +65,18 @@ def sketched_kernel(
         dimension: k, numbers per hashed gradient.
         preconditioner: P, diagonal; None for 1.
         seed: Seed of the hash, and of the choice of checked sequences.
-        check: Random rows and columns whose block is computed exactly to measure the error.
-        exact: The exact block, if available; then all of it is compared.
+        exact: The exact block, if available, to be compared whole; else a block of `CHECKED` random
+            rows and columns is computed exactly.
         backend: How gradients are computed.
 
     Returns:
         The sketched block and its error.
 
     Raises:
-        ValueError: If the dimension or the check is not positive.
+        ValueError: If the dimension is not positive.
     """
-    if dimension < 1 or check < 2:
-        raise ValueError(f"dimension={dimension} must be positive, and check={check} at least 2.")
+    if dimension < 1:
+        raise ValueError(f"dimension={dimension} must be positive.")
     gradients = SequenceGradients(policy, backend)
     columns = E if U is None else U
     of_columns = score_sums(columns) if U is None else score_sums(columns).as_trained()
@@ -87,7 +89,7 @@ def sketched_kernel(
     if exact is not None:
         return Sketched(matrix, dimension, _relative_error(matrix, exact))
     generator = torch.Generator().manual_seed(seed)
-    i, j = (torch.randperm(len(x), generator=generator)[:check] for x in (E, columns))
+    i, j = (torch.randperm(len(x), generator=generator)[:CHECKED] for x in (E, columns))
     sides = score_sums(E).select(i), of_columns.select(j)
     truth = gram(policy, *sides, preconditioner, GradientOptions(backend))
     return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))

@@ -61,7 +61,9 @@ class Sums:
             confidence: Nominal coverage of the intervals.
         """
         self._by_group, self._sizes, self._confidence = by_group, sizes.double(), confidence
-        self._of = {"h": influence.entropy, "j": influence.reward}
+        self._of = {"h": influence.entropy}
+        if influence.reward is not None:
+            self._of["j"] = influence.reward
 
     def part(self, members: np.ndarray) -> ClassPart:
         """What some of the members do together.
@@ -100,18 +102,12 @@ class Sums:
         """Members of all classes."""
         return len(self._sizes)
 
-    def _attribution(self, of: str) -> Attribution:
-        attribution = self._of[of]
-        assert attribution is not None
-        return attribution
-
     def _change(self, of: str, w: Tensor, among: Tensor | None = None) -> tuple[Estimate, Estimate]:
         """Σ w δ, and the same over Σ δ; of those among which it is, weights (m,), all if None."""
-        attribution, by_group = self._attribution(of), self._by_group[of]
+        attribution, by_group = self._of[of], self._by_group[of]
         whole, part = by_group.sum(1) if among is None else by_group @ among, by_group @ w
-        budget = attribution.budget["gradient"]
-        n, unit, confidence = budget.n, attribution.unit, self._confidence
-        change = attribution.groups.estimate(part, n, unit=unit, confidence=confidence)
+        options = {"unit": attribution.unit, "confidence": self._confidence}
+        change = attribution.groups.estimate(part, attribution.budget["gradient"].n, **options)
         share = _share(attribution, change, part, whole, self._confidence)
         return change, share if among is None else replace(share, unit="share")
 
@@ -127,12 +123,11 @@ def _share(
     scale = groups / (groups - 1) if groups > 1 else math.nan
     aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
     se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
-    ratio = replace(change, value=value, se=se, unit="share of the net δ")
-    ratio = replace(ratio, method=f"{change.method}, Fieller")
+    method = f"{change.method}, Fieller"
+    ratio = replace(change, value=value, se=se, unit="share of the net δ", method=method)
     if not math.isfinite(change.ci_low):
         return ratio
-    freedom = freedom_of_groups(one - value * two)
-    found = fieller(a, b, (aa, ab, bb), t_quantile(freedom, confidence))
-    low, high = ends_of_ratio(*found, sign="any")
+    t = t_quantile(freedom_of_groups(one - value * two), confidence)
+    low, high = ends_of_ratio(*fieller(a, b, (aa, ab, bb), t), sign="any")
     warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
     return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)

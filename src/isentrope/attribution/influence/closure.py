@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from isentrope.policy.architecture import name_of
+from isentrope.models.architecture import name_of
 from isentrope.policy.language_model import Policy
 
 CLOSURE = 1e-6

@@ -17,12 +17,12 @@ prompt draw are omitted: a response's advantage depends on the rewards of its wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from itertools import chain
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.influence.budget import attribute
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.influence.projection import (
     on_sequences,
@@ -31,20 +31,17 @@ from isentrope.attribution.influence.projection import (
 )
 from isentrope.attribution.influence.quantities import (
     InfluenceOptions,
+    attribute,
     default_groups,
     quantities_of,
 )
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
-from isentrope.estimators.functional import Functional, Method
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.policy.token_statistics import Scores
 from isentrope.system.progress import Report, silent
 from isentrope.update.step import Step
 
 T = TypeVar("T")
-
-Overlap = Literal["refuse", "independent", "u_statistic"]
 
 
 def influence(
@@ -52,15 +49,10 @@ def influence(
     E: Rollouts,
     U: Rollouts,
     step: Step,
+    options: InfluenceOptions = InfluenceOptions(),
     *,
-    functional: Functional = "per_token",
-    method: Method = "prefix",
     tokens: bool = True,
     reward: Rollouts | None = None,
-    groups: int | None = None,
-    overlap: Overlap = "refuse",
-    confidence: float = 0.95,
-    gradients: GradientOptions = GradientOptions(),
     progress: Report = silent,
 ) -> Influence:
     """Attribute the first-order entropy change of a step to the sequences and tokens of U.
@@ -70,17 +62,10 @@ def influence(
         E: Unfiltered evaluation batch, drawn independently of U.
         U: The update batch of the step.
         step: What `optimizer_step` returned for U.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: Estimator whose gradient is taken.
+        options: Of which entropy, with what errors, and how overlap of E and U is treated.
         tokens: Whether to attribute tokens (forward mode over U) or sequences only (backward).
         reward: Unfiltered batch with rewards, for δJ, other than U; None: E itself where it has
             rewards and is not U.
-        groups: Groups of prompts for errors and reliability; 1 for values alone; None for
-            `default_groups`.
-        overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
-            ("independent": E was drawn afresh), or the same batch ("u_statistic").
-        confidence: Nominal coverage of the intervals of the budget.
-        gradients: How the gradients of sequences are computed and held.
         progress: Called before each pass.
 
     Returns:
@@ -90,106 +75,36 @@ def influence(
         ValueError: If the step is of another batch, E and U share sequences, tokens are requested
             of one batch in both roles, or the parts do not sum to the total.
     """
-    options = InfluenceOptions(functional, method, groups, confidence, gradients)
-    if overlap == "u_statistic":
-        if E.fingerprint != U.fingerprint:
-            raise ValueError("overlap='u_statistic' takes one batch in both roles: pass U as E.")
-        if tokens:
-            raise ValueError(
-                "With one batch for both roles each sequence has its own direction, so there "
-                "are no token values: pass tokens=False, or a fresh E."
-            )
-        return u_statistic_influence(policy, U, step, options, reward=reward, progress=progress)
-    rewarded = E if reward is None and E.rewards is not None else reward
-    if overlap == "refuse":
-        step.require_batch(U)
-        require_disjoint(E, U)
-        if rewarded is not None:
-            require_disjoint(rewarded, U)
-    return independent_influence(
-        policy, E, U, step, options, tokens=tokens, reward=rewarded, progress=progress
-    )
-
-
-def independent_influence(
-    policy: Policy,
-    E: Rollouts,
-    U: Rollouts,
-    step: Step,
-    options: InfluenceOptions,
-    *,
-    tokens: bool = True,
-    reward: Rollouts | None = None,
-    progress: Report = silent,
-) -> Influence:
-    """Attribute a step on an E that was drawn independently of U; reward None: entropy alone."""
+    one_batch = options.overlap == "u_statistic"
+    if one_batch:
+        _require_one_batch(E, U, tokens)
+    elif reward is None and E.rewards is not None:
+        reward = E
     step.require_batch(U)
+    if options.overlap == "refuse":
+        for batch in (E, *(() if reward is None else (reward,))):
+            require_disjoint(batch, U)
     groups = default_groups(policy, E, tokens) if options.groups is None else options.groups
     quantities = quantities_of(policy, E, reward, step, groups, options, progress)
-    u = (x for q in quantities for x in q.gradient.preconditioned(step.preconditioner))
     progress(len(quantities), len(quantities) + 1, "tokens of U" if tokens else "sequences of U")
-    scores = by_token = None
-    if tokens:
-        scores, by_token = on_tokens(policy, U, step, u)
+    u = [q.gradient.preconditioned(step.preconditioner) for q in quantities]  # P g, lazily
+    scores = by_token = None  # (quantities · G, n, t)
+    if one_batch:
+        gradient = quantities[0].gradient
+        by_sequence = without_own_prompt(policy, U, step, gradient, options.gradients)
+        for of_reward in u[1:]:
+            rows = on_sequences(policy, U, step, of_reward, options.gradients)
+            by_sequence = torch.cat((by_sequence, rows))
+    elif tokens:
+        scores, by_token = on_tokens(policy, U, step, chain(*u))
         by_sequence = by_token.sum(2)
     else:
-        by_sequence = on_sequences(policy, U, step, u, options.gradients)
-    parts = []
+        by_sequence = on_sequences(policy, U, step, chain(*u), options.gradients)
+    parts: list[Attribution] = []
     for k, quantity in enumerate(quantities):
         here = slice(k * groups, (k + 1) * groups)
         table = None if by_token is None else by_token[here]
-        confidence = options.confidence
-        parts.append(
-            attribute(policy, step, quantity, by_sequence[here], table, confidence=confidence)
-        )
-    how = _words(tokens, options, errors=groups > 1 and options.functional == "per_token")
-    return _influence(U, step, parts, E.n_prompts, options, how, scores)
-
-
-def u_statistic_influence(
-    policy: Policy,
-    U: Rollouts,
-    step: Step,
-    options: InfluenceOptions,
-    *,
-    reward: Rollouts | None = None,
-    progress: Report = silent,
-) -> Influence:
-    """Attribute a step to its sequences on U itself, without the pairs of one prompt draw."""
-    step.require_batch(U)
-    if U.n_prompts < 2:
-        raise ValueError(
-            "The U-statistic omits the pairs of one prompt draw, and U has one prompt draw: give "
-            "a batch of two or more."
-        )
-    groups = default_groups(policy, U, tokens=False) if options.groups is None else options.groups
-    quantities = quantities_of(policy, U, reward, step, groups, options, progress)
-    progress(len(quantities), len(quantities) + 1, "sequences of U")
-    parts = []
-    for quantity in quantities:
-        gradient, gradients = quantity.gradient, options.gradients
-        if quantity is quantities[0]:
-            rows = without_own_prompt(policy, U, step, gradient, gradients)
-        else:
-            u = gradient.preconditioned(step.preconditioner)
-            rows = on_sequences(policy, U, step, u, gradients)
-        confidence = options.confidence
-        parts.append(
-            attribute(policy, step, quantity, rows, None, confidence=confidence, u_statistic=True)
-        )
-    how = "E x U inner products without pairs of one prompt draw (U-statistic)"
-    return _influence(U, step, parts, U.n_prompts, options, how)
-
-
-def _influence(
-    U: Rollouts,
-    step: Step,
-    parts: list[Attribution],
-    prompts: int,
-    options: InfluenceOptions,
-    how: str,
-    scores: Scores | None = None,
-) -> Influence:
+        parts.append(attribute(policy, step, quantity, by_sequence[here], table, options))
     return Influence(
         entropy=parts[0],
         reward=parts[1] if len(parts) > 1 else None,
@@ -198,10 +113,25 @@ def _influence(
         coefficients=step.token_weights,
         entropy_coefficients=step.entropy_weights,
         functional=options.functional,
-        how=how,
-        reliability=_by_kind(parts[0], step.acting, lambda x: rank_correlation(x, prompts)),
+        how=_words(tokens, groups, options),
+        reliability=_by_kind(parts[0], step.acting, lambda x: rank_correlation(x, E.n_prompts)),
         listed_share=_by_kind(parts[0], step.acting, listed_share),
     )
+
+
+def _require_one_batch(E: Rollouts, U: Rollouts, tokens: bool) -> None:
+    if E.fingerprint != U.fingerprint:
+        raise ValueError("overlap='u_statistic' takes one batch in both roles: pass U as E.")
+    if tokens:
+        raise ValueError(
+            "With one batch for both roles each sequence has its own direction, so there are no "
+            "token values: pass tokens=False, or a fresh E."
+        )
+    if U.n_prompts < 2:
+        raise ValueError(
+            "The U-statistic omits the pairs of one prompt draw, and U has one prompt draw: give "
+            "a batch of two or more."
+        )
 
 
 def require_disjoint(E: Rollouts, U: Rollouts) -> None:
@@ -228,8 +158,11 @@ def _sequence_set(rollouts: Rollouts) -> set[tuple[bytes, bytes]]:
     return {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
 
 
-def _words(tokens: bool, options: InfluenceOptions, *, errors: bool) -> str:
+def _words(tokens: bool, groups: int, options: InfluenceOptions) -> str:
     """The passes run, in words; errors of h need the gradient of its denominator too."""
+    if options.overlap == "u_statistic":
+        return "E x U inner products without pairs of one prompt draw (U-statistic)"
+    errors = groups > 1 and options.functional == "per_token"
     over_E = "two backward passes over E" if errors else "one backward pass over E"
     if tokens:
         return f"{over_E}, forward mode over U"

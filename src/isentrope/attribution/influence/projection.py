@@ -20,11 +20,11 @@ from isentrope.attribution.gradients.lora import scaled_by_rank
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
+from isentrope.models.padding import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.sharded_tensors import largest_part, local_part
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.policy.padding import DerivativeOfTraining
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores
 from isentrope.update.step import Step

@@ -1,15 +1,21 @@
-"""What an influence is of (T6): entropy and expected reward, each with its gradient by groups."""
+"""What an influence is of (T6): entropy and expected reward, their gradients, and their budget.
+
+δH₁ = <g, momentum> + <g, decay> + Σ_i δH_i
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups, entropy_groups, reward_groups
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.closure import require_agreement
-from isentrope.estimators.functional import UNITS, Functional, Method
+from isentrope.attribution.influence.contributions import Attribution
+from isentrope.estimators.functional import UNITS, EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.system.progress import Report
 from isentrope.update.step import Step
@@ -22,21 +28,19 @@ MAX_GROUP_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True)
-class InfluenceOptions:
-    """What is attributed, and with what errors.
+class InfluenceOptions(EstimatorOptions):
+    """Of which entropy an influence is, and with what errors.
 
     Attributes:
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: Estimator whose gradient is taken.
-        groups: Groups of prompts for errors and reliability; None for `default_groups`.
-        confidence: Nominal coverage of the intervals of the budget.
+        groups: Groups of prompts for errors and reliability; 1 for values alone; None for
+            `default_groups`.
+        overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
+            ("independent": E was drawn afresh), or the same batch ("u_statistic").
         gradients: How the gradients of sequences are computed and held.
     """
 
-    functional: Functional = "per_token"
-    method: Method = "prefix"
     groups: int | None = None
-    confidence: float = 0.95
+    overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
     gradients: GradientOptions = GradientOptions()
 
 
@@ -67,16 +71,16 @@ def quantities_of(
     """The entropy of E, and the expected reward where rewards are given."""
     passes, v, where = 2 if reward is None else 3, step.direction, options.gradients.storage.where
     progress(0, passes, "gradient of the entropy")
-    of_entropy = entropy_groups(
+    of_entropy = entropy_groups(policy, E, groups, options, direction=v, where=where)
+    by_group = of_entropy.along(v)
+    assert of_entropy.forward is not None
+    require_agreement(
         policy,
-        E,
-        groups,
-        functional=options.functional,
-        method=options.method,
-        direction=v,
-        where=where,
+        "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the same E,",
+        float(by_group.sum()),
+        of_entropy.forward,
+        float(by_group.abs().sum()),
     )
-    _require_forward_mode(policy, of_entropy, v)
     quantities = [Quantity(of_entropy, f"{UNITS[options.functional]} per η", E.n_prompts)]
     if reward is not None:
         progress(1, passes, "gradient of the reward")
@@ -85,17 +89,52 @@ def quantities_of(
     return quantities
 
 
-def _require_forward_mode(policy: Policy, gradient: GradientGroups, direction: Vector) -> None:
-    """<g_H, v> is the derivative along v that forward mode gives."""
-    assert gradient.forward is not None
-    by_group = gradient.along(direction)
+def attribute(
+    policy: Policy,
+    step: Step,
+    quantity: Quantity,
+    sequences: Tensor,
+    tokens: Tensor | None,
+    options: InfluenceOptions,
+) -> Attribution:
+    """The effect of each sequence on a quantity, and its budget.
+
+    Args:
+        policy: For its precision.
+        step: The step, with its components.
+        quantity: What changes.
+        sequences: (G, n) by group of the quantity's prompts.
+        tokens: (G, n, t) the same of tokens; None where they were not requested.
+        options: For a U-statistic the total too omits the pairs of one prompt draw.
+
+    Returns:
+        The attribution, whose parts sum to the total.
+    """
+    gradient, own = quantity.gradient, sequences.sum(1)
+    momentum, decay, update = (
+        gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
+    )
+    columns = {  # (G,) each
+        "momentum": momentum,
+        "decay": decay,
+        "baseline": momentum + decay,
+        "gradient": own,
+        "total": momentum + decay + (own if options.overlap == "u_statistic" else update),
+    }
+    settings = {"unit": quantity.unit, "confidence": options.confidence}
+    budget = {
+        name: gradient.estimate(x, quantity.prompts, **settings) for name, x in columns.items()
+    }
+    found = Attribution(sequences, tokens, budget, gradient, quantity.unit)
+    total, bases = budget["total"].value, (budget["momentum"].value, budget["decay"].value)
     require_agreement(
         policy,
-        "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the same E,",
-        float(by_group.sum()),
-        gradient.forward,
-        float(by_group.abs().sum()),
+        "The parts of the budget (momentum, decay, sequences) and its total",
+        total + found.closure,
+        total,
+        sum(map(abs, bases)) + float(found.sequences.abs().sum()),
     )
+    return found
 
 
 def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:

@@ -38,7 +38,7 @@ MIN_PROMPTS = 128
 """Prompts of E below which √ρ itself varies by more than about .02 from one E to the next."""
 
 
-def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
+def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> float:
     """Mean rank correlation between the two halves of a batch.
 
     Args:
@@ -47,55 +47,40 @@ def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> Estimate:
         seed: Seed of the splits.
 
     Returns:
-        The correlation of two halves, without error or interval (splits of one batch do not show
-        how batches differ); NaN with one group, or where nothing varies.
+        The correlation of two halves; NaN with one group, or where nothing varies.
     """
-    correlations = []
-    for one, other in _halves(by_group, splits, seed):
-        ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in (one, other)]
+    correlations: list[float] = []
+    for halves in _halves(by_group, splits, seed):
+        ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
         correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
-    value = sum(correlations) / len(correlations) if correlations else math.nan
-    return _without_error(value, len(by_group), "rank correlation", "split halves of E")
+    return sum(correlations) / len(correlations) if correlations else math.nan
 
 
-def rank_correlation(by_group: Tensor, prompts: int, splits: int = 20, seed: int = 0) -> Estimate:
+def rank_correlation(by_group: Tensor, prompts: int) -> Estimate:
     """Rank correlation of a table of influences with that of an infinite E, about.
 
     Args:
         by_group: (G, m) what each group contributes to each of m influences.
         prompts: Independent prompts of E, all groups together.
-        splits: Random splits.
-        seed: Seed of the splits.
 
     Returns:
-        √ρ; 0 where the halves do not agree, NaN with one group. Of a small E it carries a warning.
+        √ρ; 0 where the halves do not agree, NaN with one group. It has no error or interval: splits
+        of one batch do not show how batches differ. Of a small E it carries a warning.
     """
-    r = split_half(by_group, splits, seed).value
+    r = split_half(by_group)
     value = math.sqrt(max(of_whole(r, len(by_group)), 0.0)) if r == r else r
-    warnings = ()
-    if prompts < MIN_PROMPTS and r == r:
-        warnings = (
-            f"With {prompts} prompts in E the rank correlation with an infinite E is correct on "
-            f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} "
-            "prompts.",
-        )
-    return _without_error(value, prompts, UNIT, "split halves of E", warnings)
+    few = (
+        f"With {prompts} prompts in E the rank correlation with an infinite E is correct on "
+        f"average over such batches, and uncertain for this one: that takes {MIN_PROMPTS} prompts."
+    )
+    warnings = (few,) if prompts < MIN_PROMPTS and r == r else ()
+    nan, method = math.nan, "split halves of E"
+    return Estimate(value, nan, nan, nan, prompts, UNIT, method, warnings=warnings)
 
 
 def printed_reliability(estimate: Estimate) -> float | None:
-    """The rank correlation with an infinite E in a results.json, of any version.
-
-    Args:
-        estimate: An entry of `reliability`; up to version 0.1 it held the correlation of halves.
-
-    Returns:
-        √ρ, or None.
-    """
-    if not math.isfinite(estimate.value):
-        return None
-    if estimate.unit != "rank correlation":
-        return estimate.value
-    return math.sqrt(of_whole(estimate.value, 2))
+    """The rank correlation with an infinite E, None where it is not known."""
+    return estimate.value if math.isfinite(estimate.value) else None
 
 
 def of_whole(half: float, groups: int) -> float:
@@ -146,10 +131,3 @@ def _halves(by_group: Tensor, splits: int, seed: int) -> Iterator[tuple[Tensor, 
     for _ in range(splits if half and m > 1 else 0):
         order = torch.randperm(groups, generator=generator)
         yield by_group[order[:half]].sum(0), by_group[order[half : 2 * half]].sum(0)
-
-
-def _without_error(
-    value: float, n: int, unit: str, method: str, warnings: tuple[str, ...] = ()
-) -> Estimate:
-    nan = math.nan
-    return Estimate(value, nan, nan, nan, n, unit, method, warnings=warnings)

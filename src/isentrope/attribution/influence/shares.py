@@ -21,11 +21,10 @@ from torch import Tensor
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import ratio_terms
-from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
+from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.estimators.entropy_gradient import cotangents
-from isentrope.estimators.functional import UNITS, Functional, Method
-from isentrope.estimators.importance import Trust
+from isentrope.estimators.functional import UNITS
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -52,11 +51,7 @@ def influence_shares(
     E: Rollouts,
     U: Rollouts,
     step: Step,
-    *,
-    functional: Functional = "per_token",
-    method: Method = "prefix",
-    gradients: GradientOptions = GradientOptions(),
-    confidence: float = 0.95,
+    options: InfluenceOptions = InfluenceOptions(),
 ) -> Shares:
     """Split the influence of U by the relation of the pairs.
 
@@ -65,10 +60,7 @@ def influence_shares(
         E: Responses to U's prompts: fresh draws (some may equal U's by chance), or U itself.
         U: The update batch of the step.
         step: What `optimizer_step` returned for U.
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: Estimator whose gradient is taken.
-        gradients: How gradients are computed, and those of the smaller side held.
-        confidence: Nominal coverage.
+        options: Of which entropy, and how gradients are computed; groups and overlap are not used.
 
     Returns:
         The shares.
@@ -88,45 +80,35 @@ def influence_shares(
     if E.fingerprint == U.fingerprint:
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
-    sample = score_batch(policy, E, functional=functional, method=method)
-    a, b = cotangents(sample)
+    sample = score_batch(policy, E, functional=options.functional, method=options.method)
     update = step_functions(U, step)
-    pairs = gram(policy, TokenSum(E, a, b), update, step.preconditioner, gradients)
+
+    def pairs_of(rows: TokenSum) -> Tensor:
+        return gram(policy, rows, update, step.preconditioner, options.gradients)
+
+    pairs = pairs_of(TokenSum(E, *cotangents(sample)))  # (n_E, n_U) M_ij
     units, place = E.prompt_index.unique(return_inverse=True)
-    by_unit = {k: _by_unit(pairs, mask, place, len(units)) for k, mask in masks.items()}
-    if functional == "per_token":
+    zeros = torch.zeros(len(units), dtype=torch.float64)
+    by_unit = {k: zeros.index_add(0, place, (pairs * m).sum(1)) for k, m in masks.items()}
+    if options.functional == "per_token":
         ratio = ratio_terms(sample, place)
-        lengths = TokenSum(E, ratio.length_weights)
-        moved = gram(policy, lengths, update, step.preconditioner, gradients)
+        moved = pairs_of(TokenSum(E, ratio.length_weights))
         for name, mask in masks.items():
             of_length, of_total = (float(x[mask].sum()) for x in (moved, pairs))
             by_unit[name] -= ratio.of_length * of_length + ratio.of_total * of_total
     by_unit["gradient"] = torch.stack(list(by_unit.values())).sum(0)
     by_sequence = {name: (pairs * mask).sum(0) for name, mask in masks.items()}
     by_sequence["gradient"] = pairs.sum(0)
+    share = place.bincount() / len(E)
     totals = {
-        name: _estimate(
-            x, place.bincount() / len(E), f"{UNITS[functional]} per η", confidence, sample.trust
+        name: Estimate.from_influences(
+            float(x.sum()),
+            x - share * x.sum(),
+            unit=f"{UNITS[options.functional]} per η",
+            method="jackknife over prompts",
+            confidence=options.confidence,
+            caveats=sample.trust.caveats,
         )
         for name, x in by_unit.items()
     }
     return Shares(totals, by_sequence)
-
-
-def _by_unit(pairs: Tensor, mask: Tensor, place: Tensor, units: int) -> Tensor:
-    return torch.zeros(units, dtype=torch.float64).index_add_(0, place, (pairs * mask).sum(1))
-
-
-def _estimate(
-    by_unit: Tensor, share: Tensor, unit: str, confidence: float, trust: Trust
-) -> Estimate:
-    total = by_unit.sum()
-    return Estimate.from_influences(
-        float(total),
-        by_unit - share * total,
-        unit=unit,
-        method="jackknife over prompts",
-        confidence=confidence,
-        warnings=trust.warnings,
-        trusted=trust.verdict == "trust",
-    )

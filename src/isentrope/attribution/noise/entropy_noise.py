@@ -50,12 +50,6 @@ class EntropyNoiseScale:
     prompts_for_sign: Estimate
     confidence: float
 
-    def to_dict(self) -> dict[str, object]:
-        """All fields, ready for JSON."""
-        return {
-            name: x.to_dict() if isinstance(x, Estimate) else x for name, x in vars(self).items()
-        }
-
 
 def entropy_noise_scale(
     per_sequence: Tensor,

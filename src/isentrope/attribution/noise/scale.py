@@ -47,7 +47,7 @@ from isentrope.estimators.tail import (
     too_few,
     uneven,
 )
-from isentrope.nouns.estimate import Estimate, freedom_of_units, participation, t_quantile
+from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -69,22 +69,13 @@ class NoiseScale:
         gradient_square: |G|², or Gᵀ P G.
         trace: tr Σ of one unit's gradient, or tr(P Σ).
         b_simple: Their ratio, in units; its upper end is infinite where |G|² may be zero.
-        effective_units: (Σ c)²/Σ c² with c_p = |g_p − ḡ|², at most n; small where few units
-            dominate the noise.
-        covariance: (2, 2) joint covariance of `gradient_square` and `trace`.
         gram: (n, n) inner products of the units' gradients.
     """
 
     gradient_square: Estimate
     trace: Estimate
     b_simple: Estimate
-    effective_units: float
-    covariance: Tensor = field(repr=False)
     gram: Tensor = field(repr=False)
-
-    def to_dict(self) -> dict[str, object]:
-        """The three estimates, ready for JSON."""
-        return {name: getattr(self, name).to_dict() for name in ESTIMATES}
 
 
 def noise_scale(
@@ -95,7 +86,6 @@ def noise_scale(
     token_weights: Tensor | None = None,
     entropy_weights: Tensor | None = None,
     objective: str = "dr_grpo",
-    max_response_length: int | None = None,
     confidence: float = 0.95,
     gradients: GradientOptions = GradientOptions(),
 ) -> NoiseScale:
@@ -110,8 +100,8 @@ def noise_scale(
         token_weights: (n, t) c_ik of the gradient Σ (c_ik ∂s_ik + d_ik ∂H_ik);
             `Step.token_weights` will do.
         entropy_weights: (n, t) d_ik, `Step.entropy_weights` will do; None for 0.
-        objective: Where no weights are given, the objective they are made from.
-        max_response_length: L of "dr_grpo".
+        objective: Where no weights are given, the objective they are made from; L of "dr_grpo" is
+            the batch's `max_new_tokens`.
         confidence: Nominal coverage.
         gradients: How the groups' gradients are computed and held.
 
@@ -133,7 +123,7 @@ def noise_scale(
     if token_weights is None:
         if entropy_weights is not None:
             raise ValueError("entropy_weights belong to a step: give its token_weights too.")
-        token_weights = objective_weights(U, objective, max_response_length)
+        token_weights = objective_weights(U, objective)
         entropy_weights = of_entropies(U, objective)
     d = entropy_weights
     acting = (token_weights != 0) if d is None else (token_weights != 0) | (d != 0)
@@ -148,7 +138,15 @@ def noise_scale(
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
     silent = len(units) - len(kept)
-    return result if silent == 0 else _with_warning(result, silent, len(units))
+    if not silent:
+        return result
+    warning = (
+        f"{silent} of {len(units)} prompt groups have no advantage and are omitted, as in a batch "
+        "that rejects such groups."
+    )
+    estimates = {name: getattr(result, name) for name in ESTIMATES}
+    warned = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
+    return replace(result, **warned)
 
 
 def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
@@ -165,16 +163,6 @@ def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
     weighted = torch.zeros(len(units), dtype=torch.bool)
     weighted[place[acting.any(1).cpu()]] = True
     return weighted[place]
-
-
-def _with_warning(scale: NoiseScale, silent: int, of: int) -> NoiseScale:
-    warning = (
-        f"{silent} of {of} prompt groups have no advantage and are omitted, as in a batch that "
-        "rejects such groups."
-    )
-    estimates = {name: getattr(scale, name) for name in ESTIMATES}
-    warned = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
-    return replace(scale, **warned)
 
 
 def noise_scale_of_gram(
@@ -213,7 +201,7 @@ def noise_scale_of_gram(
     short = too_few(n, unit)
     warnings = (*uneven(noises, unit), *short, *(rare := no_upper_end(n, unit)))
 
-    def estimate(k: int, df: float, trusted: bool, warnings: tuple[str, ...]) -> Estimate:
+    def estimate(k: int, df: float, caveats: Caveats) -> Estimate:
         return Estimate.from_standard_error(
             float(value[k]),
             float(spread[k, k].clamp_min(0).sqrt()),
@@ -221,21 +209,20 @@ def noise_scale_of_gram(
             unit=square_unit,
             method=METHOD,
             confidence=confidence,
-            warnings=warnings,
-            trusted=trusted,
+            caveats=caveats,
             degrees_of_freedom=df,
         )
 
     rows = gram.sum(1) - gram.diagonal()
-    square = estimate(0, freedom_of_units(rows - rows.mean()), True, ())
-    trace = estimate(1, df, not short, warnings).on_log_scale(confidence)
+    square = estimate(0, freedom_of_units(rows - rows.mean()), Caveats())
+    trace = estimate(1, df, Caveats(warnings, not short)).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)
     if rare:
         trace, ratio = (
             x if math.isnan(x.ci_low) else replace(x, ci_high=math.inf) for x in (trace, ratio)
         )
-    return NoiseScale(square, trace, ratio, participation(noises), spread, gram)
+    return NoiseScale(square, trace, ratio, gram)
 
 
 def require_units(n: int, unit: str) -> None:

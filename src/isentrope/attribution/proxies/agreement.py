@@ -18,7 +18,8 @@ A proxy without sign has sizes and overlap@q, and its negative_share@q is on the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Column:
         """Whether the values differ by more than rounding."""
         return bool((np.ptp(self.values) > resolution(self.values)).any())
 
-    def weighted(self, weights: Array, counts: Sequence[int]) -> WeightedColumn:
+    def weighted(self, weights: Array, counts: Iterable[int]) -> WeightedColumn:
         """The column under weights.
 
         Args:
@@ -72,9 +73,18 @@ class Column:
         Returns:
             Ranks and tops.
         """
-        return WeightedColumn(self, weights, counts)
+        ascending, by_size, counts = self._ascending, self._by_size, list(counts)
+        values, sizes = ascending.below(weights), by_size.below(weights)
+        return WeightedColumn(
+            self,
+            ascending.ranks(*values),
+            by_size.ranks(*sizes),
+            [ascending.bottom(*values, k) for k in counts],
+            [by_size.bottom(*sizes, k) for k in counts],
+        )
 
 
+@dataclass(frozen=True)
 class WeightedColumn:
     """Ranks and tops of a column under weights.
 
@@ -86,20 +96,11 @@ class WeightedColumn:
         largest: Share of each item in the k largest by size, (n,) for each k.
     """
 
-    def __init__(self, column: Column, weights: Array, counts: Sequence[int]) -> None:
-        """Rank.
-
-        Args:
-            column: The column.
-            weights: (n,) how often each item counts.
-            counts: Sizes k of the tops.
-        """
-        self.column = column
-        ascending, by_size = column._ascending, column._by_size
-        values, sizes = ascending.below(weights), by_size.below(weights)
-        self.ranks, self.size_ranks = ascending.ranks(*values), by_size.ranks(*sizes)
-        self.lowest = [ascending.bottom(*values, k) for k in counts]
-        self.largest = [by_size.bottom(*sizes, k) for k in counts]
+    column: Column
+    ranks: Array
+    size_ranks: Array
+    lowest: list[Array]
+    largest: list[Array]
 
     @property
     def chosen(self) -> list[Array]:
@@ -107,20 +108,7 @@ class WeightedColumn:
         return self.lowest if self.column.signed else self.largest
 
 
-def names(tops: Sequence[float]) -> list[str]:
-    """Names of the statistics, in the order of `agreement`.
-
-    Args:
-        tops: Shares q.
-
-    Returns:
-        The names.
-    """
-    kinds = ("overlap", "overlap_negative", "negative_share")
-    return [*RANK_AND_SIGN, *(f"{kind}@{q:g}" for q in tops for kind in kinds)]
-
-
-def top_counts(total: float, tops: Sequence[float]) -> list[int]:
+def top_counts(total: float, tops: Iterable[float]) -> dict[float, int]:
     """The number k of items that each share is, at least one.
 
     Args:
@@ -128,44 +116,42 @@ def top_counts(total: float, tops: Sequence[float]) -> list[int]:
         tops: Shares q.
 
     Returns:
-        The counts.
+        The counts by share.
     """
-    return [max(1, round(q * total)) for q in tops]
+    return {q: max(1, round(q * total)) for q in tops}
 
 
 def agreement(
-    weights: Array, proxy: WeightedColumn, measured: WeightedColumn, counts: Sequence[int]
-) -> list[float]:
+    weights: Array, proxy: WeightedColumn, measured: WeightedColumn, counts: Mapping[float, int]
+) -> dict[str, float]:
     """All statistics of one proxy under one set of weights.
 
     Args:
         weights: (n,) how often each item counts.
         proxy: x.
         measured: y.
-        counts: Sizes k of the tops.
+        counts: Sizes k of the tops, by share.
 
     Returns:
-        One number for each of `names`; NaN where it is not defined.
+        Numbers by name; NaN where one is not defined.
     """
     x, y = proxy.column, measured.column
-    sized = [
-        correlation(weights, x.sizes, y.sizes),
-        correlation(weights, proxy.size_ranks, measured.size_ranks),
-    ]
-    signed = [math.nan] * 4
+    found: dict[str, float] = dict.fromkeys(RANK_AND_SIGN, math.nan)
+    found["pearson_size"] = correlation(weights, x.sizes, y.sizes)
+    found["spearman_size"] = correlation(weights, proxy.size_ranks, measured.size_ranks)
     if x.signed:
-        signed = [
-            correlation(weights, x.values, y.values),
-            correlation(weights, proxy.ranks, measured.ranks),
-            *_sign_agreement(weights, x, y),
-        ]
-    row = [*signed[:2], *sized, *signed[2:]]
-    for j, k in enumerate(counts):
-        row.append(float(weights @ np.minimum(proxy.largest[j], measured.largest[j])) / k)
-        below = float(weights @ np.minimum(proxy.lowest[j], measured.lowest[j])) / k
-        row.append(below if x.signed else math.nan)
-        row.append(negative_share(weights, proxy.chosen[j], y))
-    return row
+        found["pearson"] = correlation(weights, x.values, y.values)
+        found["spearman"] = correlation(weights, proxy.ranks, measured.ranks)
+        found["sign_agreement"], found["sign_agreement_weighted"] = _sign_agreement(weights, x, y)
+    for j, (q, k) in enumerate(counts.items()):
+        common, below = (
+            float(weights @ np.minimum(one[j], two[j])) / k
+            for one, two in ((proxy.largest, measured.largest), (proxy.lowest, measured.lowest))
+        )
+        found[f"overlap@{q:g}"] = common
+        found[f"overlap_negative@{q:g}"] = below if x.signed else math.nan
+        found[f"negative_share@{q:g}"] = negative_share(weights, proxy.chosen[j], y)
+    return found
 
 
 def correlation(weights: Array, x: Array, y: Array) -> float:

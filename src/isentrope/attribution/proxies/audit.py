@@ -93,8 +93,30 @@ class Audit:
         return pd.DataFrame(rows)
 
 
+@dataclass(frozen=True)
+class AuditOptions:
+    """What is counted, and with what errors.
+
+    Attributes:
+        top: Shares q of the items whose overlap is counted.
+        draws: Bootstrap draws.
+        seed: Seed of the draws.
+        confidence: Nominal coverage.
+    """
+
+    top: Sequence[float] = TOPS
+    draws: int = 200
+    seed: int = 0
+    confidence: float = 0.95
+
+
 def audit_sequences(
-    measured: Tensor, prompt_index: Tensor, proxies: Mapping[str, Tensor], **options: Any
+    measured: Tensor,
+    prompt_index: Tensor,
+    proxies: Mapping[str, Tensor],
+    options: AuditOptions = AuditOptions(),
+    *,
+    halves: tuple[Tensor, ...] | None = None,
 ) -> Audit:
     """The audit of influences and proxies of whole responses.
 
@@ -102,17 +124,17 @@ def audit_sequences(
         measured: (n,) δH_i.
         prompt_index: (n,) prompt draw of each response.
         proxies: (n,) each, by name.
-        **options: As for `audit`; halves are (n,) too.
+        options: As for `audit`.
+        halves: (n,) each, as for `audit`.
 
     Returns:
         The audit, in sequences.
     """
-    column = torch.as_tensor(measured, dtype=torch.float64)[:, None]
-    mask = torch.ones_like(column, dtype=torch.bool)
-    columns = {name: torch.as_tensor(x)[:, None] for name, x in proxies.items()}
-    if options.get("halves") is not None:
-        options["halves"] = tuple(torch.as_tensor(x)[:, None] for x in options["halves"])
-    return audit(column, mask, prompt_index, columns, unit="sequences", **options)
+    columns = {name: x[:, None] for name, x in proxies.items()}
+    both = None if halves is None else tuple(x[:, None] for x in halves)
+    mask = torch.ones(len(measured), 1, dtype=torch.bool)
+    of_sequences = (measured[:, None], mask, prompt_index, columns, options)
+    return audit(*of_sequences, halves=both, unit="sequences")
 
 
 def audit(
@@ -120,13 +142,10 @@ def audit(
     mask: Tensor,
     prompt_index: Tensor,
     proxies: Mapping[str, Tensor],
-    top: Sequence[float] = TOPS,
+    options: AuditOptions = AuditOptions(),
     *,
-    halves: tuple[Tensor, Tensor] | None = None,
+    halves: tuple[Tensor, ...] | None = None,
     unsigned: Collection[str] = UNSIGNED,
-    draws: int = 200,
-    seed: int = 0,
-    confidence: float = 0.95,
     unit: str = "tokens",
 ) -> Audit:
     """Compare proxies with measured influences.
@@ -136,13 +155,10 @@ def audit(
         mask: (n, t) bool, the tokens to be audited.
         prompt_index: (n,) prompt draw of each response, the independent unit.
         proxies: (n, t) each, by name: predictions of δH_ik up to a positive factor.
-        top: Shares q of the tokens whose overlap is counted.
+        options: What is counted, and with what errors.
         halves: (n, t) each, the same influence measured on two halves of E, whose sum (or mean)
             `measured` is; adds reliability and correlations corrected for it.
         unsigned: Names of proxies that predict |δH_ik|.
-        draws: Bootstrap draws.
-        seed: Seed of the draws.
-        confidence: Nominal coverage.
         unit: Name of the items, in the plural.
 
     Returns:
@@ -154,7 +170,7 @@ def audit(
             `measured`.
     """
     mask = torch.as_tensor(mask, dtype=torch.bool)
-    _require_options(mask, prompt_index, proxies, top, draws)
+    _require_options(mask, prompt_index, proxies, options)
     y = Column(_flat(MEASURED, measured, mask))
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
@@ -162,18 +178,18 @@ def audit(
         name: Column(_flat(name, x, mask), name not in unsigned) for name, x in proxies.items()
     }
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
-    sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), tuple(top))
-    values, drawn = sample.statistics(np.ones(sample.n)), sample.bootstrap(draws, seed)
+    sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), options.top)
+    values = sample.statistics(np.ones(sample.n))
+    drawn = sample.bootstrap(options.draws, options.seed)
     statistics: dict[str, dict[str, Estimate]] = {}
     for (proxy, name), value in values.items():
         trusted, warnings = sample.interval_caveats(proxy, name, value)
         df = sample.degrees_of_freedom(proxy, name)
-        quantile = t_quantile(df, confidence) if trusted else None
+        quantile = t_quantile(df, options.confidence) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])
         estimate = _estimate(name, value, series, sample.n_prompts, quantile, warnings)
         statistics.setdefault(proxy, {})[name] = estimate
-    counts = dict(zip(top, top_counts(sample.n, top), strict=True))
-    return Audit(statistics, counts, sample.n, sample.n_prompts, unit)
+    return Audit(statistics, top_counts(sample.n, options.top), sample.n, sample.n_prompts, unit)
 
 
 def _estimate(
@@ -230,7 +246,7 @@ def _flat(name: str, values: Tensor, mask: Tensor) -> Array:
 
 
 def _halves(
-    halves: tuple[Tensor, Tensor] | None, mask: Tensor, measured: Column
+    halves: tuple[Tensor, ...] | None, mask: Tensor, measured: Column
 ) -> tuple[Column, Column] | None:
     if halves is None:
         return None
@@ -247,8 +263,7 @@ def _require_options(
     mask: Tensor,
     prompt_index: Tensor,
     proxies: Mapping[str, Tensor],
-    top: Sequence[float],
-    draws: int,
+    options: AuditOptions,
 ) -> None:
     if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
         raise ValueError(
@@ -257,7 +272,8 @@ def _require_options(
         )
     if MEASURED in proxies:
         raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
+    top = tuple(options.top)
     if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
-        raise ValueError(f"top must be different shares between 0 and 1, got {tuple(top)}.")
-    if draws < 2:
-        raise ValueError(f"draws must be at least 2, got {draws}; 200 is usual.")
+        raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
+    if options.draws < 2:
+        raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")

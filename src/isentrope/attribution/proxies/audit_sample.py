@@ -11,7 +11,7 @@ or in the sum of squares or of sizes. That number less one is the degrees of fre
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from isentrope.attribution.proxies.agreement import (
     Column,
     agreement,
     correlation,
-    names,
     negative_share,
     top_counts,
 )
@@ -59,7 +58,7 @@ class AuditSample:
         measured: Column,
         proxies: Mapping[str, Column],
         halves: tuple[Column, Column] | None,
-        tops: tuple[float, ...],
+        tops: Sequence[float],
     ) -> None:
         """Store the columns, and compute over how many prompts each statistic is spread.
 
@@ -85,15 +84,15 @@ class AuditSample:
             Numbers by proxy and name; NaN where one is not defined.
         """
         counts = top_counts(float(weights.sum()), self.tops)
-        y = self.measured.weighted(weights, counts)
+        y = self.measured.weighted(weights, counts.values())
         statistics: Statistics = {
             (MEASURED, f"negative_share@{q:g}"): negative_share(weights, lowest, self.measured)
             for q, lowest in zip(self.tops, y.lowest, strict=True)
         }
         for proxy, column in self.proxies.items():
-            row = agreement(weights, column.weighted(weights, counts), y, counts)
-            values = row if column.varies else [math.nan] * len(row)
-            statistics |= zip(((proxy, name) for name in names(self.tops)), values, strict=True)
+            row = agreement(weights, column.weighted(weights, counts.values()), y, counts)
+            varies = column.varies
+            statistics |= {(proxy, name): x if varies else math.nan for name, x in row.items()}
         if self.halves is not None:
             self._correct(statistics, weights, self.halves)
         return statistics
@@ -146,7 +145,7 @@ class AuditSample:
             return False, ("There is one prompt: no error can be given.",)
         spread = self._spread.get((proxy, name), float(self.n_prompts))
         if "@" in name and spread < MIN_SPREAD:
-            k = top_counts(self.n, [float(name.partition("@")[2])])[0]
+            (k,) = top_counts(self.n, [float(name.partition("@")[2])]).values()
             return False, (
                 f"The top is {k} of {self.n}, spread as over {spread:.1f} equal prompts: "
                 f"no interval below {MIN_SPREAD}.",
@@ -200,7 +199,7 @@ class AuditSample:
 
     def _spreads(self) -> Statistics:
         """Over how many equal prompts each top, and the sums of squares and sizes, are spread."""
-        weights, counts = np.ones(self.n), top_counts(self.n, self.tops)
+        weights, counts = np.ones(self.n), top_counts(self.n, self.tops).values()
         y = self.measured.weighted(weights, counts)
         of_y = self._spread_of_squares(self.measured.values)
         spread = {(MEASURED, name): of_y for name in ("pearson_of_halves", "pearson_reliability")}

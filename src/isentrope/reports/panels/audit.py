@@ -6,22 +6,17 @@ A proxy without a sign (an entropy mask) is compared with the size of the influe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from isentrope.nouns.estimate import Estimate
+from isentrope.reports.drawing import canvas, named_rows, points
 from isentrope.reports.palette import LOSS, MEASURED
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Measurement
-from isentrope.reports.rows import estimate_in
-from isentrope.reports.sentences import has_interval, with_interval
-from isentrope.reports.svg import canvas, legend, named_rows, zero_line
+from isentrope.reports.read_run import Reading
+from isentrope.reports.sentences import estimate_in, has_interval, with_interval
 from isentrope.results.results import AuditResult
-
-Statistics = Mapping[str, Estimate]
 
 NAMES = {
     "token_covariance": "token covariance",
@@ -34,117 +29,93 @@ NAMES = {
     "top_entropy": "top-entropy mask",
 }
 
+TOP = 0.02
+"""The share of the largest influences that is shown, or the nearest one that was audited."""
 
-def audit_panels(audit: Measurement[AuditResult]) -> list[Panel]:
+
+def audit_panels(reading: Reading) -> Iterator[Panel]:
     """Rank correlation and overlap of every proxy."""
-    ranks = _table(
-        audit.result, lambda row: "spearman" if _has(row, "spearman") else "spearman_size"
-    )
-    top = _shared_top(audit.result)
-    overlaps = _table(audit.result, lambda _: f"overlap@{top}")
-    best = _best(ranks)
+    audit = reading.shown(AuditResult)
+    if audit is None:
+        return
+    ranks = _table(audit.result, ["spearman", "spearman_size"])
     source = audit.source("results.json", "audit.parquet")
-    share = f"{float(top) * 100:g} %"
-    return [
-        Panel(
-            "audit",
-            "Do proxies rank as the measurement does?",
-            best,
-            source,
-            ranks,
-            _draw(ranks, "rank correlation with δH", (-1, 1)),
-            numbers=_numbers(ranks, "rank correlation"),
-        ),
-        Panel(
-            "audit_overlap",
-            "Do they find the tokens that matter?",
-            _found(overlaps, share),
-            source,
-            overlaps,
-            _draw(overlaps, f"overlap of the top {share} by size", (-0.04, 1.04)),
-        ),
-    ]
+    tokens = ranks[ranks["of"] == "tokens"]
+    signed = tokens[tokens["statistic"] == "spearman"]
+    caption = "No proxy has a sign to be compared."
+    if len(signed):
+        best = signed.iloc[signed["value"].abs().argmax()]
+        caption = f"By tokens {best['proxy']} ranks best, {with_interval(estimate_in(best))}"
+        usual = signed[signed["proxy"] == NAMES["token_covariance"]]
+        for _, row in usual.drop(index=best.name, errors="ignore").iterrows():
+            caption += f"; the token covariance reaches {with_interval(estimate_in(row))}"
+        caption += ". Hollow: a proxy without sign, against the size of δH."
+    yield Panel(
+        "audit",
+        "Do proxies rank as the measurement does?",
+        caption,
+        source,
+        ranks,
+        _draw(ranks, "rank correlation with δH", (-1, 1)),
+        numbers={
+            f"rank correlation of tokens with {row['proxy']}": estimate_in(row, n=int(row["n"]))
+            for _, row in tokens.iterrows()
+        },
+    )
+    tops = {
+        name.partition("@")[2]
+        for row in audit.result.tokens.proxies.values()
+        for name in row
+        if name.startswith("overlap@")
+    }
+    top = min(tops, key=lambda top: abs(math.log(float(top) / TOP)))
+    overlaps, share = _table(audit.result, [f"overlap@{top}"]), f"{float(top) * 100:g} %"
+    tokens = overlaps[overlaps["of"] == "tokens"]
+    caption = "There are no overlaps."
+    if len(tokens):
+        best = tokens.iloc[tokens["value"].argmax()]
+        caption = (
+            f"Of the {share} of tokens with the largest influence, {best['proxy']} finds most: "
+            f"{with_interval(estimate_in(best))}."
+        )
+    yield Panel(
+        "audit_overlap",
+        "Do they find the tokens that matter?",
+        caption,
+        source,
+        overlaps,
+        _draw(overlaps, f"overlap of the top {share} by size", (-0.04, 1.04)),
+    )
 
 
-def _has(row: Statistics, name: str) -> bool:
-    return name in row and math.isfinite(row[name].value)
-
-
-def _shared_top(result: AuditResult) -> str:
-    """The share of tokens nearest to 2 % that was audited, as it is written."""
-    proxies = result.tokens.proxies
-    row = proxies.get("token_covariance", next(iter(proxies.values())))
-    tops = [name.partition("@")[2] for name in row if name.startswith("overlap@")]
-    return min(tops, key=lambda top: abs(np.log(float(top) / 0.02)))
-
-
-def _table(result: AuditResult, statistic: Callable[[Statistics], str]) -> pd.DataFrame:
+def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
+    """One row per proxy of tokens and of sequences: the first of these statistics that it has."""
     rows = []
     for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
-        for proxy, estimates in record.proxies.items():
-            name = statistic(estimates)
-            if proxy != "measured" and _has(estimates, name):
-                place = {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": name}
-                rows.append(place | estimates[name].to_dict())
+        for proxy, found in record.proxies.items():
+            known = [x for x in statistics if x in found and math.isfinite(found[x].value)]
+            if proxy != "measured" and known:
+                place = {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": known[0]}
+                rows.append(place | found[known[0]].to_dict())
     return pd.DataFrame(rows).drop(columns=["ess", "khat", "warnings"], errors="ignore")
 
 
-def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Any:
+def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Figure:
+    """Points with intervals; where there is none, one standard error as a hairline."""
     names = list(dict.fromkeys(table["proxy"]))
     figure, (axes,) = canvas(110 + 30 * len(names))
-    style = {"tokens": (MEASURED.light, "o", -0.14), "sequences": (LOSS.light, "s", 0.14)}
-    for of, (colour, marker, shift) in style.items():
-        label_left = of
-        for _, row in table[table["of"] == of].iterrows():
-            y = names.index(row["proxy"]) + shift
-            ends, width = _bar(estimate_in(row))
-            axes.plot(ends, [y, y], color=colour, linewidth=width)
-            face = "none" if "size" in row["statistic"] else colour
-            axes.plot(row["value"], y, marker, color=colour, mfc=face, ms=5.5, label=label_left)
-            label_left = None
-    if limits[0] < 0:
-        zero_line(axes, vertical=True)
+    looks = {"tokens": (MEASURED, "o", -0.14), "sequences": (LOSS, "s", 0.14)}
+    for of, (colour, marker, shift) in looks.items():
+        rows, name = table[table["of"] == of], of
+        for _, row in rows.iterrows():
+            estimate, y = estimate_in(row), names.index(row["proxy"]) + shift
+            exact = has_interval(estimate)
+            low = estimate.value - estimate.ci_low if exact else estimate.se
+            high = estimate.ci_high - estimate.value if exact else estimate.se
+            style = {"mfc": "none" if "size" in row["statistic"] else colour.light, "capsize": 0}
+            style |= {"fmt": marker, "elinewidth": 1.8 if exact else 0.7}
+            points(axes, estimate.value, y, colour, name, xerr=[[low], [high]], **style)
+            name = None
     axes.set_xlim(*limits)
-    named_rows(axes, range(len(names)), names, label)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.locator_params(axis="x", nbins=5)
-    legend(axes)
+    named_rows(axes, names, label)
     return figure
-
-
-def _bar(estimate: Estimate) -> tuple[list[float], float]:
-    """The interval; where there is none, one standard error as a hairline."""
-    if has_interval(estimate):
-        return [estimate.ci_low, estimate.ci_high], 1.8
-    return [estimate.value - estimate.se, estimate.value + estimate.se], 0.7
-
-
-def _best(ranks: pd.DataFrame) -> str:
-    tokens = ranks[(ranks["of"] == "tokens") & (ranks["statistic"] == "spearman")]
-    if not len(tokens):
-        return "No proxy has a sign to be compared."
-    best = tokens.iloc[tokens["value"].abs().argmax()]
-    caption = f"By tokens {best['proxy']} ranks best, {with_interval(estimate_in(best))}"
-    known = tokens[tokens["proxy"] == NAMES["token_covariance"]]
-    if len(known) and known.index[0] != best.name:
-        caption += f"; the token covariance reaches {with_interval(estimate_in(known.iloc[0]))}"
-    return f"{caption}. Hollow: a proxy without sign, against the size of δH."
-
-
-def _found(overlaps: pd.DataFrame, share: str) -> str:
-    tokens = overlaps[overlaps["of"] == "tokens"]
-    if not len(tokens):
-        return "There are no overlaps."
-    best = tokens.iloc[tokens["value"].argmax()]
-    return (
-        f"Of the {share} of tokens with the largest influence, {best['proxy']} finds most: "
-        f"{with_interval(estimate_in(best))}."
-    )
-
-
-def _numbers(ranks: pd.DataFrame, words: str) -> dict[str, Estimate]:
-    return {
-        f"{words} of {row['of']} with {row['proxy']}": estimate_in(row, n=int(row["n"]))
-        for _, row in ranks.iterrows()
-        if row["of"] == "tokens"
-    }

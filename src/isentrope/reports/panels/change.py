@@ -7,229 +7,155 @@ interval of the first-order prediction ηδH₁, the dashed line ηδH₁ + η²
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from isentrope.nouns.estimate import Estimate
+from isentrope.reports.drawing import canvas, frame, line, points, reach, zero_lines
 from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, PAPER, SECOND
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Measurement
-from isentrope.reports.sentences import has_interval, number, without_error
-from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
+from isentrope.reports.read_run import Reading
+from isentrope.reports.sentences import has_interval, number, with_error, without_error
+from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import MeasureResult
-from isentrope.results.sweep import SweepRow
 
 
-def delta_h_panels(measured: Measurement[MeasureResult]) -> list[Panel]:
+def delta_h_panels(reading: Reading) -> Iterator[Panel]:
     """ΔH(η), and ΔH/η."""
-    result = measured.result
-    if not result.sweep:
-        return []
-    data = pd.DataFrame([asdict(row) for row in result.sweep]).drop(columns="resampled")
+    measured = reading.shown(MeasureResult)
+    if measured is None or not measured.result.sweep:
+        return
+    result, unit = measured.result, measured.result.unit
+    data = pd.DataFrame([asdict(row) for row in result.sweep])
+    data = data.filter(list(SCHEMAS["sweep"].columns))
     source = measured.source("results.json", "sweep.parquet")
-    unit = result.unit
-    return [
-        Panel(
-            "delta_h",
-            "Change of entropy against the learning rate",
-            _caption(result),
-            source,
-            data,
-            _figure(result, 0, f"ΔH ({unit})"),
-            numbers=_numbers(result),
-            influences=measured.influences(_influenced(result)),
-        ),
-        Panel(
-            "delta_h_per_eta",
-            "The same per unit of learning rate",
-            _caption_per_rate(result),
-            source,
-            data,
-            _figure(result, 1, f"ΔH/η ({unit} per η)"),
-        ),
-    ]
-
-
-def _numbers(result: MeasureResult) -> dict[str, Estimate]:
-    reach, row = result.linear_range, result.at_rate()
-    estimates = {
-        "entropy": result.at_theta,
-        "first order δH₁": result.first_order,
-        "linear range η*": reach and replace(reach, se=math.nan),
+    figures = []
+    for power, label in enumerate((f"ΔH ({unit})", f"ΔH/η ({unit} per η)")):
+        figure, (axes,) = canvas(310)
+        draw_change(axes, result, power, label)
+        figures.append(figure)
+    row, width = result.at_rate(), result.linear_range
+    quantities = {
+        "entropy": (result.at_theta, ""),
+        "first order δH₁": (result.first_order, "first_order"),
+        "linear range η*": (width and replace(width, se=math.nan), ""),
     }
     if row is not None:
-        estimates[_at(row)] = result.change_at(row)
-    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
-
-
-def _influenced(result: MeasureResult) -> dict[str, str]:
-    row = result.at_rate()
-    names = {"first order δH₁": "first_order"}
-    if row is not None and row.resampled is None:
-        names[_at(row)] = f"sweep[{row.eta:g}].delta_h"
-    return names
-
-
-def _at(row: SweepRow) -> str:
-    return f"ΔH at η = {number(row.eta)}"
+        own = f"sweep[{row.eta:g}].delta_h" if row.resampled is None else ""
+        quantities[f"ΔH at η = {number(row.eta)}"] = (result.change_at(row), own)
+    numbers, influences = measured.compared(quantities)
+    yield Panel(
+        "delta_h",
+        "Change of entropy against the learning rate",
+        _caption(result),
+        source,
+        data,
+        figures[0],
+        numbers=numbers,
+        influences=influences,
+    )
+    title, caption = "The same per unit of learning rate", _caption_per_rate(result)
+    yield Panel("delta_h_per_eta", title, caption, source, data, figures[1])
 
 
 def _caption(result: MeasureResult) -> str:
-    verdicts = [row.verdict for row in result.sweep]
-    trusted = sum(verdict == "trust" for verdict in verdicts)
-    caption = f"{trusted} of {len(verdicts)} learning rates are measured with an interval"
-    agree = _agreeing(result)
-    if agree is not None:
-        caption += f"; up to η = {number(agree)} first order is within 5 % of what is measured"
-    return f"{caption}."
-
-
-def _agreeing(result: MeasureResult) -> float | None:
-    """The largest rate up to which every prediction is within 5 % of the measurement."""
-    last = None
+    trusted = sum(row.verdict == "trust" for row in result.sweep)
+    caption = f"{trusted} of {len(result.sweep)} learning rates are measured with an interval"
+    agree = None
     for row in sorted(result.sweep, key=lambda row: row.eta):
-        predicted, measured = row.first_order, row.delta_h
-        if not measured or not abs(predicted / measured - 1) <= 0.05:
-            return last
-        last = row.eta
-    return last
+        if not row.delta_h or not abs(row.first_order / row.delta_h - 1) <= 0.05:
+            break
+        agree = row.eta
+    if agree is None:
+        return f"{caption}."
+    return f"{caption}; up to η = {number(agree)} first order is within 5 % of what is measured."
 
 
 def _caption_per_rate(result: MeasureResult) -> str:
-    first, reach = result.first_order, result.linear_range
-    if first is None:
+    if result.first_order is None:
         return "Level where entropy changes in proportion to the learning rate."
-    slope = f"{number(first.value)} ± {number(first.se, 2)}"
-    caption = f"Level at δH₁ = {slope} while the step is small"
-    if reach is None:
+    caption = f"Level at δH₁ = {with_error(result.first_order)} while the step is small"
+    if result.linear_range is None:
         return f"{caption}."
-    return f"{caption}; first and second order are as large at η* = {without_error(reach)}."
+    width = without_error(result.linear_range)
+    return f"{caption}; first and second order are as large at η* = {width}."
 
 
-def _figure(result: MeasureResult, power: int, label: str) -> Figure:
-    figure, (axes,) = canvas(310)
-    draw_change(axes, result, power)
-    axes.set_xlabel("learning rate η")
-    axes.set_ylabel(label)
-    legend(axes)
-    return figure
-
-
-def draw_change(axes: Axes, result: MeasureResult, power: int) -> None:
+def draw_change(axes: Axes, result: MeasureResult, power: int, label: str) -> None:
     """Draw ΔH/η^power: points with their intervals, predictions with their band, rates.
 
     Args:
         axes: An empty panel.
         result: Of `measure`.
         power: 0 for ΔH on a signed logarithmic axis, 1 for ΔH/η.
+        label: Of the vertical axis.
     """
     measured = np.array([row.eta for row in result.sweep])
     spread = 1.8 if measured.min() < measured.max() else 4.0
     rates = np.geomspace(measured.min() / spread, measured.max() * spread, 160)
-    zero_line(axes)
-    _draw_marks(axes, result, rates)
-    _draw_predictions(axes, result, rates, power)
-    _draw_points(axes, result, power)
+    zero_lines(axes)
+    width = result.linear_range
+    marks = {"training rate": (result.rate, (6, 2, 1, 2)), "η*": (width and width.value, (1, 2))}
+    for name, (rate, dashes) in marks.items():
+        if rate is not None and rates[0] <= rate <= rates[-1]:
+            axes.axvline(rate, color=MUTED.light, dashes=dashes, linewidth=1.2, label=name)
+    first, second, scale = result.first_order, result.second_order, rates ** (1 - power)
+    if first is not None:
+        band = (first.ci_low * scale, first.ci_high * scale) if has_interval(first) else None
+        line(axes, rates, first.value * scale, FIRST, "first order", band=band)
+        if second is not None:
+            both = (first.value + second.value * rates) * scale
+            line(axes, rates, both, SECOND, "first + second", dashes=(4, 2))
+    seen = np.concatenate([_draw_points(axes, result, power), [0.0]])
     axes.set_xscale("log")
     axes.set_xlim(rates[0], rates[-1])
-    powers(axes)
-    if power == 0:
-        _signed_powers(axes, _shown(result, 0))
-    else:
-        axes.set_ylim(*_limits(_shown(result, 1)))
-        axes.yaxis.set_major_formatter(lambda value, _: number(value))
-    grid(axes)
+    _limit(axes, seen, power)
+    frame(axes, "learning rate η", label)
 
 
-def _draw_predictions(axes: Axes, result: MeasureResult, rates: np.ndarray, power: int) -> None:
-    first, second = result.first_order, result.second_order
-    if first is None:
-        return
-    scale = rates ** (1 - power)
-    if has_interval(first):
-        band = (first.ci_low * scale, first.ci_high * scale)
-        axes.fill_between(rates, *band, color=FIRST.light, alpha=0.16, linewidth=0)
-    axes.plot(rates, first.value * scale, color=FIRST.light, label="first order")
-    if second is not None:
-        both = (first.value + second.value * rates) * scale
-        axes.plot(rates, both, color=SECOND.light, dashes=(4, 2), label="first + second")
-
-
-def _draw_points(axes: Axes, result: MeasureResult, power: int) -> None:
+def _draw_points(axes: Axes, result: MeasureResult, power: int) -> np.ndarray:
+    """Draw what was measured; returns each value that must be inside, not the far second order."""
+    hollow = {"mfc": PAPER.light}
     kinds = {
-        "measured": [row for row in result.sweep if row.verdict == "trust"],
-        "uneven weights": [row for row in result.sweep if row.verdict != "trust"],
+        "measured": (MEASURED, {}, [r for r in result.sweep if r.verdict == "trust"]),
+        "uneven weights": (MEASURED, hollow, [r for r in result.sweep if r.verdict != "trust"]),
+        "fresh responses": (INK, {"fmt": "D", "ms": 4}, [r for r in result.sweep if r.resampled]),
     }
-    for label, rows in kinds.items():
-        face = PAPER.light if label == "uneven weights" else MEASURED.light
-        marked = [(row.eta, result.measured_at(row)) for row in rows]
-        _draw_estimates(axes, marked, power, fmt="o", label=label, mfc=face, color=MEASURED.light)
-    fresh = [(row.eta, row.resampled) for row in result.sweep if row.resampled is not None]
-    style = {"fmt": "D", "ms": 4, "color": INK.light, "label": "fresh responses"}
-    _draw_estimates(axes, fresh, power, **style)
+    seen = [row.first_order / row.eta**power for row in result.sweep]
+    for label, (colour, style, rows) in kinds.items():
+        if rows:
+            fresh = label == "fresh responses"
+            found = [result.change_at(r) if fresh else result.measured_at(r) for r in rows]
+            eta = np.array([row.eta for row in rows])
+            scaled = [
+                _over(estimate, row.eta**power) for estimate, row in zip(found, rows, strict=True)
+            ]
+            values = [estimate.value for estimate in scaled]
+            points(axes, eta, values, colour, label, yerr=reach(scaled), zorder=4, **style)
+            seen += [x for e in scaled for x in (e.value, e.ci_low, e.ci_high)]
+    return np.array([value for value in seen if math.isfinite(value)])
 
 
-def _draw_estimates(
-    axes: Axes, marked: Sequence[tuple[float, Estimate]], power: int, **style: Any
-) -> None:
-    """Points with their intervals; no bar where there is no interval."""
-    if not marked:
+def _over(estimate: Estimate, scale: float) -> Estimate:
+    ends = {name: getattr(estimate, name) / scale for name in ("value", "ci_low", "ci_high")}
+    return replace(estimate, **ends)
+
+
+def _limit(axes: Axes, seen: np.ndarray, power: int) -> None:
+    """Room for what was seen and zero; of ΔH on a logarithmic axis in both directions."""
+    low, high = seen.min(), seen.max()
+    sizes = np.abs(seen[seen != 0])
+    if power == 1 or not len(sizes):
+        margin = 0.08 * (high - low) or 1.0
+        axes.set_ylim(low - margin, high + margin)
         return
-    rates = np.array([eta for eta, _ in marked])
-    scale = rates**power
-    value, low, high = (
-        np.array([getattr(estimate, end) for _, estimate in marked]) / scale
-        for end in ("value", "ci_low", "ci_high")
-    )
-    bars = np.nan_to_num(np.stack((value - low, high - value)))
-    axes.errorbar(rates, value, bars, capsize=3, zorder=4, **style)
-
-
-def _draw_marks(axes: Axes, result: MeasureResult, rates: np.ndarray) -> None:
-    reach = result.linear_range
-    marks = {"training rate": result.rate, "η*": None if reach is None else reach.value}
-    for (label, rate), dashes in zip(marks.items(), ((6, 2, 1, 2), (1, 2)), strict=True):
-        if rate is not None and rates[0] <= rate <= rates[-1]:
-            axes.axvline(rate, color=MUTED.light, dashes=dashes, linewidth=1.2, label=label)
-
-
-def _shown(result: MeasureResult, power: int) -> np.ndarray:
-    """Every value that a panel must have room for; not the far second order."""
-    values = []
-    for row in result.sweep:
-        seen = [e for e in (result.measured_at(row), row.resampled) if e is not None]
-        shown = [x for e in seen for x in (e.value, e.ci_low, e.ci_high)]
-        shown.append(row.first_order)
-        values += [value / row.eta**power for value in shown if math.isfinite(value)]
-    return np.array(values or [0.0])
-
-
-def _limits(values: np.ndarray) -> tuple[float, float]:
-    low, high = min(values.min(), 0.0), max(values.max(), 0.0)
-    margin = 0.08 * (high - low) or 1.0
-    return low - margin, high + margin
-
-
-def _signed_powers(axes: Axes, values: np.ndarray) -> None:
-    """A symmetric logarithmic axis with at most seven labelled powers of ten."""
-    sizes = np.abs(values[values != 0])
-    if not len(sizes):
-        return
-    smallest, largest = np.floor(np.log10(sizes.min())), np.ceil(np.log10(sizes.max()))
-    axes.set_yscale("symlog", linthresh=10**smallest)
-    up, down = values.max() > 0, values.min() < 0
-    every = max(1, int(np.ceil((largest - smallest + 1) * (1 + (up and down)) / 6)))
-    ticks = 10.0 ** np.arange(largest, smallest - 1, -every)
-    located = [*(-ticks if down else []), 0.0, *(ticks if up else [])]
-    axes.yaxis.set_major_locator(FixedLocator(located))
+    smallest = 10 ** np.floor(np.log10(sizes.min()))
+    axes.set_yscale("symlog", linthresh=smallest)
+    axes.yaxis.get_major_locator().set_params(numticks=7)  # pyright: ignore
     axes.yaxis.set_minor_locator(NullLocator())
-    powers(axes, "y")
-    edge = 10**smallest / 2
-    axes.set_ylim(2.5 * values.min() if down else -edge, 2.5 * values.max() if up else edge)
+    axes.set_ylim(2.5 * low if low < 0 else -smallest / 2, 2.5 * high if high > 0 else smallest / 2)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import pandas as pd
-from markupsafe import Markup
 
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
-from isentrope.reports.panel import Panel, Source
+from isentrope.reports.panel import Panel, markup
 from isentrope.reports.read_run import KINDS, Reading
 from isentrope.reports.sentences import number
 from isentrope.results.results import InfluenceResult, MeasureResult
@@ -95,74 +94,26 @@ def _of_influence(reading: Reading) -> Iterator[Check]:
 
 
 def _of_training(reading: Reading) -> Iterator[Check]:
-    metrics, column = reading.metrics, "policy_ratio/log_max"
-    if metrics is None or column not in metrics:
-        return
-    largest = float(metrics[column].max())
-    words = "largest |log| of trainer's over sampler's probability of a token, over all steps"
-    yield Check(
-        "sampler is the policy", number(largest, 2), f"≤ {UNLIKE:g}", largest <= UNLIKE, words
-    )
+    logged = reading.logged("policy_ratio/log_max")
+    if logged is not None:
+        largest = float(logged["policy_ratio/log_max"].max())
+        words = "largest |log| of trainer's over sampler's probability of a token, over all steps"
+        seen, should = number(largest, 2), f"≤ {UNLIKE:g}"
+        yield Check("sampler is the policy", seen, should, largest <= UNLIKE, words)
 
 
-def checks_panel(reading: Reading) -> Panel | None:
-    """All checks as a table, with the warnings of the results; None if there are neither."""
+def checks_panel(reading: Reading) -> Iterator[Panel]:
+    """All checks as a table, with the warnings of the results."""
     checks = checks_of(reading)
     if not checks:
-        return None
+        return
     failed = [check.name for check in checks if check.passed is False]
     caption = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed" + (
         f"; not as they should be: {', '.join(failed)}." if failed else "."
     )
-    warnings = _warnings(reading)
-    body = _table(checks) + _notes(warnings)
-    data = pd.DataFrame([asdict(check) for check in checks])
-    return Panel("checks", "Checks", caption, _source(reading), data, body=body, wide=True)
-
-
-def _source(reading: Reading) -> Source:
+    shown = [m for kind in KINDS if (m := reading.shown(kind)) is not None]
+    notes = [(m.result.verb, warning) for m in shown for warning in m.result.warnings]
     measurement = reading.shown(MeasureResult) or reading.shown(InfluenceResult)
-    return reading.training_source() if measurement is None else measurement.source()
-
-
-def _warnings(reading: Reading) -> dict[str, list[str]]:
-    return {
-        kind.verb: list(measurement.result.warnings)
-        for kind in KINDS
-        if (measurement := reading.shown(kind)) is not None
-    }
-
-
-def _table(checks: list[Check]) -> Markup:
-    marks = {
-        True: ("pass", "✓", "passed"),
-        False: ("fail", "✗", "failed"),
-        None: ("na", "–", "not known"),
-    }
-    rows = Markup("")
-    for check in checks:
-        kind, mark, word = marks[check.passed]
-        rows += Markup(
-            '<tr><td class="mark {}" aria-label="{}">{}</td>'
-            '<th scope="row">{}<small>{}</small></th><td class="number" data-says="seen">{}</td>'
-            '<td data-says="should be">{}</td></tr>'
-        ).format(kind, word, mark, check.name, check.about, check.seen, check.should)
-    head = Markup(
-        '<thead><tr><th></th><th scope="col">check</th><th scope="col" class="number">seen</th>'
-        '<th scope="col">should be</th></tr></thead>'
-    )
-    return Markup(
-        '<div class="scroll"><table class="checks stack">{}<tbody>{}</tbody></table></div>'
-    ).format(head, rows)
-
-
-def _notes(warnings: dict[str, list[str]]) -> Markup:
-    notes = [(verb, sentence) for verb, of in warnings.items() for sentence in of]
-    if not notes:
-        return Markup("")
-    items = Markup("").join(
-        Markup("<li><b>{}</b> {}</li>").format(verb, sentence) for verb, sentence in notes
-    )
-    return Markup(
-        '<h4>What the results say of their own limits</h4><ul class="notes">{}</ul>'
-    ).format(items)
+    source = reading.training_source() if measurement is None else measurement.source()
+    data, body = pd.DataFrame([asdict(x) for x in checks]), markup("checks", checks, notes)
+    yield Panel("checks", "Checks", caption, source, data, body=body, wide=True)

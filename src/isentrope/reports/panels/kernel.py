@@ -1,13 +1,16 @@
-"""The Fisher kernel: cosines ordered by prompt, and the spectrum against its null.
+"""The Fisher kernel: cosines of responses, and how many directions the batch has.
 
     cos_ij = K_ij / √(K_ii K_jj)
 
-is drawn as a picture whose opacity is its size, so it needs no ground of its own. Kernels of more
-than CELLS rows are averaged in square blocks first.
+is drawn as a picture whose opacity is its size, so it needs no ground of its own. Of U with itself
+(or of E) the responses are ordered by prompt. Of the responses on which entropy is measured with U,
+columns stand in the order of clusters that move the rows alike, and a second figure sets what each
+cluster does to entropy against its mean reward.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,27 +18,31 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from isentrope.attribution.fisher.kernel import SIDE
-from isentrope.attribution.fisher.null_spectra import Null, marchenko_pastur_eigenvalues
-from isentrope.attribution.fisher.structure import Relation
-from isentrope.nouns.estimate import Estimate
-from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER
+from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
+from isentrope.attribution.fisher.null_spectra import marchenko_pastur_eigenvalues
+from isentrope.attribution.fisher.pair_classes import HELD_OUT
+from isentrope.reports.drawing import canvas, frame, line, points, zero_lines
+from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER, by_sign
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Measurement
-from isentrope.reports.sentences import number, with_interval
-from isentrope.reports.svg import canvas, grid, legend, powers
-from isentrope.results.kernel import SpectrumRecord
+from isentrope.reports.read_run import Measurement, Reading
+from isentrope.reports.sentences import columns_of, number, with_interval
 from isentrope.results.results import KernelResult
+from isentrope.system.formatting import listed, percent
 from isentrope.system.reading import read_table, read_tensors
 
 CELLS = 512
-"""Rows of the picture at most."""
+"""Rows and columns of a picture at most; larger kernels are averaged in blocks first."""
 
 SIMULATED = "observed norms"
 """The null that eigenvalues are counted against."""
 
 LEVELS = 24
 """Shades of each sign: few, so that the picture is small."""
+
+OWN, MOVED = ("UU", "EE"), ("EU", "FU")
+"""Blocks of a batch with itself, and of measured responses with U; the first there is is shown."""
+
+ROWS = {"EU": "response of E", "FU": "fresh response to U's prompts"}
 
 RELATIONS = {
     "same_prompt": "same prompt",
@@ -46,101 +53,155 @@ RELATIONS = {
 }
 
 
-def kernel_panels(kernel: Measurement[KernelResult]) -> list[Panel]:
-    """Heat map and spectrum of the block of U with itself, or of E."""
-    blocks = kernel.result.blocks
-    block = next((name for name in ("UU", "EE") if name in blocks), None)
-    if block is None:
-        return []
-    panels = [_heat_map(kernel, block)]
-    spectrum = blocks[block].spectrum
-    if spectrum is not None:
-        panels.append(_spectrum(kernel, spectrum))
-    return panels
+def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, Any]:
+    """The first of these blocks that there is, with its name; "" and None if there is none."""
+    name = next((name for name in names if name in result.blocks), "")
+    return name, result.blocks.get(name)
 
 
-def _draw_null(axes: Axes, null: Null, values: np.ndarray, **style: Any) -> None:
-    """The eigenvalues of a random matrix by rank; nothing is counted against them."""
-    curve = marchenko_pastur_eigenvalues(len(values), null.dimension, float(values.mean()))
-    curve = curve[curve > float(values.max()) * 1e-8]
-    axes.plot(range(1, len(curve) + 1), curve, label=f"null: {null.name}", **style)
-
-
-def _heat_map(kernel: Measurement[KernelResult], block: str) -> Panel:
-    rows = read_table(kernel.folder / block / "rows.parquet", schema=SIDE)
-    order = np.argsort(rows["prompt"].to_numpy(), kind="stable")
-    cosines = _cosines(kernel, block)[np.ix_(order, order)]
-    prompts = rows["prompt"].to_numpy()[order]
-    averaged, factor = _averaged(cosines)
+def moved_panels(reading: Reading) -> Iterator[Panel]:
+    """How steps on U move other responses, and what its clusters do to entropy."""
+    kernel = reading.shown(KernelResult)
+    name, block = ("", None) if kernel is None else block_of(kernel.result, MOVED)
+    if kernel is None or block is None or block.singular is None:
+        return
+    cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
+    if clusters is not None:
+        cosines = cosines[:, list(clusters.order)]
     figure, (axes,) = canvas(430)
-    n = len(cosines)
-    axes.imshow(picture(averaged), interpolation="none", extent=(0, n, n, 0))
-    _mark_prompts(axes, prompts)
-    axes.set_xlabel("response, ordered by prompt")
-    axes.set_ylabel("response")
-    axes.spines[["top", "right"]].set_visible(True)
-    for spine in axes.spines.values():
-        spine.set_linewidth(0.6)
-    record = kernel.result.blocks[block]
-    structure = record.structure or {}
-    relations = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
-    data = pd.DataFrame(
-        [
-            {"relation": words, "entries": row.entries, "quantity": name} | cosine.to_dict()
-            for words, row in relations.items()
-            for name in ("mean_cosine", "rms_cosine")
-            if (cosine := getattr(row, name)) is not None
+    _draw_cosines(axes, cosines, "response of U, ordered by cluster", ROWS[name])
+    rank = f"Effective rank {with_interval(singular.effective_rank)}"
+    if singular.null is not None:
+        rank += f", {number(singular.null.effective_rank)} for random directions"
+    sentences, numbers = [rank], {"effective rank of E × U": singular.effective_rank}
+    if block.delta_h is not None:
+        form, forward = block.delta_h.kernel, block.delta_h.forward_mode
+        numbers["δH₁ of the gradient, kernel form"] = form
+        sentences.append(
+            f"−Σ wA E[(S−S̄)K] is {with_interval(form)}, and δH₁ by forward mode on the same "
+            f"responses {with_interval(forward)} {form.unit}"
+        )
+    if block.pair_classes is not None:
+        words = [
+            f"{relation.replace('_', ' ')} pairs ({percent(part.fraction)} of all, falling as "
+            f"{part.falls_as}) {with_interval(part.contribution)}"
+            for relation, part in block.pair_classes.items()
         ]
-    )
-    numbers = {
-        f"rms cosine, {words}": row.rms_cosine
-        for words, row in relations.items()
-        if row.rms_cosine is not None
-    }
-    difference = (record.same_less_other_prompt or {}).get("rms_cosine")
-    if difference is not None:
-        numbers["rms cosine, same less other prompts"] = difference
-    return Panel(
-        "kernel",
-        f"How responses move each other ({block})",
-        _caption(relations, n, factor, difference),
-        kernel.source(f"{block}/kernel.safetensors", f"{block}/rows.parquet", "results.json"),
-        data,
+        sentences.append(f"of it {listed(words)}")
+    values = singular.values
+    yield Panel(
+        "kernel_block",
+        f"How the update moves other responses ({name})",
+        f"{'; '.join(sentences)}.{f' {HELD_OUT}' if block.held_out else ''}",
+        kernel.source(f"{name}/kernel.safetensors", "results.json"),
+        pd.DataFrame({"rank": np.arange(1, len(values) + 1), "singular_value": values}),
         figure,
         numbers=numbers,
     )
+    if clusters is not None and clusters.parts is not None:
+        yield _clusters(kernel, clusters.parts)
 
 
-def _cosines(kernel: Measurement[KernelResult], block: str) -> np.ndarray:
-    matrix = read_tensors(kernel.folder / block / "kernel.safetensors")["matrix"].double().numpy()
-    scale = np.sqrt(np.clip(np.diag(matrix), 0, None))
-    scale[scale == 0] = np.inf
-    return np.clip(matrix / np.outer(scale, scale), -1, 1)
+def _clusters(kernel: Measurement[KernelResult], parts: Any) -> Panel:
+    figure, (axes,) = canvas(270)
+    zero_lines(axes)
+    rewards, changes = [part.reward for part in parts], [part.delta_h for part in parts]
+    values, errors = [change.value for change in changes], [change.se for change in changes]
+    points(axes, rewards, values, INK, yerr=errors, fmt="none", capsize=0)
+    sizes = [(3 + 2 * part.members**0.5) ** 2 for part in parts]
+    axes.scatter(rewards, values, sizes, [by_sign(value) for value in values], zorder=3)
+    unit = changes[0].unit
+    frame(axes, "mean reward of the cluster", f"δH₁ ({unit})", grid="both")
+    most = min(parts, key=lambda part: part.delta_h.value)
+    return Panel(
+        "kernel_clusters",
+        "Who pushes together, and what it costs",
+        f"{len(parts)} clusters of U's responses by how they move the rows; that of lowest δH₁ has "
+        f"{most.members} of them, a mean reward of {number(most.reward)}, and moves entropy by "
+        f"{with_interval(most.delta_h)}. A point is as large as its cluster; bars are one standard "
+        "error.",
+        kernel.source(),
+        pd.DataFrame(
+            {"members": part.members, "reward": part.reward, "weight": part.weight}
+            | columns_of(part.delta_h)
+            for part in parts
+        ),
+        figure,
+    )
 
 
-def _averaged(cosines: np.ndarray) -> tuple[np.ndarray, int]:
-    factor = -(-len(cosines) // CELLS)
-    if factor == 1:
-        return cosines, 1
-    whole = len(cosines) // factor
-    cut = cosines[: whole * factor, : whole * factor]
-    return cut.reshape(whole, factor, whole, factor).mean((1, 3)), factor
+def own_panels(reading: Reading) -> Iterator[Panel]:
+    """How responses of a batch move each other, and the spectrum against its null."""
+    kernel = reading.shown(KernelResult)
+    name, block = ("", None) if kernel is None else block_of(kernel.result, OWN)
+    if kernel is None or block is None:
+        return
+    responses = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)
+    order = np.argsort(responses["prompt"].to_numpy(), kind="stable")
+    cosines = _cosines(kernel, name)[np.ix_(order, order)]
+    figure, (axes,) = canvas(430)
+    factor = _draw_cosines(axes, cosines, "response, ordered by prompt", "response")
+    _mark_prompts(axes, responses["prompt"].to_numpy()[order])
+    structure, difference = block.structure or {}, (block.same_less_other_prompt or {})
+    relations = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
+    compared = {f"rms cosine, {words}": row.rms_cosine for words, row in relations.items()}
+    compared["rms cosine, same less other prompts"] = difference.get("rms_cosine")
+    numbers = {name: estimate for name, estimate in compared.items() if estimate is not None}
+    caption = f"Cosines of {len(cosines)} responses"
+    if "same prompt" in relations:
+        pairs = [(name.removeprefix("rms cosine, "), e) for name, e in numbers.items()]
+        words = listed([f"{name} {with_interval(e)}" for name, e in pairs])
+        caption = f"Rms cosines of responses: {words}"
+    caption += "; blue-green move together, red apart, numbers are prompts."
+    yield Panel(
+        "kernel",
+        f"How responses move each other ({name})",
+        f"{caption} Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else caption,
+        kernel.source(f"{name}/kernel.safetensors", f"{name}/rows.parquet", "results.json"),
+        pd.DataFrame(
+            [
+                {"relation": words, "entries": row.entries, "quantity": quantity} | cosine.to_dict()
+                for words, row in relations.items()
+                for quantity in ("mean_cosine", "rms_cosine")
+                if (cosine := getattr(row, quantity)) is not None
+            ]
+        ),
+        figure,
+        numbers=numbers,
+    )
+    if block.spectrum is not None:
+        yield _spectrum(kernel, block.spectrum)
 
 
-def picture(cosines: np.ndarray) -> np.ndarray:
-    """(n, n, 4) hue by sign, opacity by size in LEVELS steps."""
+def _cosines(kernel: Measurement[KernelResult], name: str) -> np.ndarray:
+    """(n, m) cosines of a block; a symmetric one has its own diagonal."""
+    tensors = read_tensors(kernel.folder / name / "kernel.safetensors")
+    matrix = tensors["matrix"].double().numpy()
+    own = [np.diag(matrix)] * 2
+    sides = [tensors[side].double().numpy() for side in DIAGONALS] if name in MOVED else own
+    scales = [np.sqrt(np.where(side > 0, side, np.inf)) for side in sides]
+    return np.clip(matrix / np.outer(*scales), -1, 1)
+
+
+def _draw_cosines(axes: Axes, cosines: np.ndarray, columns: str, rows: str) -> int:
+    """Draw hue by sign and opacity by size in LEVELS steps; returns how many rows make a cell."""
+    n, m = cosines.shape
+    a, b = -(-n // CELLS), -(-m // CELLS)
+    cells = cosines[: n // a * a, : m // b * b].reshape(n // a, a, m // b, b).mean((1, 3))
     colours = np.array([to_rgb(APART.light), to_rgb(TOGETHER.light)])
-    levels = np.round(np.abs(cosines) ** 0.7 * LEVELS) / LEVELS
-    pixels = np.concatenate((colours[(cosines > 0).astype(int)], levels[..., None]), axis=2)
+    levels = np.round(np.abs(cells) ** 0.7 * LEVELS) / LEVELS
+    pixels = np.concatenate((colours[(cells > 0).astype(int)], levels[..., None]), axis=2)
     pixels[levels == 0] = 0
-    return pixels
+    axes.imshow(pixels, interpolation="none", extent=(0, m, n, 0), aspect="auto")
+    axes.set_xlabel(columns)
+    axes.set_ylabel(rows)
+    return a
 
 
 def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
     """A tick at the middle of each prompt's responses, numbered where there is room."""
-    borders = np.flatnonzero(np.diff(prompts)) + 1
-    edges = np.concatenate(([0], borders, [len(prompts)]))
-    every = -(-len(borders) // 15) if len(borders) else 1
+    edges = np.flatnonzero(np.diff(prompts, prepend=prompts[0] - 1, append=prompts[-1] + 1))
+    every = max(1, -(-(len(edges) - 2) // 15))
     middles = (edges[:-1] + edges[1:]) / 2
     names = [str(prompts[edge]) for edge in edges[:-1]]
     axes.set_xticks(middles[::every], names[::every])
@@ -148,57 +209,38 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
     axes.tick_params(length=2)
 
 
-def _caption(
-    relations: dict[str, Relation], n: int, factor: int, difference: Estimate | None
-) -> str:
-    note = f" Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else ""
-    if "same prompt" not in relations:
-        return f"Cosines of {n} responses: blue-green move together, red apart.{note}"
-    same, other = relations["same prompt"].rms_cosine, relations.get("other prompts")
-    caption = f"Responses to one prompt have an rms cosine of {with_interval(same)}"
-    if other is not None:
-        caption += f", responses to different prompts of {with_interval(other.rms_cosine)}"
-    if difference is not None:
-        caption += f"; the difference is {with_interval(difference)}"
-    return f"{caption}; blue-green move together, red apart, numbers are prompts.{note}"
-
-
-def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
+def _spectrum(kernel: Measurement[KernelResult], spectrum: Any) -> Panel:
+    """Eigenvalues by rank, with those of random matrices; few are counted against one of them."""
     values = np.array(spectrum.eigenvalues)
-    shown = values[values > values.max() * 1e-8]
+    floor = float(values.max()) * 1e-8
+    shown = values[values > floor]
     figure, (axes,) = canvas(430)
-    axes.plot(range(1, len(shown) + 1), shown, "o", ms=3.5, color=MEASURED.light, label="observed")
-    styles = zip(spectrum.nulls, (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False)
-    for null, colour, dashes in styles:
-        style = {"color": colour.light, "dashes": dashes, "linewidth": 1.3}
+    points(axes, range(1, len(shown) + 1), shown, MEASURED, "observed", ms=3.5)
+    caption = f"Effective rank {with_interval(spectrum.effective_rank)} of {len(values)} responses"
+    looks = zip(spectrum.nulls, (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False)
+    for null, colour, dashes in looks:
+        ranks, curve = [1, len(shown)], np.full(2, null.upper)
+        label = f"largest under {SIMULATED}"
         if null.name == SIMULATED:
-            axes.axhline(null.upper, label=f"largest under {SIMULATED}", **style)
+            caption += (
+                f", {number(null.effective_rank)} for random directions with the {SIMULATED}; "
+                f"{null.above} eigenvalues stand above the largest of those"
+            )
         else:
-            _draw_null(axes, null, values, **style)
+            mean = float(values.mean())
+            curve = marchenko_pastur_eigenvalues(len(values), null.dimension, mean)
+            curve = curve[curve > floor]
+            ranks, label = range(1, len(curve) + 1), f"null: {null.name}"
+        line(axes, ranks, curve, colour, label, dashes=dashes, linewidth=1.3)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    powers(axes)
-    powers(axes, "y")
-    axes.set_xlabel("rank")
-    axes.set_ylabel("eigenvalue of K")
-    grid(axes)
-    legend(axes, 1)
-    rank = spectrum.effective_rank
-    caption = f"Effective rank {with_interval(rank)} of {len(values)} responses"
-    null = next((null for null in spectrum.nulls if null.name == SIMULATED), None)
-    if null is not None:
-        caption += (
-            f", {number(null.effective_rank)} for random directions with the {SIMULATED}; "
-            f"{null.above} eigenvalues stand above the largest of those"
-        )
-    caption += "."
-    data = pd.DataFrame({"rank": np.arange(1, len(values) + 1), "eigenvalue": values})
+    frame(axes, "rank", "eigenvalue of K", columns=1)
     return Panel(
         "spectrum",
         "In how many directions the batch pushes",
-        caption,
+        f"{caption}.",
         kernel.source(),
-        data,
+        pd.DataFrame({"rank": np.arange(1, len(values) + 1), "eigenvalue": values}),
         figure,
-        numbers={"effective rank": rank},
+        numbers={"effective rank": spectrum.effective_rank},
     )

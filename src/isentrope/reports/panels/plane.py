@@ -1,26 +1,26 @@
 """The exploration–exploitation plane: what is earned against the entropy it costs.
 
-At one checkpoint: ΔJ against ΔH over the rate (`trade_off`). Along training: reward against
-entropy, one point per step or an evaluated checkpoint, and the law R = b − a exp(h) that is fitted
-to the steps. Within one step: (δH_i, δJ_i) of every sequence, and what both sum to.
+At one checkpoint: ΔJ(η) against ΔH(η), rate by rate, with the second order of both. Along training:
+reward against entropy, one point per step or per evaluated checkpoint, and the law
+R = b − a exp(h) that is fitted to the steps. Within one step: (δH_i, δJ_i) of every sequence.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.nouns.estimate import Estimate
-from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, PAPER, REWARD
+from isentrope.reports.drawing import annotate, canvas, frame, line, points, reach, zero_lines
+from isentrope.reports.evaluations import Evaluation
+from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, REWARD, SECOND
 from isentrope.reports.panel import Panel
-from isentrope.reports.panels.trade_off import trade_off_panel
-from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.rows import estimate_in
+from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
-from isentrope.reports.svg import canvas, grid, legend, zero_line
-from isentrope.results.attributions import Budget
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import percent
 
@@ -28,212 +28,177 @@ WITH_ERRORS = 24
 """Sequences that are drawn with their errors."""
 
 
-def plane_panels(reading: Reading) -> list[Panel]:
-    """ΔJ against ΔH over the rate, the plane along training, and within one step."""
-    found = trade_off_panel(reading.shown(MeasureResult)), _along_training(reading)
-    panels = [panel for panel in found if panel is not None]
-    influence = reading.shown(InfluenceResult)
-    if influence is not None and influence.result.reward is not None:
-        panels.append(_within_step(influence, influence.result.entropy, influence.result.reward))
-    return panels
+def trade_off(reading: Reading) -> Iterator[Panel]:
+    """ΔJ against ΔH over η, at the rates at which both have an interval."""
+    measured = reading.shown(MeasureResult)
+    reward = None if measured is None else measured.result.reward
+    if measured is None or reward is None:
+        return
+    result, start = measured.result, reward.at_theta
+    rows = [(row, reward.at(row.eta)) for row in result.sweep]
+    pairs = [
+        (row.eta, result.change_at(row), gained.change(start))
+        for row, gained in rows
+        if gained is not None
+    ]
+    pairs = [pair for pair in pairs if has_interval(pair[1]) and has_interval(pair[2])]
+    if not pairs:
+        return
+    rates, changes, gains = zip(*pairs, strict=True)
+    figure, (axes,) = canvas(310)
+    zero_lines(axes, "xy")
+    x, y = [e.value for e in changes], [e.value for e in gains]
+    points(axes, x, y, MEASURED, "measured", xerr=reach(changes), yerr=reach(gains))
+    for eta, h, j in pairs[-3:]:
+        annotate(axes, h.value, j.value, f"η = {number(eta, 2)}")
+    orders = (result.first_order, result.second_order, reward.first_order, reward.second_order)
+    if None not in orders:
+        eta = np.linspace(0, max(rates), 100)
+        h1, h2, j1, j2 = (order.value for order in orders if order is not None)
+        both = eta * h1 + eta**2 * h2, eta * j1 + eta**2 * j2
+        line(axes, *both, SECOND, "first + second order", dashes=(4, 2), zorder=1)
+    here = result.at_rate()
+    if here is not None:
+        style = {"color": MUTED.light, "dashes": (6, 2, 1, 2)}
+        axes.axvline(here.delta_h, label="training rate", **style)
+    frame(axes, f"ΔH ({result.unit})", "ΔJ (reward)", grid="both")
+    eta, h, j = next((pair for pair in pairs if pair[0] == result.rate), pairs[-1])
+    at_rate = reward.at(result.rate)
+    quantities = {"J": (start, ""), "first order δJ₁": (reward.first_order, "reward.first_order")}
+    if at_rate is not None:
+        own = f"reward.sweep[{at_rate.eta:g}].delta_j"
+        quantities[f"ΔJ at η = {number(at_rate.eta)}"] = (at_rate.change(start), own)
+    numbers, influences = measured.compared(quantities)
+    yield Panel(
+        "trade_off",
+        "What a step earns for the entropy it costs",
+        f"At η = {number(eta)} the step changes entropy by {with_interval(h)} {h.unit} and the "
+        f"expected reward, {number(start.value)} before it, by {with_interval(j)}.",
+        measured.source("results.json", "sweep.parquet"),
+        pd.DataFrame([asdict(row) for row in reward.sweep]),
+        figure,
+        numbers=numbers,
+        influences=influences,
+    )
 
 
 def law_of(reading: Reading) -> EntropyLaw | None:
     """The law of a run, fitted to its training log; None where that cannot fix it."""
-    if reading.metrics is None or not {"entropy", "reward"} <= set(reading.metrics.columns):
-        return None
-    known = reading.metrics.dropna(subset=["entropy", "reward"])
+    known = reading.logged("entropy", "reward")
     try:
-        return fit_entropy_law(known["entropy"].to_list(), known["reward"].to_list())
+        steps = None if known is None else (known["entropy"].to_list(), known["reward"].to_list())
+        return None if steps is None else fit_entropy_law(*steps)
     except ValueError:  # too few steps, or an entropy that never moved
         return None
 
 
-def _along_training(reading: Reading) -> Panel | None:
-    metrics, evaluation = reading.metrics, _evaluation(reading)
-    if evaluation is None and (metrics is None or not {"entropy", "reward"} <= set(metrics)):
-        return None
+def along_training(reading: Reading) -> Iterator[Panel]:
+    """Reward against entropy, of training batches and of evaluated checkpoints."""
+    steps = reading.logged("step", "entropy", "reward")
+    evaluated = (e for e in reading.evaluations if e.along("reward") and e.along(H))
+    evaluation = next(evaluated, None)
     figure, (axes,) = canvas(310)
     tables = []
-    if metrics is not None and {"entropy", "reward"} <= set(metrics):
-        _draw_steps(axes, metrics)
-        tables.append(metrics[["step", "entropy", "reward"]].assign(of="training batch"))
+    if steps is not None:
+        style = {"s": 14, "color": MUTED.light, "alpha": 0.45, "linewidth": 0}
+        axes.scatter(steps["entropy"], steps["reward"], label="training batch", **style)
+        tables.append(steps[["step", "entropy", "reward"]].assign(of="training batch"))
     if evaluation is not None:
-        rows = _draw_evaluations(axes, evaluation)
-        tables.append(rows.assign(of="evaluation"))
-    law = law_of(reading)
-    if law is not None and not law.misfits:
-        _draw_law(axes, law)
-    axes.set_xlabel("entropy (nats per token)")
-    axes.set_ylabel("reward")
-    axes.xaxis.set_major_formatter(lambda value, _: number(value))
-    grid(axes, "both")
-    legend(axes)
-    data = pd.concat(tables, ignore_index=True)
-    last = tables[-1]
-    first_row, last_row = last.iloc[0], last.iloc[-1]
+        tables.append(_draw_evaluation(axes, evaluation).assign(of="evaluation"))
+    if not tables:
+        return
+    first, last = tables[-1].iloc[0], tables[-1].iloc[-1]
     caption = (
-        f"From step {first_row['step']:.0f} to {last_row['step']:.0f} entropy went from "
-        f"{number(first_row['entropy'])} to {number(last_row['entropy'])} nats per token and "
-        f"reward from {number(first_row['reward'])} to {number(last_row['reward'])}."
+        f"From step {first['step']:.0f} to {last['step']:.0f} entropy went from "
+        f"{number(first['entropy'])} to {number(last['entropy'])} nats per token and "
+        f"reward from {number(first['reward'])} to {number(last['reward'])}."
     )
-    fitted = {}
-    if law is not None:
-        fitted, sentence = _law(law)
-        caption += f" {sentence}"
-    source = reading.training_source() if metrics is not None else reading.evaluations[0].source()
-    title = "Reward against entropy along training"
-    return Panel("plane", title, caption, source, data, figure, numbers=fitted)
-
-
-def _law(law: EntropyLaw) -> tuple[dict[str, Estimate], str]:
-    """The numbers of the law, none where it misfits, and what is to be said of it."""
-    doubts = " ".join(law.warnings)
-    if law.misfits:
-        return {}, f"R = b − a exp(h) was fitted to the training batches. {doubts}"
-    fitted = {"a of the law": law.a, "reward at no entropy": law.ceiling}
-    a, ceiling = (without_error(x) for x in fitted.values())
-    sentence = (
-        f"The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} at "
-        f"h = 0 (R² = {number(law.r_squared, 2)})."
-    )
-    return fitted, f"{sentence} {doubts}".strip()
-
-
-def _draw_law(axes: Axes, law: EntropyLaw) -> None:
-    entropy = np.linspace(*axes.get_xlim(), 50)
-    reward = [law(h) for h in entropy]
-    limits = axes.get_ylim()
-    axes.plot(entropy, reward, "--", color=INK.light, linewidth=1, label="b − a exp(h)", zorder=1)
-    axes.set_ylim(limits)
-
-
-def _evaluation(reading: Reading) -> pd.DataFrame | None:
-    for evaluation in reading.evaluations:
-        rows = evaluation.sampled()
-        if {"reward", "entropy_per_token"} <= set(rows.columns):
-            return rows
-    return None
-
-
-def _draw_steps(axes: Axes, metrics: pd.DataFrame) -> None:
-    axes.scatter(
-        metrics["entropy"],
-        metrics["reward"],
-        s=14,
-        label="training batch",
-        color=MUTED.light,
-        alpha=0.45,
-        linewidth=0,
-    )
-
-
-def _draw_evaluations(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
-    path = pd.DataFrame({"step": rows["step"]})
-    bars = {}
-    for axis, metric in (("entropy", "entropy_per_token"), ("reward", "reward")):
-        path[axis] = rows[metric]
-        bars[axis] = bars_of(rows, metric)
-    axes.errorbar(
-        path["entropy"],
-        path["reward"],
-        xerr=bars["entropy"],
-        yerr=bars["reward"],
-        fmt="-o",
-        color=MEASURED.light,
-        linewidth=1.2,
-        label="evaluated",
-    )
-    for row in (path.iloc[0], path.iloc[-1]):
-        axes.annotate(
-            f"step {row['step']:.0f}",
-            (row["entropy"], row["reward"]),
-            xytext=(9, 7),
-            textcoords="offset points",
-            fontsize=11,
-            color=INK.light,
-            bbox={"facecolor": PAPER.light, "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
-            zorder=5,
+    law, fitted = law_of(reading), {}
+    if law is not None and law.misfits:
+        caption += " R = b − a exp(h) was fitted to the training batches."
+    elif law is not None:
+        fitted = {"a of the law": law.a, "reward at no entropy": law.ceiling}
+        a, ceiling = (without_error(x) for x in fitted.values())
+        caption += (
+            f" The training batches follow R = b − a exp(h) with a = {a}, a reward of {ceiling} at "
+            f"h = 0 (R² = {number(law.r_squared, 2)})."
         )
+        _draw_law(axes, law)
+    frame(axes, "entropy (nats per token)", "reward", grid="both")
+    yield Panel(
+        "plane",
+        "Reward against entropy along training",
+        " ".join([caption, *(law.warnings if law else ())]),
+        reading.training_source() if steps is not None else reading.evaluations[0].source(),
+        pd.concat(tables, ignore_index=True),
+        figure,
+        numbers=fitted,
+    )
+
+
+H = "entropy_per_token"
+
+
+def _draw_evaluation(axes: Axes, evaluation: Evaluation) -> pd.DataFrame:
+    entropy, reward = evaluation.along(H), evaluation.along("reward")
+    path = pd.DataFrame(
+        {
+            "step": evaluation.sampled()["step"].to_numpy(),
+            "entropy": [e.value for e in entropy],
+            "reward": [e.value for e in reward],
+        }
+    )
+    errors = {"xerr": reach(entropy), "yerr": reach(reward)}
+    style = {"fmt": "-o", "linewidth": 1.2}
+    points(axes, path["entropy"], path["reward"], MEASURED, "evaluated", **errors, **style)
+    for row in (path.iloc[0], path.iloc[-1]):
+        annotate(axes, row["entropy"], row["reward"], f"step {row['step']:.0f}")
     return path
 
 
-def bars_of(rows: pd.DataFrame, metric: str) -> np.ndarray:
-    """(2, m) lengths of a metric's intervals below and above; 0 where there is no interval."""
-    estimates = [estimate_in(row, metric) for _, row in rows.iterrows()]
-    ends = [
-        (e.value - e.ci_low, e.ci_high - e.value) if has_interval(e) else (0.0, 0.0)
-        for e in estimates
-    ]
-    return np.array(ends).T
+def _draw_law(axes: Axes, law: EntropyLaw) -> None:
+    entropy, limits = np.linspace(*axes.get_xlim(), 50), axes.get_ylim()
+    style = {"dashes": (4, 2), "linewidth": 1, "zorder": 1}
+    line(axes, entropy, [law(h) for h in entropy], INK, "b − a exp(h)", **style)
+    axes.set_ylim(limits)
 
 
-def _within_step(influence: Measurement[InfluenceResult], entropy: Budget, reward: Budget) -> Panel:
-    table = influence.result.tables["sequences"]
+def within_step(reading: Reading) -> Iterator[Panel]:
+    """What each sequence does to entropy and to reward."""
+    influence = reading.shown(InfluenceResult)
+    reward = None if influence is None else influence.result.reward
+    if influence is None or reward is None:
+        return
+    entropy, table = influence.result.entropy, influence.result.tables["sequences"]
     figure, (axes,) = canvas(310)
-    zero_line(axes)
-    zero_line(axes, vertical=True)
-    for label, rows, colour in _kinds(table):
-        axes.scatter(
-            rows["delta_h"],
-            rows["delta_j"],
-            s=16,
-            color=colour,
-            alpha=0.55,
-            linewidth=0,
-            label=label,
-        )
-    _draw_errors(axes, table)
-    axes.set_xlabel(f"δH ({entropy.unit})")
-    axes.set_ylabel(f"δJ ({reward.unit})")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: number(value, 2))
-    axes.locator_params(nbins=5)
-    grid(axes, "both")
-    legend(axes)
+    zero_lines(axes, "xy")
+    advantage = table["advantage"].astype(float)
+    kinds = {
+        "rewarded (A > 0)": (advantage > 0, REWARD),
+        "punished (A < 0)": (advantage < 0, LOSS),
+        "neither": (advantage.isna() | (advantage == 0), MUTED),
+    }
+    for label, (rows, colour) in kinds.items():
+        if rows.any():
+            x, y = table["delta_h"][rows], table["delta_j"][rows]
+            style = {"s": 16, "color": colour.light, "alpha": 0.55, "linewidth": 0}
+            axes.scatter(x, y, label=label, **style)
+    most = table.loc[table["delta_h"].abs().nlargest(WITH_ERRORS).index]
+    label, errors = f"error of the {len(most)} largest", (most["delta_h_se"], most["delta_j_se"])
+    style = {"fmt": "none", "elinewidth": 0.7, "alpha": 0.5, "zorder": 1, "capsize": 0}
+    x, y = most["delta_h"], most["delta_j"]
+    points(axes, x, y, INK, label, xerr=errors[0], yerr=errors[1], **style)
+    frame(axes, f"δH ({entropy.unit})", f"δJ ({reward.unit})", grid="both")
+    wasted = float(((table["delta_h"] < 0) & (table["delta_j"] <= 0)).mean())
     columns = ["sequence", "key", "length", "reward", "advantage", "delta_h", "delta_h_se"]
-    data = table[[*columns, "delta_j", "delta_j_se"]]
-    numbers = {"δJ of the step": reward.total, "δJ of the gradient": reward.gradient}
-    return Panel(
+    yield Panel(
         "plane_step",
         "What each sequence cost and earned",
-        _caption(table, entropy.gradient, reward.gradient),
-        influence.source("sequences.parquet"),
-        data,
-        figure,
-        numbers=numbers,
-    )
-
-
-def _kinds(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
-    advantage = table["advantage"].astype(float)
-    kinds = [
-        ("rewarded (A > 0)", table[advantage > 0], REWARD.light),
-        ("punished (A < 0)", table[advantage < 0], LOSS.light),
-    ]
-    return [kind for kind in kinds if len(kind[1])] or [("sequences", table, MEASURED.light)]
-
-
-def _draw_errors(axes: Axes, table: pd.DataFrame) -> None:
-    """One standard error both ways, of the sequences that move entropy most."""
-    most = table.loc[table["delta_h"].abs().nlargest(WITH_ERRORS).index]
-    axes.errorbar(
-        most["delta_h"],
-        most["delta_j"],
-        xerr=most["delta_h_se"],
-        yerr=most["delta_j_se"],
-        fmt="none",
-        ecolor=INK.light,
-        elinewidth=0.7,
-        alpha=0.5,
-        zorder=1,
-        label=f"error of the {len(most)} largest",
-    )
-
-
-def _caption(table: pd.DataFrame, entropy: Estimate, reward: Estimate) -> str:
-    wasted = float(((table["delta_h"] < 0) & (table["delta_j"] <= 0)).mean())
-    return (
         f"{percent(wasted)} of the sequences lower entropy and earn nothing; together they move "
-        f"entropy by {with_interval(entropy)} and reward by {with_interval(reward)} per unit η."
+        f"entropy by {with_interval(entropy.gradient)} and reward by "
+        f"{with_interval(reward.gradient)} per unit η.",
+        influence.source("sequences.parquet"),
+        table[[*columns, "delta_j", "delta_j_se"]],
+        figure,
+        numbers={"δJ of the step": reward.total, "δJ of the gradient": reward.gradient},
     )

@@ -6,252 +6,168 @@ are drawn where they are known; where only a standard error is, the bar is one o
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, REWARD
+from isentrope.reports.drawing import STEP, canvas, frame, line, logged, points, reach, zero_lines
+from isentrope.reports.evaluations import Evaluation
+from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, REWARD, Colour
 from isentrope.reports.panel import Panel
-from isentrope.reports.panels.evaluations import Evaluation
-from isentrope.reports.panels.plane import bars_of
 from isentrope.reports.read_run import Reading
-from isentrope.reports.rows import estimate_in
-from isentrope.reports.sentences import number, with_interval
-from isentrope.reports.svg import canvas, grid, legend, powers, zero_line
-
-_PASS = r"^pass_at_(\d+)$"
+from isentrope.reports.sentences import estimate_in, from_to, number, with_interval
 
 
-def curve_panels(reading: Reading) -> list[Panel]:
-    """Every curve that the run has: reward, entropy, probe, noise scale, pass@k."""
-    panels = [_reward(reading), _entropy(reading), _probe(reading), _noise(reading)]
-    panels += [_passes(evaluation, k) for k, evaluation in enumerate(reading.evaluations)]
-    return [panel for panel in panels if panel is not None]
-
-
-def _has(reading: Reading, *columns: str) -> bool:
-    return reading.metrics is not None and set(columns) <= set(reading.metrics.columns)
-
-
-def _reward(reading: Reading) -> Panel | None:
-    if not _has(reading, "step", "reward"):
-        return None
-    metrics = reading.metrics
-    assert metrics is not None
+def reward(reading: Reading) -> Iterator[Panel]:
+    """Reward of the responses drawn, and of those evaluated."""
+    rows = reading.logged("step", "reward")
+    if rows is None:
+        return
     figure, (axes,) = canvas(260)
-    axes.plot(
-        metrics["step"], metrics["reward"], color=REWARD.light, linewidth=1.2, label="training"
-    )
+    line(axes, rows["step"], rows["reward"], REWARD, "training", linewidth=1.2)
     _evaluated(axes, reading, "reward")
-    _finish(axes, "reward")
-    first, last = _ends(metrics["reward"])
-    caption = (
-        f"Mean reward of all responses drawn went from {number(first)} over the first tenth of "
-        f"{len(metrics)} steps to {number(last)} over the last."
+    frame(axes, STEP, "reward", columns=3)
+    first, last = _ends(rows["reward"])
+    yield Panel(
+        "reward",
+        "Reward",
+        f"Mean reward of all responses drawn went from {first} over the first tenth of "
+        f"{len(rows)} steps to {last} over the last.",
+        reading.training_source(),
+        rows.filter(["step", "reward", "reward_kept", "pass_rate"]),
+        figure,
     )
-    data = metrics[[c for c in ("step", "reward", "reward_kept", "pass_rate") if c in metrics]]
-    return Panel("reward", "Reward", caption, reading.training_source(), data, figure)
+
+
+def entropy(reading: Reading) -> Iterator[Panel]:
+    """Entropy of the training batch, of the probe's responses, and of those evaluated."""
+    rows, held_out = reading.logged("step", "entropy"), "probe/entropy_per_token"
+    if rows is None:
+        return
+    figure, (axes,) = canvas(260)
+    line(axes, rows["step"], rows["entropy"], MUTED, "training batch", linewidth=1)
+    probed = reading.logged("step", held_out)
+    if probed is not None:
+        logged(axes, probed, held_out, INK, "probe, held out")
+    _evaluated(axes, reading, "entropy_per_token")
+    frame(axes, STEP, "entropy (nats per token)", columns=3)
+    first, last = _ends(rows["entropy"])
+    yield Panel(
+        "entropy",
+        "Entropy",
+        f"Entropy of the training batch, which is filtered, went from {first} to {last} nats per "
+        "token; the bands are one standard error.",
+        reading.training_source(),
+        rows.filter(["step", "entropy", held_out, f"{held_out}_se"]),
+        figure,
+    )
+
+
+def _ends(values: pd.Series) -> tuple[str, str]:
+    """Means of the first and the last tenth."""
+    tenth = max(1, len(values) // 10)
+    return number(float(values.head(tenth).mean())), number(float(values.tail(tenth).mean()))
+
+
+def probe(reading: Reading) -> Iterator[Panel]:
+    """What the probe predicted before each step, and measured after it."""
+    predicted, measured = "probe/first_order", "probe/change"
+    rows = reading.logged("step", predicted, measured)
+    if rows is None:
+        return
+    figure, (axes,) = canvas(260)
+    zero_lines(axes)
+    logged(axes, rows, predicted, FIRST, "predicted before it")
+    errors = rows.get(f"{measured}_se")
+    points(axes, rows["step"], rows[measured], MEASURED, "measured after it", yerr=errors)
+    frame(axes, STEP, "ΔH of the step", columns=3)
+    apart = (rows[measured] - rows[predicted]).abs()
+    inside = apart <= 2 * rows.get("probe/residual_se", np.nan)
+    columns = [predicted, measured, "probe/residual"]
+    yield Panel(
+        "probe",
+        "What each step would do, and did",
+        f"Over {len(rows)} probed steps first order predicted {number(rows[predicted].sum())} in "
+        f"all, and {number(rows[measured].sum())} was measured; in {inside.sum()} steps the two "
+        "agree within two standard errors of their difference.",
+        reading.training_source(),
+        rows.filter(["step", *(f"{name}{end}" for name in columns for end in ("", "_se"))]),
+        figure,
+    )
+
+
+def noise(reading: Reading) -> Iterator[Panel]:
+    """The noise scale beside the prompts of a step."""
+    name = "noise_scale/b_simple"
+    rows = reading.logged("step", name)
+    rows = None if rows is None else rows[rows[name] > 0]
+    if rows is None or not len(rows):
+        return
+    figure, (axes,) = canvas(260)
+    low, high = (rows.get(f"{name}_ci_{end}") for end in ("low", "high"))
+    band = None if low is None or high is None else (low.astype(float), high.astype(float))
+    line(axes, rows["step"], rows[name], MEASURED, "B_simple", band=band)
+    batch = reading.config.get("training", {}).get("prompts_per_step")
+    if batch:
+        style = {"color": MUTED.light, "dashes": (4, 2), "linewidth": 1.2}
+        axes.axhline(batch, label="prompts per step", **style)
+    axes.set_yscale("log")
+    frame(axes, STEP, "prompts", columns=3)
+    last = rows.iloc[-1]
+    yield Panel(
+        "noise",
+        "Noise scale",
+        f"At step {last['step']:.0f} the noise scale is {with_interval(estimate_in(last, name))} "
+        f"prompts{f', a step has {batch}' if batch else ''}.",
+        reading.training_source(),
+        rows.filter(["step", name, f"{name}_ci_low", f"{name}_ci_high"]),
+        figure,
+    )
+
+
+def passes(reading: Reading) -> Iterator[Panel]:
+    """pass@k of every evaluation."""
+    for place, evaluation in enumerate(reading.evaluations):
+        rows = evaluation.sampled()
+        columns = [name for name in rows if re.fullmatch(r"pass_at_\d+", str(name))]
+        known = [name for name in columns if rows[name].notna().any()]
+        if not known:
+            continue
+        ks = sorted(int(name.rpartition("_")[2]) for name in known)
+        figure, (axes,) = canvas(260)
+        for i, k in enumerate(ks):
+            shade = 1 - 0.75 * i / max(1, len(ks) - 1)
+            _draw(axes, evaluation, f"pass_at_{k}", f"pass@{k}", REWARD, alpha=shade)
+        frame(axes, STEP, "share of prompts", columns=3)
+        first, last = rows["step"].iloc[0], rows["step"].iloc[-1]
+        estimates = {k: evaluation.along(f"pass_at_{k}") for k in ks}
+        ends = [f"pass@{k} {from_to(estimates[k])}" for k in dict.fromkeys((ks[0], ks[-1]))]
+        scores = evaluation.scores(last, ks)
+        yield Panel(
+            "pass_at_k" if place == 0 else f"pass_at_k_{place + 1}",
+            f"pass@k of {evaluation.folder.name}",
+            f"From step {first:.0f} to {last:.0f}: {'; '.join(ends)}.",
+            evaluation.source(),
+            rows.filter(regex="^(step|decoding|pass_at_.*)$"),
+            figure,
+            numbers={f"pass@{k} at the last step": estimates[k][-1] for k in ks},
+            influences={f"pass@{k} at the last step": x for k, x in scores.items()},
+        )
 
 
 def _evaluated(axes: Axes, reading: Reading, metric: str) -> None:
     """The first evaluation's points, where it has the metric."""
     for evaluation in reading.evaluations[:1]:
-        rows = evaluation.sampled()
-        if metric in rows:
-            _draw(axes, rows, metric, "evaluated", MEASURED.light)
-
-
-def _ends(values: pd.Series) -> tuple[float, float]:
-    """Means of the first and the last tenth."""
-    tenth = max(1, len(values) // 10)
-    return float(values.head(tenth).mean()), float(values.tail(tenth).mean())
-
-
-def _entropy(reading: Reading) -> Panel | None:
-    if not _has(reading, "step", "entropy"):
-        return None
-    metrics = reading.metrics
-    assert metrics is not None
-    figure, (axes,) = canvas(260)
-    axes.plot(
-        metrics["step"], metrics["entropy"], color=MUTED.light, linewidth=1, label="training batch"
-    )
-    name = "probe/entropy_per_token"
-    if name in metrics:
-        known = metrics.dropna(subset=[name])
-        _band(
-            axes, known["step"], known[name], known.get(f"{name}_se"), INK.light, "probe, held out"
-        )
-    _evaluated(axes, reading, "entropy_per_token")
-    _finish(axes, "entropy (nats per token)")
-    first, last = _ends(metrics["entropy"])
-    caption = (
-        f"Entropy of the training batch, which is filtered, went from {number(first)} to "
-        f"{number(last)} nats per token; the bands are one standard error."
-    )
-    columns = ["step", "entropy", name, f"{name}_se"]
-    data = metrics[[c for c in columns if c in metrics]]
-    return Panel("entropy", "Entropy", caption, reading.training_source(), data, figure)
-
-
-def _probe(reading: Reading) -> Panel | None:
-    predicted, measured = "probe/first_order", "probe/change"
-    if not _has(reading, "step", predicted, measured):
-        return None
-    metrics = reading.metrics
-    assert metrics is not None
-    known = metrics.dropna(subset=[predicted, measured])
-    if not len(known):
-        return None
-    figure, (axes,) = canvas(260)
-    zero_line(axes)
-    _band(
-        axes,
-        known["step"],
-        known[predicted],
-        known.get(f"{predicted}_se"),
-        FIRST.light,
-        "predicted before it",
-    )
-    axes.errorbar(
-        known["step"],
-        known[measured],
-        known.get(f"{measured}_se"),
-        fmt="o",
-        ms=4,
-        elinewidth=1,
-        color=MEASURED.light,
-        label="measured after it",
-    )
-    _finish(axes, "ΔH of the step")
-    inside = (known[measured] - known[predicted]).abs() <= 2 * known.get(
-        "probe/residual_se", np.nan
-    )
-    sums = number(known[predicted].sum()), number(known[measured].sum())
-    caption = (
-        f"Over {len(known)} probed steps first order predicted {sums[0]} in all, and {sums[1]} was "
-        f"measured; in {inside.sum()} steps the two agree within two standard errors of their "
-        "difference."
-    )
-    columns = [
-        "step",
-        predicted,
-        f"{predicted}_se",
-        measured,
-        f"{measured}_se",
-        "probe/residual",
-        "probe/residual_se",
-    ]
-    data = known[[c for c in columns if c in known]]
-    title = "What each step would do, and did"
-    return Panel("probe", title, caption, reading.training_source(), data, figure)
-
-
-def _noise(reading: Reading) -> Panel | None:
-    name = "noise_scale/b_simple"
-    if not _has(reading, "step", name):
-        return None
-    metrics = reading.metrics
-    assert metrics is not None
-    known = metrics.dropna(subset=[name])
-    known = known[known[name] > 0]
-    if not len(known):
-        return None
-    figure, (axes,) = canvas(260)
-    low, high = (known.get(f"{name}_ci_{end}") for end in ("low", "high"))
-    if low is not None and high is not None:
-        ends = (low.astype(float), high.astype(float))
-        axes.fill_between(known["step"], *ends, color=MEASURED.light, alpha=0.16, linewidth=0)
-    axes.plot(known["step"], known[name], color=MEASURED.light, label="B_simple")
-    batch = (reading.config.get("training") or {}).get("prompts_per_step")
-    if batch:
-        axes.axhline(
-            batch, color=MUTED.light, dashes=(4, 2), linewidth=1.2, label="prompts per step"
-        )
-    axes.set_yscale("log")
-    _finish(axes, "prompts")
-    powers(axes, "y")
-    last = known.iloc[-1]
-    estimate = estimate_in(last, name)
-    caption = f"At step {last['step']:.0f} the noise scale is {with_interval(estimate)} prompts"
-    caption += f", a step has {batch}." if batch else "."
-    columns = ["step", name, f"{name}_ci_low", f"{name}_ci_high"]
-    data = known[[c for c in columns if c in known]]
-    return Panel("noise", "Noise scale", caption, reading.training_source(), data, figure)
-
-
-def _passes(evaluation: Evaluation, place: int) -> Panel | None:
-    rows = evaluation.sampled()
-    ks = sorted(int(k) for k in rows.columns.astype(str).str.extract(_PASS)[0].dropna())
-    ks = [k for k in ks if rows[f"pass_at_{k}"].notna().any()]
-    if not ks:
-        return None
-    figure, (axes,) = canvas(260)
-    for place_of_k, k in enumerate(ks):
-        shade = 1 - 0.75 * place_of_k / max(1, len(ks) - 1)
-        _draw(axes, rows, f"pass_at_{k}", f"pass@{k}", REWARD.light, shade)
-    _finish(axes, "share of prompts", columns=3)
-    first, last = rows.iloc[0], rows.iloc[-1]
-    parts = [
-        f"pass@{k} from {with_interval(estimate_in(first, f'pass_at_{k}'))} to "
-        f"{with_interval(estimate_in(last, f'pass_at_{k}'))}"
-        for k in dict.fromkeys((ks[0], ks[-1]))
-    ]
-    caption = f"From step {first['step']:.0f} to {last['step']:.0f}: {'; '.join(parts)}."
-    columns = [
-        "step",
-        "decoding",
-        *(c for c in rows.columns.astype(str) if c.startswith("pass_at_")),
-    ]
-    n = int(last.get("n_prompts", 0))
-    numbers = {f"pass@{k} at the last step": estimate_in(last, f"pass_at_{k}", n=n) for k in ks}
-    key = "pass_at_k" if place == 0 else f"pass_at_k_{place + 1}"
-    title = f"pass@k of {evaluation.folder.name}"
-    source, scores = evaluation.source(), evaluation.scores(last["step"], ks)
-    influences = {f"pass@{k} at the last step": x for k, x in scores.items()}
-    return Panel(
-        key,
-        title,
-        caption,
-        source,
-        rows[columns],
-        figure,
-        numbers=numbers,
-        influences=influences,
-    )
+        if evaluation.along(metric):
+            _draw(axes, evaluation, metric, "evaluated", MEASURED)
 
 
 def _draw(
-    axes: Axes, rows: pd.DataFrame, metric: str, label: str, colour: str, shade: float = 1.0
+    axes: Axes, evaluation: Evaluation, metric: str, label: str, colour: Colour, alpha: float = 1.0
 ) -> None:
-    axes.errorbar(
-        rows["step"],
-        rows[metric],
-        bars_of(rows, metric),
-        fmt="-o",
-        ms=4.5,
-        color=colour,
-        alpha=shade,
-        linewidth=1.4,
-        capsize=2.5,
-        label=label,
-    )
-
-
-def _band(
-    axes: Axes, steps: pd.Series, values: pd.Series, se: pd.Series | None, colour: str, label: str
-) -> None:
-    if se is not None:
-        axes.fill_between(steps, values - se, values + se, color=colour, alpha=0.16, linewidth=0)
-    axes.plot(steps, values, color=colour, label=label)
-
-
-def _finish(axes: Axes, label: str, columns: int = 3) -> None:
-    axes.set_xlabel("training step")
-    axes.set_ylabel(label)
-    if axes.get_yscale() == "linear":
-        axes.yaxis.set_major_formatter(lambda value, _: number(value))
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    grid(axes)
-    legend(axes, columns)
+    estimates, style = evaluation.along(metric), {"fmt": "-o", "linewidth": 1.4, "alpha": alpha}
+    steps, values = evaluation.sampled()["step"], [estimate.value for estimate in estimates]
+    points(axes, steps, values, colour, label, yerr=reach(estimates), **style)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.policy.base_model import model_config
+from isentrope.models.base_model import model_config
 from isentrope.system.reading import reading
 
 

@@ -1,0 +1,1 @@
+"""Models: what loads, refuses, shards and saves memory. Nothing here knows a policy."""

@@ -1,0 +1,243 @@
+"""The base model of an adapter and models of the hub: located before any work, or refused.
+
+The code of a checkpoint is never run: `trust_remote_code` is false wherever a model, a tokenizer or
+a configuration is loaded.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from isentrope.system.checkpoint_folder import CheckpointFolder
+from isentrope.system.errors import FileError
+from isentrope.system.manifest import verify
+from isentrope.system.reading import reading
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+def adapter_base(
+    folder: Path,
+    named: str | None,
+    chosen: str | Path | None = None,
+    *,
+    allow_hub: bool = False,
+) -> str:
+    """The source of an adapter's base model.
+
+    A checkpoint of a run has its base in the run's folder, if its contract says so, wherever the
+    run lies now.
+
+    Args:
+        folder: The adapter's folder.
+        named: `base_model_name_or_path` of its configuration.
+        chosen: `checkpoint.base_model`, which wins.
+        allow_hub: Whether `named` may be a name on the model hub.
+
+    Returns:
+        A folder that is there, or a name on the model hub.
+
+    Raises:
+        FileNotFoundError: If it is a path that does not exist, or no base is named.
+        ValueError: If it is a name on the hub that only the adapter gives.
+    """
+    if chosen is None and (own := _of_run(folder)) is not None:
+        return str(own)
+    source = str(chosen if chosen is not None else named or "")
+    key = "checkpoint.base_model" if chosen is not None else "adapter_config.json"
+    if not source:
+        raise FileNotFoundError(
+            f"The adapter in {folder} does not name its base model: set checkpoint.base_model "
+            "(base_model in Python)."
+        )
+    if Path(source).expanduser().exists():
+        return str(Path(source).expanduser())
+    name = _HUB_NAME.fullmatch(source) is not None
+    if name and chosen is not None:
+        return source
+    if name and _cached(source):
+        return _allowed(folder, source, allow_hub)
+    moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
+    if not name or moved or _first_is_folder(folder, source):
+        way = f" It is at {moved}." if moved else ""
+        also = ", or that it is a name on the hub," if name else ""
+        raise FileNotFoundError(
+            f"The base model of the adapter, {source} ({key}), does not exist relative to "
+            f"{Path.cwd()}: give its location{also} with base_model (checkpoint.base_model).{way}"
+        )
+    return _allowed(folder, source, allow_hub)
+
+
+def _allowed(folder: Path, name: str, allow_hub: bool) -> str:
+    """A name on the hub that an adapter gives, where it may be used."""
+    if not allow_hub:
+        raise ValueError(
+            f"The adapter in {folder} names {name} on the model hub as its base: set "
+            "checkpoint.allow_hub=true (model.allow_hub in training, allow_hub=True in Python) to "
+            "load it from there, or give the base yourself (checkpoint.base_model)."
+        )
+    return name
+
+
+def _of_run(folder: Path) -> Path | None:
+    """The base model in the folder of the run that a checkpoint belongs to; None if not there."""
+    if folder.resolve().parent.name != "training_state":
+        return None
+    try:
+        named = (CheckpointFolder(folder).contract or {}).get("base_model")
+    except FileError:  # who needs the contract refuses it
+        return None
+    if not isinstance(named, str) or Path(named).is_absolute():
+        return None
+    run = folder.resolve().parents[1]
+    base = run / named
+    inside = base.resolve().is_relative_to(run) and (base / "config.json").is_file()
+    return base if inside else None
+
+
+def _first_is_folder(folder: Path, source: str) -> bool:
+    """Whether the path begins with the name of a folder here, or of one above the adapter."""
+    first, *rest = Path(source).parts
+    return bool(rest) and (Path(first).is_dir() or first in folder.resolve().parts)
+
+
+def _cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def causal_lm(source: str | Path, **options: Any) -> Any:
+    """A causal language model of a folder or of the hub.
+
+    Args:
+        source: Folder or name on the hub.
+        **options: Passed to `from_pretrained`.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileNotFoundError: If it is neither a folder nor available from the hub.
+        OSError: If a file of the hub cannot be read.
+        FileError: If a folder's files cannot be read, lack weights or differ from its manifest, or
+            if the model's own code would have to be run.
+    """
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM  # its result has a second part, by output_loading_info
+
+    local = Path(source).exists()
+    if local:
+        verify(source)
+    else:
+        _require_reachable(str(source))
+    try:
+        model_config(source)
+        with loading("model", source):
+            model, loaded = auto.from_pretrained(
+                source,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+    except OSError as error:
+        if local:
+            raise
+        raise FileNotFoundError(_not_there(str(source))) from error
+    if absent := sorted(loaded["missing_keys"]):
+        raise FileError(
+            source,
+            f"{source} has no weights for {len(absent)} tensors of the model, the first is "
+            f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
+        )
+    return model
+
+
+def model_config(source: str | Path) -> Any:
+    """The configuration of a model.
+
+    Args:
+        source: Folder or name on the hub.
+
+    Returns:
+        It.
+
+    Raises:
+        FileError: If it cannot be read, needs its own code, or names a kernel of the hub, which
+            transformers would fetch and run.
+    """
+    from transformers import AutoConfig
+
+    with loading("model", source, "config.json"):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        kernel = getattr(part, "_attn_implementation", None)
+        if isinstance(kernel, str) and "/" in kernel:
+            raise FileError(
+                source,
+                f"config.json in {source} names the kernel {kernel!r} as attn_implementation, "
+                "which is code of others: remove the key.",
+            )
+    return config
+
+
+@contextmanager
+def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
+    """A block in which transformers reads a model or a tokenizer: its failures name the folder.
+
+    Args:
+        what: What is read, "model" or "tokenizer".
+        source: The folder, or a name on the hub.
+        file: Which file of the folder is read; empty for all.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        FileError: If code would have to be run, or a folder cannot be read.
+        OSError: If a model of the hub cannot be read.
+        ValueError: Likewise.
+    """
+    local = Path(source).exists()
+    with reading(Path(source) / file) if local else nullcontext():
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if "trust_remote_code" in str(error):
+                raise FileError(source, own_code(what, source)) from error
+            raise
+
+
+def own_code(what: str, source: str | Path) -> str:
+    """The refusal of a model or a tokenizer whose code would have to be run."""
+    return (
+        f"The {what} in {source} has code of its own (auto_map in its configuration), which is "
+        "never run here: save it as a model that transformers supports."
+    )
+
+
+def _require_reachable(name: str) -> None:
+    """Refuse a hub's name at once where the hub is off and the name is not in the cache."""
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1"
+    if not _HUB_NAME.fullmatch(name) or (offline and not _cached(name)):
+        raise FileNotFoundError(_not_there(name))
+
+
+def _not_there(name: str) -> str:
+    return (
+        f"The model {name!r} is neither a folder relative to {Path.cwd()} nor in the local cache, "
+        "and the model hub does not give it: give the path of its folder (checkpoint.base_model "
+        "for the base of an adapter, model.path in training)."
+    )

@@ -1,0 +1,233 @@
+"""Compares a model's derivatives with finite differences, once per policy and way to take them.
+
+Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
+differentiated by e in the mode that will be used, and compared (`differences`): an operation
+without a rule for a mode has a derivative of 0 there, without an error. The model is evaluated in
+float64, on a copy of its tensors; the model itself is not changed. Where that is impossible (no
+memory, an operation that has no float64, or a base that is spread over processes), and for first
+derivatives of a float32 policy, it is compared as it is, which finds errors of some per cent. A
+shorter one is then not compared at all.
+"""
+
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from accelerate.utils import get_max_memory
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+
+from isentrope.models.architecture import name_of
+from isentrope.models.layerwise import Moved, layers_at, moved_along
+from isentrope.models.padding import derivative_of_scores
+from isentrope.models.precision import Precision
+from isentrope.models.sharding import is_spread
+from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
+from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
+from isentrope.nouns.vectors import Vector, norm
+from isentrope.system.heap import give_back_free_memory, mapped_blocks
+
+log = logging.getLogger("isentrope")
+
+MASKED = 1e6
+"""Inputs of a module from this size on are masks, and are not moved."""
+
+
+Arguments = tuple[Any, ...]
+
+_FIRST_ORDER = "Ask for the first order only (order=1; `measure.order: 1`). "
+
+
+class DerivativeError(ValueError):
+    """torch differentiates a part of the model wrongly."""
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass whose derivatives are compared; the fields are arguments of `compare_derivatives`."""
+
+    model: nn.Module
+    scorer: Any
+    arguments: Arguments
+    mode: Mode
+
+    @property
+    def theta(self) -> Vector:
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.theta.values())).device
+
+
+def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mode: Mode) -> None:
+    """Refuse a model whose derivatives are wrong.
+
+    Args:
+        model: Whose trainable parameters move, and whose layers may be spread over processes.
+        scorer: The module that gives the scores (s, H) of the model, which it holds as `lm`;
+            `inner_names` are its names of the model's parameters.
+        arguments: What it is called with: a few short sequences first.
+        mode: How derivatives are about to be computed.
+
+    Raises:
+        DerivativeError: If they are wrong, naming the class of the module at fault.
+        RuntimeError: What torch raised, where layers are spread over processes.
+    """
+    pass_of = _Pass(model, scorer, arguments, mode)
+    first = mode in ("forward", "backward")
+    for dtype in _types(model, first=first):
+        with mapped_blocks(), _precision(dtype), derivative_of_scores(model):
+            try:
+                gap = _gap(pass_of, dtype)
+            except RuntimeError:  # an operation that has no such type, or no memory
+                if is_spread(model):  # the other processes go on, and would wait for this one
+                    raise
+                continue
+            if gap.wrong:
+                raise DerivativeError(
+                    f"The derivatives of {_culprit(pass_of, dtype)} are wrong: {mode}, "
+                    f"on two short sequences, the model's are {gap.error:.1%} from differences. "
+                    f"{'' if first else _FIRST_ORDER}Write that module in elementary operations of "
+                    "torch, or load the model without custom kernels."
+                )
+        break
+    else:
+        log.warning(
+            "Derivatives (%s) of %s are not compared with finite differences: that takes a copy in "
+            "float64, or a model in float32.",
+            mode,
+            name_of(scorer.lm),
+        )
+    give_back_free_memory()  # of the copy of all weights
+
+
+def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
+    """float64 where there is room for a copy, then float32; that alone for first derivatives."""
+    tensors = [p for p in model.parameters() if p.is_floating_point()]
+    shorter = [p for p in tensors if p.dtype != torch.float64]
+    device = tensors[0].device
+    where: Any = device.index or 0 if device.type == "cuda" else "cpu"
+    # the layers of a sharded base are exchanged in their own type
+    room = 0 if is_spread(model) else get_max_memory()[where] / 2
+    if first and {p.dtype for p in tensors} == {torch.float32}:
+        yield torch.float32
+        return
+    if not shorter or 8 * sum(p.numel() for p in shorter) < room:
+        yield torch.float64
+    if {p.dtype for p in tensors} == {torch.float32}:
+        yield torch.float32
+
+
+def _precision(dtype: torch.dtype) -> AbstractContextManager[None]:
+    return Precision("float64" if dtype == torch.float64 else "float32").active()
+
+
+def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
+    """The derivatives of the scores along the random direction."""
+    theta, names = of.theta, of.scorer.inner_names
+    tensors = _converted(of.scorer, dtype)
+    size = max(_size(p) for p in theta.values())
+    along = {n: _noise(p, k, size) for k, (n, p) in enumerate(theta.items())}
+    spread = {n for n, p in theta.items() if is_sharded(p)}
+
+    def scores(e: Tensor) -> Tensor:
+        in_layers = {n: Moved(along[n], e) for n in spread}
+        moved = {
+            names[n]: moved_along(tensors[names[n]], along[n], e) for n in along.keys() - spread
+        }
+        with layers_at(of.model, in_layers):
+            return torch.stack(functional_call(of.scorer, tensors | moved, of.arguments))  # (2, m)
+
+    return derivative_gap(scores, mode=of.mode, dtype=dtype, device=of.device)
+
+
+def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Parameters and buffers in `dtype`, by name."""
+    named = chain(module.named_parameters(), module.named_buffers())
+    return {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
+
+
+def _size(x: Tensor) -> float:
+    return norm({"x": x}) / x.numel() ** 0.5 if x.numel() else 0.0
+
+
+def _noise(x: Tensor, seed: int = 0, otherwise: float = 1.0) -> Tensor:
+    """Normal numbers as large as x, root mean square; `otherwise` where x is 0."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    return sharded_like((_size(x) or otherwise) * noise, x)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a module was called with."""
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return getattr(self.module, "original_name", type(self.module).__name__)
+
+
+def _culprit(of: _Pass, dtype: torch.dtype) -> str:
+    """The class of the smallest module whose derivatives by inputs and parameters are wrong."""
+    if is_spread(of.model):  # a module that is called alone is not gathered
+        return "the model"
+    calls = _calls(of, dtype)
+    for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
+        try:
+            alone = _of_module(call, dtype)
+            if derivative_gap(alone, mode=of.mode, dtype=dtype, device=of.device).wrong:
+                return f"{call.kind} ({call.name})"
+        except (RuntimeError, TypeError):  # it gives no tensors, or refuses other inputs
+            continue
+    return "what the model does between its modules"
+
+
+def _calls(of: _Pass, dtype: torch.dtype) -> list[_Call]:
+    """The first call of every module, while two short sequences are scored."""
+    calls: dict[str, _Call] = {}
+
+    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            calls.setdefault(name, _Call(name, module, args, dict(kwargs)))
+
+        return hook
+
+    with ExitStack() as stack, torch.no_grad():
+        for name, module in of.scorer.lm.named_modules():
+            handle = module.register_forward_pre_hook(keep(name), with_kwargs=True)
+            stack.callback(handle.remove)
+        functional_call(of.scorer, _converted(of.scorer, dtype), of.arguments)
+    return list(calls.values())
+
+
+def _of_module(call: _Call, dtype: torch.dtype) -> Function:
+    """All a module returns, as its inputs and parameters move in a random direction."""
+    tensors = _converted(call.module, dtype)
+
+    def moved(x: Any, e: Tensor) -> Any:
+        finite = isinstance(x, Tensor) and x.is_floating_point() and float(x.abs().max()) < MASKED
+        return moved_along(x, _noise(x), e) if finite else x
+
+    def output(e: Tensor) -> Tensor:
+        parameters = {n: moved(x, e) for n, x in tensors.items()}
+        args, kwargs = tree_map(partial(moved, e=e), (call.args, call.kwargs))
+        leaves = tree_leaves(functional_call(call.module, parameters, args, kwargs))
+        return torch.cat([x.flatten() for x in leaves if torch.is_floating_point(x)])
+
+    return output

@@ -1,0 +1,118 @@
+"""Frozen layers of 4-bit weights as products that have derivatives in both modes.
+
+    y = x Wᵀ + c,     W = the 4-bit weights, dequantised
+
+bitsandbytes' own kernels have no rule for forward mode, in which their derivative is 0 without an
+error. W is made anew for every product, as they do it, so no layer keeps it.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.models.architecture import UnsupportedModelError, name_of
+
+
+def write_out_products(lm: nn.Module) -> list[nn.Module]:
+    """Let layers of 4-bit weights compute x Wᵀ + c by plain products.
+
+    Args:
+        lm: The causal LM; one without such layers is not changed.
+
+    Returns:
+        The layers that were changed.
+    """
+    layers = [x for _, x in _layers(lm, "Linear4bit") if "forward" not in vars(x)]
+    for layer in layers:
+        layer.forward = partial(_product, layer)
+    return layers
+
+
+def require_exact_inputs(lm: nn.Module) -> None:
+    """Refuse layers that round their inputs.
+
+    Args:
+        lm: The causal LM.
+
+    Raises:
+        UnsupportedModelError: Naming the first.
+    """
+    if layers := _layers(lm, "Linear8bitLt"):
+        raise UnsupportedModelError(
+            f"isentrope does not support {name_of(lm)} with {layers[0][0]!r} in 8 bits: "
+            "Linear8bitLt of bitsandbytes rounds its inputs too, so scores jump and have no "
+            "derivative. Load the base in 4 bits, or without quantization."
+        )
+
+
+def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
+    """Layers of bitsandbytes by name, where it has been imported at all."""
+    library: Any = sys.modules.get("bitsandbytes")
+    if library is None:
+        return []
+    return [(n, x) for n, x in lm.named_modules() if isinstance(x, getattr(library.nn, kind))]
+
+
+@contextmanager
+def products_written_out(lm: nn.Module) -> Generator[None]:
+    """The same for a block; a model in training gets its own kernels back afterwards.
+
+    Args:
+        lm: The causal LM.
+
+    Yields:
+        Nothing.
+    """
+    changed = write_out_products(lm)
+    try:
+        yield
+    finally:
+        for module in changed:
+            del module.forward
+
+
+def _product(layer: Any, x: Tensor) -> Tensor:
+    y = _Product.apply(x, layer, False)
+    return y if layer.bias is None else y + layer.bias.to(y.dtype)
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ, or x W."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, layer: Any, transposed: bool) -> Tensor:
+        w = _dequantised(layer).to(x.dtype)
+        return x @ (w if transposed else w.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.layer, ctx.transposed = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Product.apply(g, ctx.layer, not ctx.transposed), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Product.apply(tangent, ctx.layer, ctx.transposed)
+
+
+def _dequantised(layer: Any) -> Tensor:
+    """(out, in) weights."""
+    functional: Any = sys.modules["bitsandbytes"].functional
+    packed, state = layer.weight.data, layer.weight.quant_state
+    if getattr(state, "packing_format_for_cpu", False):  # as its own kernel leaves it on some CPUs
+        packed, state = functional._convert_weight_packed_for_cpu_inverse(packed, state)
+    return functional.dequantize_4bit(packed, state)

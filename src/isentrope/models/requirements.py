@@ -1,0 +1,155 @@
+"""Checks that a model can be measured. Each names the cause of a refusal in one sentence."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from torch import nn
+
+from isentrope.nouns.sharded_tensors import local_part
+
+_DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+"""torch's own dropout modules."""
+
+
+def active_dropout(model: nn.Module) -> list[str]:
+    """Names of modules whose dropout would act now.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        Names in the model's order; empty if the model is a function of its input.
+    """
+    return [
+        name
+        for name, module in model.named_modules()
+        if module.training and _dropout_rate(module) > 0
+    ]
+
+
+def active_checkpointing(model: nn.Module) -> list[str]:
+    """Names of modules that would recompute their forward pass in a backward pass now.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        Names in the model's order.
+    """
+    return [
+        name or "the model"
+        for name, module in model.named_modules()
+        if module.training and getattr(module, "gradient_checkpointing", False)
+    ]
+
+
+def require_no_checkpointing(model: nn.Module) -> None:
+    """Refuse to differentiate while gradient checkpointing acts.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming a module that checkpoints.
+    """
+    if active := active_checkpointing(model):
+        raise ValueError(
+            f"Gradient checkpointing is active in {active[0]!r}: its recomputed forward pass has "
+            "no gradient here, or another precision. Call model.eval(), which suspends it, or "
+            "model.gradient_checkpointing_disable()."
+        )
+
+
+def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[str, float]:
+    """Modules that would drop activations in training mode, whether or not they are in it.
+
+    Args:
+        model: Any module.
+        attributes_only: Omit torch's own dropout modules, which TRL's `disable_dropout`
+            switches off, and count only rates that a module hands to a function.
+
+    Returns:
+        Rate by module name, in the model's order.
+    """
+    rates = {
+        name: _dropout_rate(module)
+        for name, module in model.named_modules()
+        if not (attributes_only and isinstance(module, _DROPOUT))
+    }
+    return {name: rate for name, rate in rates.items() if rate > 0}
+
+
+def _dropout_rate(module: nn.Module) -> float:
+    """The rate of torch's own modules, or the largest rate that a module keeps as a number."""
+    if isinstance(module, _DROPOUT):
+        return module.p
+    kept = (x for key, x in vars(module).items() if "drop" in key and isinstance(x, float))
+    return max(kept, default=0.0)
+
+
+def require_one_device(model: nn.Module) -> None:
+    """Refuse a model whose weights lie on several devices.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming a parameter on each of two devices.
+    """
+    places = {parameter.device: name for name, parameter in model.named_parameters()}
+    if len(places) > 1:
+        examples = ", ".join(f"{name!r} on {device}" for device, name in list(places.items())[:2])
+        raise ValueError(
+            f"The model is spread over {len(places)} devices: {examples}. isentrope needs all "
+            "weights on one device: load the model with device_map='cpu' or 'cuda', not 'auto'."
+        )
+
+
+def require_finite_weights(model: nn.Module) -> None:
+    """Refuse NaN or infinite weights.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming the first such parameter.
+    """
+    for name, parameter in model.named_parameters():
+        own = local_part(parameter)
+        if own.is_floating_point() and not bool(own.isfinite().all()):
+            raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
+
+
+def require_plain_embeddings(model: nn.Module) -> None:
+    """Refuse embeddings whose gradient is not a derivative, or whose lookup changes them.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: Naming the module and the option.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Embedding):
+            continue
+        if module.max_norm is not None:
+            raise ValueError(
+                f"The embedding {name!r} has max_norm={module.max_norm}, which rescales its rows "
+                "whenever they are looked up, so the policy is not a function of its parameters: "
+                "set max_norm to None."
+            )
+        if module.scale_grad_by_freq and module.weight.requires_grad:
+            raise ValueError(
+                f"The trainable embedding {name!r} has scale_grad_by_freq=True, which divides its "
+                "gradient by how often a token is in the micro-batch: freeze it, or train with "
+                "scale_grad_by_freq=False."
+            )

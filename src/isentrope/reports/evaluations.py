@@ -1,0 +1,176 @@
+"""Evaluations that belong to a run: their configuration names one of its checkpoints.
+
+Numbers are those of the checkpoints' metrics.json, which a manifest covers; the consolidated table
+is read where only that was copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from isentrope.config.io import ConfigError, read_yaml
+from isentrope.evaluation.pass_at_k import prompt_scores
+from isentrope.nouns.estimate import Estimate
+from isentrope.reports.panel import Source
+from isentrope.reports.sentences import estimate_in
+from isentrope.results.columns import RECORDS
+from isentrope.results.header import Provenance
+from isentrope.runs.evaluation_folder import (
+    HEAD,
+    NEW_TABLE,
+    TABLE,
+    columns_of,
+    finished,
+    rows_of,
+)
+from isentrope.runs.origin import require_of_run
+from isentrope.system.errors import IsentropeError
+from isentrope.system.manifest import NOT_VERIFIED
+from isentrope.system.reading import read_csv, read_table
+
+Sections = Mapping[str, Mapping[str, Any]]
+"""Keys and values of a config.yaml by section."""
+
+
+def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
+    """The sections of a config.yaml, perhaps of an earlier version; empty if it is unreadable."""
+    path = folder / "config.yaml"
+    try:
+        content = read_yaml(path) if path.exists() else {}
+    except ConfigError as error:
+        content = {}
+        if missing is not None:
+            missing.append(str(error))
+    return {key: value for key, value in content.items() if isinstance(value, dict)}
+
+
+def provenance_of(config: Sections) -> Provenance:
+    """With what a run was made."""
+    known = {field.name for field in fields(Provenance)}
+    content = config.get("provenance", {})
+    return Provenance(**{key: value for key, value in content.items() if key in known and value})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The table of one evaluation.
+
+    Attributes:
+        folder: Where it is.
+        table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
+        config: The content of its config.yaml.
+        file: The table's name.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    config: Sections
+    file: str
+
+    def sampled(self) -> pd.DataFrame:
+        """Rows of sampled responses, by step; those of any decoding where there are none."""
+        rows = self.table[self.table["decoding"] == "sampled"]
+        return (rows if len(rows) else self.table).sort_values("step")
+
+    def along(self, metric: str) -> list[Estimate]:
+        """A metric of the sampled responses, by step; empty where it was not evaluated."""
+        rows = self.sampled()
+        prompts = rows["n_prompts"] if "n_prompts" in rows else [0] * len(rows)
+        pairs = zip(rows.iterrows(), prompts, strict=True)
+        return [estimate_in(row, metric, n=int(n)) for (_, row), n in pairs if metric in row]
+
+    def scores(self, step: float, ks: Sequence[int]) -> dict[int, pd.Series]:
+        """pass@k of each prompt by its key, of sampled responses; empty where keys are unknown."""
+        path = self.folder / f"step_{step:.0f}" / "records.parquet"
+        if not path.is_file():
+            return {}
+        records = read_table(path, schema=RECORDS)
+        if "decoding" in records:
+            records = records[records["decoding"] == "sampled"]
+        if not len(records) or records["key"].isna().any():
+            return {}
+        right = records.groupby("key", sort=True)["right"]
+        drawn, correct = (torch.tensor(x.tolist()) for x in (right.size(), right.sum()))
+        names = right.size().index
+        known = [k for k in ks if k <= int(drawn.min())]
+        return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), names) for k in known}
+
+    def source(self) -> Source:
+        """Where a panel of it comes from."""
+        command = f"isentrope evaluate {self.folder / 'config.yaml'} --out NEW_FOLDER"
+        return Source(command, (str(self.folder / self.file),), provenance_of(self.config))
+
+
+def find_evaluations(
+    run: Path, named: Sequence[str | Path], missing: list[str]
+) -> list[Evaluation]:
+    """The evaluations of a run: those named, that in its own folder, and those that name it.
+
+    Returns:
+        In that order, and by name.
+
+    Raises:
+        FileNotFoundError: If a folder that was named has no table.
+    """
+    folders = [Path(folder) for folder in named]
+    for folder in folders:
+        if _table_file(folder) is None:
+            raise FileNotFoundError(f"{folder} has no {TABLE}: give a folder of eval_runs/.")
+    beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
+    others = sorted({path.resolve() for base in beside for path in base.glob("*")})
+    of_run = [_short(p) for p in others if _table_file(p) and _names(read_sections(p), run)]
+    for folder in [run / "evaluation", *of_run]:
+        known = {other.resolve() for other in folders}
+        if _table_file(folder) and folder.resolve() not in known:
+            folders.append(folder)
+    read = (_read(run, folder, missing) for folder in folders)
+    return [evaluation for evaluation in read if evaluation is not None]
+
+
+def _table_file(folder: Path) -> Path | None:
+    """The newer table is there where another program held the older one open."""
+    return next((folder / name for name in (NEW_TABLE, TABLE) if (folder / name).exists()), None)
+
+
+def _short(folder: Path) -> Path:
+    here = Path().resolve()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _names(config: Sections, run: Path) -> bool:
+    paths = config.get("checkpoint", {}).get("checkpoint_path") or []
+    return any(
+        Path(path).resolve().is_relative_to(run.resolve())
+        for path in ([paths] if isinstance(paths, str) else paths)
+    )
+
+
+def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
+    path = _table_file(folder)
+    assert path is not None
+    try:
+        results = finished(folder)
+        for result in results:
+            name = result.checkpoint
+            require_of_run(run, folder / name, name, result.made_from)
+        if results:
+            names = list(results[0].rows[0].metrics)
+            table = pd.DataFrame(rows_of(results, names), columns=columns_of(names))
+            table = table.astype(dict.fromkeys(set(table.columns) - set(HEAD), float))
+        else:
+            table = read_csv(path)
+    except (OSError, IsentropeError) as error:
+        missing.append(f"{error} The evaluation is left out.")
+        return None
+    if not {"step", "decoding"} <= set(table.columns) or not len(table):
+        missing.append(f"{path} has no rows yet: the evaluation is left out.")
+        return None
+    if unverified := [result.checkpoint for result in results if not result.verified]:
+        missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
+    return Evaluation(folder, table, read_sections(folder), path.name)

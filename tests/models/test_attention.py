@@ -1,0 +1,103 @@
+"""Attention in blocks of queries: the numbers of the whole, with less memory."""
+
+import pytest
+import torch
+
+from isentrope.models import attention
+from isentrope.models.precision import Precision
+from isentrope.planning.followed import Batch
+from isentrope.planning.passes import Passes
+from isentrope.planning.shapes import shapes_of
+from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.scoring import score_along, score_along_each
+from isentrope.policy.slopes import logprob_jvp
+from tests import cases
+from tests.tiny_checkpoint import make_checkpoint
+
+NAMES = ("qwen2", "gpt_neox")
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Few attention weights are held from here on."""
+    return lambda: monkeypatch.setattr(attention, "WEIGHTS_HELD", 40)
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    """Of a model of one layer and two heads."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return shapes_of(make_checkpoint(folder, layers=1, steps=(1, 1)) / "step_4")
+
+
+def direction(policy):
+    generator = torch.Generator().manual_seed(1)
+    return {
+        n: torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        for n, p in policy.theta.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_mode_in_blocks_is_that_of_the_whole(name, blocks):
+    policy, E = cases.lora_policy(name), cases.ragged(6, seed=3)
+    v = direction(policy)
+    whole = score_along(policy, E, v, 2)
+    scores, slopes = logprob_jvp(policy, E, [v, v])
+    blocks()
+    for one, other in zip(whole, score_along(policy, E, v, 2), strict=True):
+        torch.testing.assert_close(one.logprobs, other.logprobs, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(one.entropies, other.entropies, rtol=1e-10, atol=1e-11)
+    again, in_blocks = logprob_jvp(policy, E, [v, v])
+    torch.testing.assert_close(again.logprobs, scores.logprobs, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(in_blocks[1], slopes[1], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_in_blocks_are_those_of_the_whole(name, blocks):
+    policy, E = cases.lora_policy(name), cases.ragged(6, seed=3)
+    weights = E.mask.double()
+    whole = weighted_gradient(policy, E, weights, weights)
+    blocks()
+    for n, x in weighted_gradient(policy, E, weights, weights).items():
+        torch.testing.assert_close(x, whole[n], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("directions", "calls", "most"), [(1, 5, 40), (2, 9, 20)])
+def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch, directions, calls, most):
+    blocks()
+    held = []
+
+    def watched(query, key, *rest, **options):
+        held.append(query.shape[:-1].numel() * key.shape[-2])
+        return torch.nn.functional.scaled_dot_product_attention(query, key, *rest, **options)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
+    q, k, v = torch.randn(3, 1, 2, 9, 4, dtype=torch.float64)
+    found = attention._attention(q, k, v, is_causal=True, directions=directions)
+    whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-13)
+    assert len(held) == calls
+    assert max(held) <= most
+
+
+@pytest.mark.parametrize("scoring", [logprob_jvp, score_along_each])
+def test_directions_of_a_pass_share_the_weights_that_are_held(scoring, blocks, monkeypatch):
+    policy, E = cases.lora_policy("qwen2"), cases.ragged(6, seed=3)
+    asked = []
+    queries = attention._queries
+
+    def watched(query, keys, directions):
+        asked.append(directions)
+        return queries(query, keys, directions)
+
+    monkeypatch.setattr(attention, "_queries", watched)
+    blocks()
+    scoring(policy, E, [direction(policy)] * 3)
+    assert set(asked) == {3}
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_memory_of_a_long_sequence_is_less_than_its_square(shapes, order):
+    long = Passes(shapes, Precision("float64"), 8192, 8192).derivatives(Batch(1, 1, 8192), order)
+    assert long.peak < 8 * 2 * 8192**2 * (1 + order)  # two heads of one layer, in float64

@@ -1,0 +1,3 @@
+"""The checkpoint that is read and measured."""
+
+from tests.tiny_checkpoint import tiny  # noqa: F401
