@@ -249,18 +249,15 @@ def run(verb: str, file: str) -> None:
 
 def work_of(verb: str, asked: dict[str, Any]) -> Callable[[], object]:
     """A verb with its configuration, imported and not yet run."""
-    from isentrope._lazy import load
-    from isentrope.cli.commands import VERBS as ROWS
     from isentrope.config.io import load_config
+    from isentrope.results.verbs import VERBS as MEASURING
     from isentrope.verbs.check import check
     from isentrope.verbs.loop import run_verb
-    from isentrope.verbs.measure import find_change
 
     config = load_config(asked)
     if verb == "check":
         return partial(check, config)
-    find: Any = {row.name: row.run for row in ROWS}[verb]
-    return partial(run_verb, verb, find_change if verb == "measure" else load(find), config)  # type: ignore[arg-type]
+    return partial(run_verb, MEASURING[verb], config)
 
 
 def peak() -> int:
@@ -276,7 +273,6 @@ def scores(sequences: int, tokens: int) -> None:
     torch.set_num_threads(1)
     import isentrope as ise
     from isentrope.policy.scoring import score
-    from isentrope.system.heap import give_back_free_memory
 
     with tempfile.TemporaryDirectory() as place:
         case = CASES["qwen2.5-0.5b"]
@@ -287,7 +283,6 @@ def scores(sequences: int, tokens: int) -> None:
         rollouts = ise.Rollouts(
             [prompt] * sequences, list(ids), prompt_index=torch.arange(sequences)
         )
-        give_back_free_memory()
         Path("/proc/self/clear_refs").write_text("5")  # the largest so far becomes what there is
         before, start = peak(), time.perf_counter()
         score(policy, rollouts)

@@ -8,21 +8,13 @@ appears to meet its target.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from isentrope.control.gradients import (
-    GROUPS,
-    entropy_cotangents,
-    entropy_of,
-    weighted_rows,
-)
-from isentrope.control.measured import HeldOut
-from isentrope.models.padding import derivative_of_scores
-from isentrope.nouns.rollouts import Rollouts
+from isentrope.control.gradients import GROUPS, entropy_of, gradient_groups
+from isentrope.control.measured import HeldOutSample
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.system.processes import rank, together, world_size
@@ -50,7 +42,7 @@ class EntropyDraw:
     tokens: int
 
 
-def draw_entropy(policy: Policy, source: HeldOut, step: int) -> EntropyDraw:
+def draw_entropy(policy: Policy, source: HeldOutSample, step: int) -> EntropyDraw:
     """Draw E and differentiate h on it; every process must call this.
 
     Args:
@@ -62,27 +54,14 @@ def draw_entropy(policy: Policy, source: HeldOut, step: int) -> EntropyDraw:
         Gradients and entropy.
     """
     E = source.draw(policy, step)
-    parts = torch.arange(len(E)).tensor_split(2 * GROUPS)
-    halves = [E.select(torch.cat(parts[k * GROUPS :][:GROUPS])) for k in range(2)]
-    gradients = together(lambda: _gradients(policy, halves))
-    if world_size() > 1:
-        for part in gradients.values():  # each group is on one process, and 0 on the others
-            dist.all_reduce(part)
-    a, b = ({n: x[k * GROUPS :][:GROUPS] for n, x in gradients.items()} for k in range(2))
-    return EntropyDraw(a, b, *entropy_of(E), int(E.lengths.sum()))
-
-
-def _gradients(policy: Policy, halves: Sequence[Rollouts]) -> Vector:
-    """(2K, ...) by name: the gradients of this process's groups, 0 elsewhere."""
-    gradients = {
-        n: torch.zeros(2 * GROUPS, *x.shape, dtype=torch.float64, device=x.device)
-        for n, x in policy.theta.items()
-    }
-    weights = [entropy_cotangents(half) for half in halves]
-    with derivative_of_scores(policy.model):
-        for j in range(rank(), 2 * GROUPS, world_size()):
-            half, k = divmod(j, GROUPS)
-            rows = torch.arange(len(halves[half])).tensor_split(GROUPS)[k]
-            for n, x in weighted_rows(policy, halves[half], rows, weights[half]).items():
-                gradients[n][j] = x
-    return gradients
+    first = sum(map(len, torch.arange(len(E)).tensor_split(2 * GROUPS)[:GROUPS]))
+    mine = range(rank(), GROUPS, world_size())
+    halves = []
+    for rows in (range(first), range(first, len(E))):
+        half = E.select(rows)
+        gradients = together(lambda E=half: gradient_groups(policy, E, mine=mine))
+        if world_size() > 1:
+            for part in gradients.values():  # each group is on one process, and 0 on the others
+                dist.all_reduce(part)
+        halves.append(gradients)
+    return EntropyDraw(*halves, *entropy_of(E), int(E.lengths.sum()))

@@ -71,8 +71,6 @@ class Result(Header):
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, arbitrary_types_allowed=True)
     verb: ClassVar[str] = ""
-    errors_over_E: ClassVar[bool] = False
-    """Whether errors are over the prompts of E, which all repeats of a study share."""
 
     warnings: tuple[str, ...] = ()
     timing: dict[str, FiniteFloat] = field(default_factory=dict)

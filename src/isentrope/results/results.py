@@ -13,6 +13,7 @@ from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.results import verbs
 from isentrope.results.attributions import (
     Budget,
     Changes,
@@ -44,8 +45,7 @@ class MeasureResult(Result):
         reward: ΔJ(η) likewise; None where E has no rewards.
     """
 
-    verb: ClassVar[str] = "measure"
-    errors_over_E: ClassVar[bool] = True
+    verb: ClassVar[str] = verbs.MEASURE.name
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -129,8 +129,7 @@ class InfluenceResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "influence"
-    errors_over_E: ClassVar[bool] = True
+    verb: ClassVar[str] = verbs.INFLUENCE.name
 
     how: str
     groups: int
@@ -156,7 +155,7 @@ class KernelResult(Result):
         truncations: How much of δH₁ each truncation predicts.
     """
 
-    verb: ClassVar[str] = "kernel"
+    verb: ClassVar[str] = verbs.KERNEL.name
 
     preconditioned: bool
     blocks: dict[str, BlockRecord]
@@ -175,7 +174,7 @@ class NoiseResult(Result):
         supervised: The same of a supervised loss, if it was asked for.
     """
 
-    verb: ClassVar[str] = "noise"
+    verb: ClassVar[str] = verbs.NOISE.name
 
     gradient: dict[str, Estimate]
     preconditioned: dict[str, Estimate]
@@ -200,7 +199,7 @@ class VarianceResult(Result):
         seconds: Per response of E, by stage; "batches" draws U too.
     """
 
-    verb: ClassVar[str] = "variance"
+    verb: ClassVar[str] = verbs.VARIANCE.name
 
     eta: FiniteFloat
     wanted_error: FiniteFloat
@@ -220,7 +219,7 @@ class AuditResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "audit"
+    verb: ClassVar[str] = verbs.AUDIT.name
 
     off_policy: bool
     reliability: dict[str, Estimate]
@@ -239,8 +238,7 @@ class TrialResult(Result):
         tried: By control and strength.
     """
 
-    verb: ClassVar[str] = "try"
-    errors_over_E: ClassVar[bool] = True
+    verb: ClassVar[str] = verbs.TRY.name
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
@@ -257,8 +255,7 @@ class EntropiesResult(Result):
         rows: One per batch and definition.
     """
 
-    verb: ClassVar[str] = "entropies"
-    errors_over_E: ClassVar[bool] = True
+    verb: ClassVar[str] = verbs.ENTROPIES.name
 
     logged: float | None
     logged_from: str | None

@@ -36,7 +36,7 @@ START = "start"
 
 
 @dataclass(frozen=True)
-class Sums:
+class EffectSums:
     """The responses of one policy, by prompt.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sums:
     reward: Tensor
 
     @classmethod
-    def read(cls, file: Path) -> Sums:
+    def read(cls, file: Path) -> EffectSums:
         """Those of records.parquet of an evaluation."""
         by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
         sums, rewards = by_prompt[["entropy", "length"]].sum(), by_prompt["reward"].mean()
@@ -84,7 +84,7 @@ class Effect:
 
 
 def effects(
-    checkpoint: str, step: int, start: Sums, ends: Mapping[str, Sequence[Sums]]
+    checkpoint: str, step: int, start: EffectSums, ends: Mapping[str, Sequence[EffectSums]]
 ) -> list[Effect]:
     """Changes over the branches of a checkpoint, and their differences.
 
@@ -130,7 +130,7 @@ def table(found: Sequence[Effect]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _statistics(omega: Tensor, policies: Sequence[Sums]) -> Tensor:
+def _statistics(omega: Tensor, policies: Sequence[EffectSums]) -> Tensor:
     """(h of every policy, then the reward of every policy) as functions of the prompts' weights."""
     entropy, length, reward = (
         torch.stack([getattr(p, name) for p in policies])

@@ -35,6 +35,7 @@ from isentrope.nouns.estimate import COLUMNS, Estimate, freedom_of_units, within
 from isentrope.results.attributions import IN_FILE, EntropyRecord
 from isentrope.results.result import Result, Tables
 from isentrope.results.sweep import AtRate
+from isentrope.results.verbs import Verb
 from isentrope.runs.study import Item, Study
 from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import write_bytes
@@ -55,10 +56,11 @@ _NOT_NUMBERS = {"checks", *(field.name for field in fields(Result))}
 Row = dict[str, Any]
 
 
-def study_table(study: Study) -> pd.DataFrame:
+def study_table(verb: Verb, study: Study) -> pd.DataFrame:
     """The tidy table of a study.
 
     Args:
+        verb: What was done.
         study: Items that are all done.
 
     Returns:
@@ -76,27 +78,21 @@ def study_table(study: Study) -> pd.DataFrame:
             for quantity, numbers in numbers_in(vars(result))
         ]
         rows += mine
-        shared = _influences(items) if results[0].errors_over_E else None
+        shared = _influences(items) if verb.errors_over_E else None
         means += means_over_repeats(mine, shared, confidence)
     table = pd.DataFrame(rows + means)
     return table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
 
 
-def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
-    """Write the tables of a study of several items; a single one has its own already.
-
-    Args:
-        verb: What was done.
-        study: Items that are all done.
-        table: The table that every item has, to be joined.
-        name: What the joined one is called.
-    """
+def write_study(verb: Verb, study: Study) -> None:
+    """Write the tables of a study of several items; a single one has its own already."""
     if len(study.items) == 1:
         return
     folder = study.folder / "measurements"
-    parts = [Tables(item.target)[table].assign(**_place(item)) for item in study.items]
+    name = verb.joined or f"{verb.name}_all"
+    parts = [Tables(item.target)[verb.table].assign(**_place(item)) for item in study.items]
     write_bytes(folder / f"{name}.parquet", parquet(pd.concat(parts, ignore_index=True)))
-    write_bytes(folder / f"{verb}_study.csv", csv(study_table(study)))
+    write_bytes(folder / f"{verb.name}_study.csv", csv(study_table(verb, study)))
 
 
 def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[str, Row]]:

@@ -7,12 +7,16 @@ noise.parquet  one row per number
 
 from __future__ import annotations
 
+from operator import itemgetter
+from pathlib import Path
+
 import pandas as pd
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
+from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -22,6 +26,7 @@ from isentrope.system.progress import Progress
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import Column, Printed, Table, ends
 
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
@@ -97,3 +102,21 @@ def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) ->
             "analysis.supervised=false."
         )
     return demonstration_rollouts(policy, task.demonstrations(n, seed))
+
+
+def printed_noise(result: NoiseResult, _: Path) -> Printed:
+    """Every noise scale with its interval."""
+    rows = [
+        (of, name.replace("_", " "), scale, ends(scale), scale.unit)
+        for of, scales in result.scales.items()
+        for name, scale in scales.items()
+    ]
+    columns = [
+        Column("of", itemgetter(0), left=True),
+        Column("quantity", itemgetter(1), left=True),
+        Column("value", itemgetter(2)),
+        Column("interval", itemgetter(3), 1),
+        Column("unit", itemgetter(4), 2, left=True),
+    ]
+    yield Table(f"{result.policy.name}: noise", rows, columns)
+    yield f"  intervals    {LIGHT_TAILS}"

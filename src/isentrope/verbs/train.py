@@ -17,21 +17,26 @@ from isentrope.recording.contract import read_contract
 from isentrope.runs.branch import (
     Branch,
     begin_branch,
-    changed_settings,
     parent_of,
-    require_steps,
+    require_branch_steps,
     settings_of,
 )
-from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
-from isentrope.runs.one_writer import one_writer
-from isentrope.runs.resumed_training import (
+from isentrope.runs.folder import (
+    content_differences,
+    noted_if_interrupted,
+    resolved_content,
+    run_directory,
+)
+from isentrope.runs.identity import (
     BY_CONTENT,
     MAY_CHANGE,
+    RESUMED,
+    changed_settings,
     flat_settings,
-    may_change,
     require_same_training,
-    training_origin,
 )
+from isentrope.runs.one_writer import one_writer
+from isentrope.runs.origin import training_origin
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
@@ -65,7 +70,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
         _require_no_run(files)
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
-            write_bytes(files.folder / CONFIG, resolved(config, files.folder))
+            write_bytes(files.folder / CONFIG, resolved_content(config, files.folder))
         return _run(trainer, files, None)
 
 
@@ -100,7 +105,7 @@ def branch(
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
     changed = changed_settings(flat_settings(then), flat_settings(config))
-    require_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
+    require_branch_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         _require_no_run(files)
@@ -120,7 +125,7 @@ def resume(
 
     Args:
         folder: The run folder.
-        overrides: Settings that may change (`runs.resumed_training.MAY_CHANGE`), and paths whose
+        overrides: Settings that may change (`runs.identity.MAY_CHANGE`), and paths whose
             content is the same.
         until: Step to stop at, with a checkpoint; None for the last one.
         progress: Where to say how far it is.
@@ -138,7 +143,7 @@ def resume(
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{from_here}.")
     allowed = (*MAY_CHANGE, *BY_CONTENT)
     if fixed := [change for change in changes if not change.startswith(allowed)]:
-        raise ConfigError(f"{fixed[0]} would make it another run. {may_change()}")
+        raise ConfigError(f"{fixed[0]} would make it another run: {RESUMED}")
     join_processes()
     with one_writer(files.folder):
         return _resume(files, changes, progress or Progress(), until)
@@ -146,7 +151,7 @@ def resume(
 
 def _resume(files: RunFiles, changes: list[str], progress: Progress, until: int | None) -> Path:
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
-    for difference in differences(config.provenance or {}):
+    for difference in content_differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
     return _go_on(files, config, progress, until)
 
@@ -186,7 +191,8 @@ def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int 
     if rank() == 0:
         files.rewind(done)
         write_bytes(
-            files.folder / CONFIG, resolved(config, files.folder, provenance=config.provenance)
+            files.folder / CONFIG,
+            resolved_content(config, files.folder, provenance=config.provenance),
         )
     barrier()
     return _run(trainer, files, checkpoint)
