@@ -22,7 +22,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
-from isentrope.system.heap import give_back_free_memory
 
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
@@ -208,7 +207,6 @@ def collect(
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
-    give_back_free_memory()
     policy.ranks.sum(out)
     features = out.pop() if len(out) % 2 else None
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
