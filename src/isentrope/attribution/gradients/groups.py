@@ -30,6 +30,7 @@ from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_bat
 from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
@@ -212,13 +213,13 @@ def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
     Raises:
         ValueError: If there are fewer prompt draws than groups.
     """
-    units, place = prompt_index.unique(return_inverse=True)
-    if not 1 <= groups <= len(units):
+    units = Units.of(prompt_index)
+    if not 1 <= groups <= units.count:
         raise ValueError(
-            f"{groups} groups cannot be made of {len(units)} prompt draws: choose 2 to "
-            f"{len(units)}, or 1 for no errors."
+            f"{groups} groups cannot be made of {units.count} prompt draws: choose 2 to "
+            f"{units.count}, or 1 for no errors."
         )
-    return place * groups // len(units)
+    return units.place * groups // units.count
 
 
 def _by_group(
