@@ -145,8 +145,8 @@ def coupled_change(
         estimate.value, se, estimate.n, confidence=confidence, **options
     )
     warning = (
-        f"Only {n_different} of {units.count} response pairs differ: the error is a bound, from the "
-        "largest rate of different pairs that this number allows. At so small a step the "
+        f"Only {n_different} of {units.count} response pairs differ: the error is a bound, from "
+        "the largest rate of different pairs that this number allows. At so small a step the "
         "importance-weighted methods are sharper."
     )
     longer = max(bound, estimate, key=lambda e: e.ci_high - e.ci_low)  # the second may be NaN
